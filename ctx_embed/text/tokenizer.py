@@ -270,21 +270,24 @@ class TextTokenizer:
         found: NDArray[np.int64] = np.diff(sums[np.append(0, lengths.cumsum())], axis=0)
         return found
 
-    def evidence(self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what :func:`ctx_embed.text.unknown.is_read` judges texts by; that of a text is the sum of its parts'.
+    def evidence(
+        self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64], *, parts: bool = False
+    ) -> NDArray[np.int64]:
+        """Return what :func:`ctx_embed.text.unknown.is_read` judges texts by.
 
         Args:
             texts: B strings.
             ids, lengths: what calling the tokenizer with them returned.
+            parts: whether the texts are parts of longer ones, whose evidence is the sum of their parts'.
 
         Returns:
             (B, 4): the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words
             minus the unknown ones. Only what has a letter is a word here: marks, numbers and emoji are not.
         """
         found = self._summed(ids, lengths)
-        # Which of the unknown tokens are words shows where there is nothing else. If there are twice as many known
-        # words, that changes nothing.
-        some = np.flatnonzero(found[:, 1] > found[:, 3])
+        # Which of the unknown tokens are words shows where there is nothing else. In a whole text with twice as many
+        # known words, that changes nothing.
+        some = np.flatnonzero(found[:, 1] > (0 if parts else found[:, 3]))
         found[some, 3] = self._summed(*self([letters(texts[place]) for place in some.tolist()]))[:, 3]
         return found
 

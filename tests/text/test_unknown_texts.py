@@ -83,6 +83,19 @@ def test_a_text_is_read_if_half_of_its_words_are_known(embedder, text, read):
     assert state.embedding().any() == read
 
 
+@pytest.mark.parametrize("unit", [1, 100, 10_000])
+def test_all_parts_of_a_growing_text_count(embedder, unit):
+    # Signs that the model does not know are no words, also in a part that it can read.
+    known, unknown = "The cat sleeps, and the dog, and the bird ♥ ♥ ♥ ♥ ", "кошка собака птица лошадь корова овца мышь "
+    for text, read in ((known * 300 + unknown * 300, True), (known * 200 + unknown * 300, False)):
+        state = embedder.state()
+        for start in range(0, len(text), unit):
+            state.add(text[start : start + unit])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert embedder.encode(text).any() == state.embedding().any() == read
+
+
 def test_each_call_of_encode_warns_once(model):
     for _ in range(2):
         with pytest.warns(UserWarning, match="have too few words") as caught:

@@ -223,7 +223,7 @@ class DocumentState:
         """Return the ids of a text and what it adds to the evidence."""
         tokenizer = self._embedder.text_tokenizer
         ids, lengths = tokenizer([text])
-        return ids, tokenizer.evidence([text], ids, lengths)
+        return ids, tokenizer.evidence([text], ids, lengths, parts=True)
 
     def to_bytes(self) -> bytes:
         """Return the state as bytes, from which :meth:`Embedder.state` restores it."""
