@@ -258,6 +258,33 @@ def test_html(tmp_path, page, title, text):
     assert (found.text, found.title) == (text, title)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "is_menu"),
+    [
+        ("role=navigation", True),
+        ('class="top" role="navigation"', True),
+        ("ROLE = 'Navigation' data-x", True),
+        ('data-a="1>0" role="menubar"', True),
+        ('role="menu" id=x', True),
+        ('role="  banner  none"', True),
+        ("role=search", True),
+        ("role='contentinfo'", True),
+        ('role="main"', False),
+        ('role="main" role="navigation"', False),
+        ('data-role="navigation"', False),
+        ("title='role=\"navigation\"'", False),
+        ('title="the role = navigation of ships"', False),
+        ('role="navigations"', False),
+        ('role="note navigation"', False),
+        ("role", False),
+    ],
+)
+def test_menus_are_known_by_the_attribute_that_names_a_role(tmp_path, attributes, is_menu):
+    (tmp_path / "a.html").write_text(f"<html><body><div {attributes}>menu</div><p>{FIRST}</p></body></html>")
+    (found,) = texts(tmp_path / "a.html")
+    assert found.text == (FIRST if is_menu else f"menu\n\n{FIRST}")
+
+
 def test_titles_of_pages_are_those_of_their_heads(tmp_path):
     head, icon = "<head><!-- <title>old</title> --></head>", "<svg><title>icon</title></svg>"
     (tmp_path / "a.html").write_text(f"<html>{head}<body>{icon}<p>{FIRST}</p></body></html>")

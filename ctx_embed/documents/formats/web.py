@@ -18,7 +18,8 @@ from ctx_embed.documents.formats.zipped import member, opened, parsed
 
 # Tags whose contents nobody reads, and the attribute that says so of any tag: menus and the like.
 _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
-_ROLE = re.compile(r"\brole\s*=\s*[\"']?(?:navigation|search|contentinfo)\b", re.IGNORECASE)
+_ROLES = frozenset({"banner", "contentinfo", "menu", "menubar", "navigation", "search"})
+_ATTRIBUTE = re.compile(r"""([^\s"'/=]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _HEADINGS = {f"h{depth}": "#" * depth for depth in range(1, 7)}
 _BLOCKS = """
 address article aside blockquote body dd div dl dt figure form header hr li main ol p pre section table tr ul
@@ -53,7 +54,7 @@ class _Text:
     def start(self, tag: str, attributes: str) -> None:
         """Take an opening tag."""
         # Within an unseen tag, those of the same name count, to find its end.
-        is_unseen = tag in self.unseen or tag in self.within or ("role" in self.unseen and _ROLE.search(attributes))
+        is_unseen = tag in self.unseen or tag in self.within or ("role" in self.unseen and _is_menu(attributes))
         if is_unseen and tag not in _VOID and not attributes.endswith("/>"):
             self.within.append(tag)
         elif is_unseen or self.within:
@@ -159,6 +160,14 @@ def html(path: str) -> Iterator[Extracted]:
     found = _scanned(read_text(path))
     text = found.markdown()
     yield Extracted(text, "markdown", title=found.title or title_of(text))
+
+
+def _is_menu(attributes: str) -> bool:
+    """Return whether the role of a tag, whose first word counts, is that of a menu or the like."""
+    if "role" not in attributes.lower():
+        return False
+    values = {name.lower(): "".join(value) for name, *value in reversed(_ATTRIBUTE.findall(attributes))}
+    return not _ROLES.isdisjoint(unescape(values.get("role", "")).lower().split()[:1])
 
 
 def _line(text: str) -> str | None:
