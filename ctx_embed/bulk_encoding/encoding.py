@@ -86,7 +86,8 @@ def encode_dataset(
             Parquet; the first four also as gzip.
         to: the address of a store, see :func:`ctx_embed.stores.open`; a directory need not exist.
         engine: ``local`` uses threads of this process, ``ray`` the actors of a Ray cluster.
-        workers: the number of threads, or of actors with one thread each; None: one for each core.
+        workers: the number of threads, or of actors with one thread each; None: one for each core, or
+            ``OMP_NUM_THREADS`` threads.
         ray_address: the cluster's address, or ``auto``; None: Ray is started on this machine for this run.
         text_field: the field with the text; None: ``text``.
         id_field: the field with the id; None: ``id`` or ``_id``, if a row has one of them.

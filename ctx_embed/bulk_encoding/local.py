@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,16 +19,16 @@ def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> No
 
     Args:
         work: the pieces.
-        workers: the number of threads; None: one for each core.
+        workers: the number of threads; None: as many as may work at once.
         finished: called with each part, in the thread of the caller.
 
     Raises:
         InputError: an error of :meth:`ctx_embed.bulk_encoding.work.Worker.run`.
     """
     from ctx_embed.bulk_encoding.work import Worker, one_thread_each
+    from ctx_embed.numpy_model.contextualizer import available_threads
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = max(min(workers or cores, len(work.pieces)), 1)
+    count = max(min(workers or available_threads(), len(work.pieces)), 1)
     parts: Queue[Part | None] = Queue(count)
     stopped = threading.Event()
     waiting = iter(work.pieces)

@@ -83,6 +83,15 @@ def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder,
     assert (again.rows, again.count, again.bad) == (encoded.rows, encoded.count, encoded.bad)
 
 
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_as_many_threads_work_as_the_user_allows(corpus, tmp_path, monkeypatch, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    made = []
+    monkeypatch.setattr(work.Worker, "close", lambda worker: made.append(worker))
+    encode_dataset(corpus, tmp_path / "out")
+    assert len(made) == int(threads)
+
+
 def test_other_programs_read_the_parts(corpus, tmp_path):
     encode_dataset(corpus, tmp_path / "out", workers=1)
     glob = str(tmp_path / "out" / "part-*.parquet")
