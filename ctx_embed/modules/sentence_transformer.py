@@ -68,10 +68,15 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
             return values
         kept, width = self.get_embedding_dimension() or 0, values.shape[-1]
         packed = width == -(-kept // 8)
-        if values.dtype == torch.int8 and not packed:
-            return values.float()
         if values.dtype not in (torch.int8, torch.uint8):
             raise InputError(f"embeddings must be floats, int8 or packed bits, got {values.dtype}")
+        whole = self.dimension or width
+        widest = whole if values.dtype == torch.int8 else -(-whole // 8)
+        if width > widest:
+            name = "int8 features" if values.dtype == torch.int8 else "bytes of packed bits"
+            raise InputError(f"embeddings must have at most {widest} {name}, got {width}")
+        if values.dtype == torch.int8 and not packed:
+            return values.float()
         octets = values.cpu().numpy()
         bits = np.unpackbits(
             octets if octets.dtype == np.uint8 else (octets.astype(np.int16) + 128).astype(np.uint8), -1

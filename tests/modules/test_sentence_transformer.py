@@ -51,6 +51,13 @@ def test_what_cannot_be_compared_or_kept_is_refused(model):
         model.encode(SENTENCES, precision="uint8")
     with pytest.raises(InputError, match=r"embeddings must be floats, int8 or packed bits, got torch\.int32"):
         model.similarity(np.ones((1, 320), np.int32), np.ones((1, 320), np.int32))
+    for dtype, width, message in ((np.uint8, 320, "40 bytes of packed bits"), (np.int8, 321, "320 int8 features")):
+        for compare in (model.similarity, model.similarity_pairwise):
+            with pytest.raises(InputError, match=f"embeddings must have at most {message}, got {width}"):
+                compare(np.ones((1, width), dtype), np.ones((1, width), dtype))
+    # Bits of the first features are fewer.
+    bits = model.encode(SENTENCES, precision="ubinary", truncate_dim=64)
+    assert torch.allclose(model.similarity_pairwise(bits, bits), torch.ones(len(SENTENCES)))
     for dim, message in ((-5, "positive integer, got -5"), (0, "positive integer, got 0"), (321, "at most 320")):
         with pytest.raises(InputError, match=f"truncate_dim must be .*{message}"):
             model.encode("a", truncate_dim=dim)
