@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 Pairs: TypeAlias = tuple[Rows, Rows, NDArray[np.float64]]
 
 THRESHOLD = 0.6
-# Inverted lists to search; a few are enough for neighbours as close as duplicates.
-PROBED_LISTS = 12
+# Up to so many embeddings are compared with all others; of more, with those of a few inverted lists, which are enough
+# for neighbours as close as duplicates.
+EXACT_ROWS, PROBED_LISTS = 20_000, 12
+ROWS_AT_ONCE = 1024
+# The neighbours to look for at first, and at most.
+NEIGHBOURS, MOST_NEIGHBOURS = 32, 2048
+# The most by which a cosine of vectors of 8 bits differs from the exact one.
+ROUNDING = 0.02
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,8 @@ def dedupe(
     its embedding is zero.
 
     MinHash signatures in bands give candidate pairs, which are then compared exactly. They find 98 % of the pairs with
-    similarity 0.6, and more of the closer pairs. Each row takes about 200 bytes of memory; its text and signature
-    (200 bytes) are stored in temporary files.
+    similarity 0.6, and more of the closer pairs. Each row takes about 200 bytes of memory, and with ``meaning`` one
+    more for each dimension of the model; texts, signatures and embeddings are stored in temporary files.
 
     Args:
         sources: files of one format (text, JSONL, CSV, TSV or Parquet, plain or gzip), folders of them, or ``-`` for
@@ -181,30 +187,22 @@ def _confirmed(texts: StoredTexts, left: Rows, right: Rows, threshold: float) ->
 
 def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Model | None) -> Iterator[Pairs]:
     """Yield the pairs of distinct texts with the same numbers whose embeddings have a high cosine."""
-    from ctx_embed.index.analysis.duplicates import ROWS_AT_ONCE, near_pairs
-    from ctx_embed.index.ann.factories import AUTO
-    from ctx_embed.index.ann.vector_index import VectorIndex
+    import faiss
+
     from ctx_embed.index.model import IndexModel
-    from ctx_embed.index.storage.database import Snapshot
-    from ctx_embed.index.storage.shards import Shard, ShardFolder
 
     embedder = IndexModel.of(model)
-    for name in ("vectors", "faiss"):
-        (texts.folder / name).mkdir()
-    vectors = ShardFolder(texts.folder / "vectors", embedder.dimension, "int8")
-    shards: list[Shard] = []
     embedded: list[Rows] = [texts.distinct[:0]]
-    with texts.meter(len(texts.distinct), "embedding") as meter:
+    path = texts.folder / "vectors"
+    with path.open("wb") as file, texts.meter(len(texts.distinct), "embedding") as meter:
         for first in range(0, len(texts.distinct), TEXTS_AT_ONCE):
             block = texts.distinct[first : first + TEXTS_AT_ONCE]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnknownTextsWarning)
-                found_vectors = embedder.documents([texts[row] for row in block.tolist()])
+                vectors = embedder.documents([texts[row] for row in block.tolist()])
             # The embedding is zero if the model cannot read the text; the result has their number.
-            known = found_vectors.any(axis=1)
-            if known.any():
-                shards = vectors.append(shards, found_vectors[known])
-                vectors.remove_unlisted(shards)
+            known = vectors.any(axis=1)
+            file.write(vectors[known].astype(np.float16).data)
             embedded.append(block[known])
             meter.update(len(block))
     compared = np.concatenate(embedded)
@@ -212,21 +210,35 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
     texts.unknown = len(texts.distinct) - count
     if not count:
         return
-    snapshot = Snapshot(1, 0, count, shards)
-    index = VectorIndex(texts.folder / "faiss", vectors, AUTO)
-    if index.factory_for(count) != "Flat":
-        index.build(snapshot)
-    index.refresh(snapshot)
+    stored = np.memmap(path, np.float16, "r", shape=(count, embedder.dimension))
+    lists = 1 if count <= EXACT_ROWS else 2 ** round(np.log2(count**0.5))
+    index: Any = faiss.index_factory(embedder.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+    index.nprobe = PROBED_LISTS
+    # No warning of few texts.
+    index.cp.min_points_per_centroid = 1
+    index.train(stored[:: max(1, count // max(64 * lists, 10_000))].astype(np.float32))
     with texts.meter(count, "comparing") as meter:
         for first in range(0, count, ROWS_AT_ONCE):
-            rows = np.arange(first, min(first + ROWS_AT_ONCE, count))
-            found = list(near_pairs(index, snapshot, rows, None, meaning, PROBED_LISTS))
-            scores = np.array([score for score, _, _ in found])
-            places = np.array([pair for _, *pair in found], np.int64).reshape(-1, 2)
-            left, right = compared[places].T
-            same = texts.digits[left] == texts.digits[right]
-            yield left[same], right[same], scores[same]
-            meter.update(len(rows))
+            vectors = stored[first : first + ROWS_AT_ONCE].astype(np.float32)
+            places = np.arange(first, first + len(vectors))
+            # Each row is compared with all earlier ones.
+            index.add(vectors)
+            found: list[tuple[Rows, Rows]] = []
+            waiting, neighbours = np.arange(len(vectors)), NEIGHBOURS
+            while len(waiting):
+                scores, near = index.search(vectors[waiting], min(neighbours, index.ntotal))
+                # There may be more of those that a row is nearly equal to than were asked for.
+                full = (scores[:, -1] >= meaning - ROUNDING) & (neighbours < min(MOST_NEIGHBOURS, index.ntotal))
+                rows, columns = np.nonzero((scores >= meaning - ROUNDING) & (near >= 0) & ~full[:, None])
+                found.append((near[rows, columns], places[waiting[rows]]))
+                waiting, neighbours = waiting[full], 4 * neighbours
+            left, right = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            earlier = (left < right) & (texts.digits[compared[left]] == texts.digits[compared[right]])
+            left, right = left[earlier], right[earlier]
+            cosines = np.einsum("nm,nm->n", stored[left], vectors[right - first], dtype=np.float64).clip(-1, 1)
+            near_enough = cosines >= meaning
+            yield compared[left[near_enough]], compared[right[near_enough]], cosines[near_enough]
+            meter.update(len(vectors))
 
 
 def _write_groups(path: Path, texts: StoredTexts, leaders: Rows, similarities: NDArray[np.float64]) -> None:

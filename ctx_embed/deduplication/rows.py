@@ -20,7 +20,6 @@ from ctx_embed.rows.table import (
     CSV,
     FORMS,
     JSON,
-    JSONL,
     KINDS,
     LABELLED,
     PARQUET,
@@ -77,7 +76,7 @@ def require_kind(path: Path, kind: str) -> None:
         if kind == PARQUET:
             raise InputError("Parquet cannot be written to standard output; name a file")
         return
-    suffixes = [suffix for suffix, named in KINDS.items() if named == (JSONL if kind == JSON else kind)]
+    suffixes = [".json"] if kind == JSON else [suffix for suffix, named in KINDS.items() if named == kind]
     is_other = (
         suffix_of(path) not in suffixes if suffixes else kind_of(path) not in (TEXT, TSV)[: 1 + (kind == LABELLED)]
     )

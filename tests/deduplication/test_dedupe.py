@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import json
 import random
 import time
@@ -14,7 +15,11 @@ from pyarrow import parquet
 
 from ctx_embed import InputError, dedupe
 from ctx_embed.cli.main import main
+from ctx_embed.deduplication import near_duplicates
 from ctx_embed.deduplication.signatures import band_keys, grams, normalized, similarity
+from ctx_embed.deduplication.texts import StoredTexts
+from ctx_embed.runtime import Embedder
+from ctx_embed.vectors import unit_rows
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -173,6 +178,54 @@ def test_meaning_compares_embeddings_of_the_model_that_ships(tmp_path):
     assert found.groups == 1
 
 
+@pytest.mark.parametrize("exact_rows", [10, 10_000])
+def test_meaning_finds_each_of_many_copies(tmp_path, monkeypatch, exact_rows):
+    monkeypatch.setattr(near_duplicates, "EXACT_ROWS", exact_rows)
+    monkeypatch.setattr(near_duplicates, "ROWS_AT_ONCE", 64)
+    words = [
+        "rain",
+        "wind",
+        "harbour",
+        "letter",
+        "garden",
+        "engine",
+        "river",
+        "market",
+        "school",
+        "winter",
+        "bridge",
+        "doctor",
+    ]
+    others = [f"The {one} of the {other} was {third}." for one in words for other in words for third in words[:4]]
+    # More copies than the neighbours that are looked for at first, which follow each other in every block.
+    copies = [f"The {'very ' * n}late train left the station at night." for n in range(1, 5)] * 3
+    marks = itertools.product("@#%&*/", repeat=2)
+    copies += [f"The late train {one} left the station at night {other}" for one, other in marks]
+    texts = [text for pair in zip(copies, others, strict=False) for text in pair] + others[len(copies) :]
+    written(tmp_path / "in.txt", texts)
+    model = Embedder.load()
+    dedupe(tmp_path / "in.txt", tmp_path / "out.txt", threshold=1, meaning=0.97, groups=tmp_path / "groups.jsonl")
+    kept = lines(tmp_path / "out.txt")
+    vectors = unit_rows(model.encode(texts).astype(np.float64))
+    wanted, of_wanted = [], []
+    for text, vector in zip(texts, vectors, strict=True):
+        if not wanted or max(np.array(of_wanted) @ vector) < 0.97:
+            wanted.append(text)
+            of_wanted.append(vector)
+    assert kept == wanted
+    for group in map(json.loads, lines(tmp_path / "groups.jsonl")):
+        assert all(member["similarity"] >= 0.97 for member in group["dropped"])
+
+
+def test_numbers_of_pairs_have_64_bits(tmp_path):
+    with StoredTexts(tmp_path, False) as texts:
+        night = "The very late train left the station at night, and its lamps were lit"
+        texts.read([night, f"{night}!", f"{night} again"], [])
+        pairs = [*near_duplicates._near_characters(texts, 0.1), *near_duplicates._near_embeddings(texts, 0.1, None)]
+    assert sum(len(left) for left, _, _ in pairs) == 2
+    assert {rows.dtype for pair in pairs for rows in pair[:2]} == {np.dtype(np.int64)}
+
+
 def test_a_text_without_known_tokens_is_no_duplicate_by_meaning(tmp_path):
     texts = ["Привет, как дела", "こんにちは世界です", "مرحبا كيف حالك", "שלום מה שלומך", "Hello how are you"]
     written(tmp_path / "in.txt", texts)
@@ -228,6 +281,11 @@ def test_mistakes_are_one_line_and_write_nothing(tmp_path):
         source, output = arguments
         with pytest.raises(InputError, match=message):
             dedupe(tmp_path / source, tmp_path / output, **options)
+    (tmp_path / "in.json").write_text('[{"text": "a"}]')
+    for name in ("out.jsonl", "out.ndjson.gz", "out.txt"):
+        with pytest.raises(InputError, match=r"stay in the format of the input, so its name must end in \.json$"):
+            dedupe(tmp_path / "in.json", tmp_path / name)
+    (tmp_path / "in.json").unlink()
     with pytest.raises(InputError, match="all files must have one format"):
         dedupe([tmp_path / "in.txt", tmp_path / "in.jsonl"], tmp_path / "out.txt")
     assert sorted(tmp_path.iterdir()) == before
