@@ -557,8 +557,7 @@ static inline u64 load(const uint8_t *s, u64 n) {
 static inline u64 hash(u64 h, const uint8_t *s, u64 n) {
     for (h ^= n;; s += 8, n -= 8) {
         h = (h ^ load(s, n)) * 0x9E3779B97F4A7C15ull;
-        h = (h ^ h >> 29) * 0xBF58476D1CE4E5B9ull;
-        h ^= h >> 32;
+        h = (h ^ h >> 29) * 0xBF58476D1CE4E5B9ull, h ^= h >> 32;
         if (n <= 8) return h;
     }
 }
@@ -577,8 +576,8 @@ static inline u64 slot_of(const ctx_words *w, u64 h, const uint8_t *s, u64 n, u6
     }
 }
 
-/* An empty table of at most `most` words, a power of 2. cuts (128,): 1 for the ASCII characters
- * that the tokenizer makes tokens of their own. NULL: no memory. */
+/* An empty table of at most `most` words, a power of 2. cuts (128,): 1 for ASCII characters that
+ * the tokenizer makes tokens of their own. NULL: no memory. */
 API ctx_words *ctx_words_new(u64 seed, i64 most, const uint8_t *cuts) {
     ctx_words *w = calloc(1, sizeof *w + 16 * most + 4 * (8 * most + 600));
     if (!w) return NULL;
@@ -612,32 +611,35 @@ API i64 ctx_words_add(ctx_words *w, const uint8_t *s, const i64 *spans, const i3
 }
 
 /* Find the words of UTF-8 texts, each of which ends with NUL; 8 bytes must be readable behind
- * the last one. records: a record for each word, or -1 - k of the k-th unknown one; ends
- * (texts,): how many words there are up to the end of each text; unknown (.., 2): where unknown
- * words begin and end. *known: ids of known words, in all. Returns the number of unknown words. */
+ * the last one. records: a record for each word, or -1 - k of the k-th unknown one, of those that
+ * differ; ends (texts,): how many words there are up to the end of each text; unknown (.., 2):
+ * where unknown words begin and end; seen (mask + 1,): zeros, twice as many as words, for finding
+ * them again. *known: ids of known words, in all. Returns the number of unknown words. */
 API i64 ctx_words_find(const ctx_words *w, const uint8_t *s, i64 texts, i32 *records, i64 *ends,
-                           i64 *unknown, i64 *known) {
-    i64 n = 0, missing = 0;
+                       i64 *unknown, i32 *seen, i64 mask, i64 *known) {
     const uint8_t *begin = s;
-    *known = 0;
+    i64 n = 0, missing = *known = 0;
     for (i64 text = 0; text < texts;) {
         int kind = w->kind[*s];
-        if (kind == SPACE) { s++; continue; }
-        if (kind == END) { s++; ends[text++] = n; continue; }
         const uint8_t *word = s++;
+        if (kind == END) ends[text++] = n;
+        if (kind == SPACE || kind == END) continue;
         /* A cut before a byte above 127 could separate a letter from its accent. */
         if (kind == LETTER || *s > 127)
             while ((kind = w->kind[*s]) == LETTER || (kind == CUT && s[1] > 127)) s++;
-        u64 content = 0, length = s - word;
-        if (length < 256) slot_of(w, hash(w->seed, word, length), word, length, &content);
+        u64 content = 0, length = s - word, h = hash(w->seed, word, length);
+        if (length < 256) slot_of(w, h, word, length, &content);
         if (content) {
             records[n++] = (i32)(u32)content;
             *known += w->records[(u32)content] >> 8;
-        } else {
-            unknown[2 * missing] = word - begin;
-            unknown[2 * missing + 1] = s - begin;
-            records[n++] = (i32)(-1 - missing++);
+            continue;
         }
+        i64 k;
+        unknown[2 * missing] = word - begin, unknown[2 * missing + 1] = s - begin;
+        while ((k = seen[h &= mask] - 1) >= 0 && (unknown[2 * k + 1] - unknown[2 * k] != s - word ||
+                                                  memcmp(begin + unknown[2 * k], word, length))) h++;
+        if (k < 0) k = missing++, seen[h] = (i32)missing;
+        records[n++] = (i32)(-1 - k);
     }
     return missing;
 }
@@ -650,8 +652,7 @@ typedef struct {
     const uint8_t *part;     /* (width,) 1: begins a pair; 2: ends one */
 } ctx_phrases;
 
-/* Merge pairs from left to right, and again while there are phrases of phrases; returns how many
- * of n ids remain. */
+/* Merge pairs from left to right, again while there are phrases of phrases; returns the ids left. */
 static i64 merge(const ctx_phrases *p, i32 *ids, i64 n) {
     for (i64 left = 0; p && left != n;) {
         i64 out = 0;
@@ -675,7 +676,7 @@ static i64 merge(const ctx_phrases *p, i32 *ids, i64 n) {
 
 /* The ids of texts from what ctx_words_find has found, one text after the other, with phrases
  * merged (NULL: none). The k-th unknown word has the ids others[spans[k, 0] .. spans[k, 1]].
- * Returns the number of ids. */
+ * Returns the number of ids; of all words' ids where there is nowhere to put them. */
 API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 *records,
                       const i64 *ends, i64 texts, const i32 *others, const i64 *spans, i32 *ids,
                       i64 *lengths) {
@@ -683,16 +684,15 @@ API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 
     EACH(text, texts) {
         i64 n = total;
         for (; word < ends[text]; word++) {
-            if (records[word] >= 0) {
-                const u32 *record = w->records + records[word];
-                const u32 *own = record + 1 + ((*record & 255) + 7) / 8 * 2;
-                for (u32 i = 0; i < *record >> 8; i++) ids[n++] = (i32)own[i];
-            } else {
-                const i64 *span = spans + 2 * (-1 - (i64)records[word]);
-                for (i64 i = span[0]; i < span[1]; i++) ids[n++] = others[i];
-            }
+            i64 k = -1 - (i64)records[word];
+            const u32 *record = w->records + (k < 0 ? records[word] : 0);
+            const i32 *own = k < 0 ? (const i32 *)record + 1 + ((*record & 255) + 7) / 8 * 2
+                                   : others + spans[2 * k];
+            i64 size = k < 0 ? *record >> 8 : spans[2 * k + 1] - spans[2 * k];
+            if (ids) EACH(i, size) ids[n + i] = own[i];
+            n += size;
         }
-        lengths[text] = merge(phrases, ids + total, n - total);
+        lengths[text] = ids ? merge(phrases, ids + total, n - total) : n - total;
         total += lengths[text];
     }
     return total;

@@ -159,57 +159,50 @@ class Words:
             joined = "\0".join([text.replace("\0", " ") for text in texts])
         return Found(self, joined, len(texts))
 
-    def add(self, words: Sequence[str], ids: Ids, spans: NDArray[np.int64]) -> bool:
-        """Remember words, unless they are known or longer than 255 bytes; return whether there is room for more.
+    def add(self, found: Found, ids: Ids, spans: NDArray[np.int64]) -> bool:
+        """Remember words that were unknown, unless they are longer than 255 bytes; return whether there is room left.
 
         Args:
-            words: W words.
-            ids: (I,) int32 ids of the words, one after the other.
-            spans: (W, 2) where those of each word begin and end.
+            found: the words.
+            ids: (I,) int32 ids of its unknown words, one after the other.
+            spans: (unknown words, 2) where those of each begin and end.
         """
-        encoded = [word.encode("utf-8", "surrogatepass") for word in words]
-        data, places = b"".join(encoded) + bytes(8), pairs_of(map(len, encoded))
-        return bool(self._add(self._table, data, _at(places), _at(ids), _at(spans), len(words)))
+        return bool(self._add(self._table, found.data, _at(found.spans), _at(ids), _at(spans), len(found.spans)))
 
 
 class Found:
     """The words of a batch of texts.
 
     Attributes:
-        unknown: the words that the table lacks, in order of appearance, with repetitions.
+        data: the texts in UTF-8, each of which ends with NUL.
+        spans: (U, 2) where each of the unknown words, in order of appearance, begins and ends in it.
+        unknown: these words.
     """
 
     def __init__(self, words: Words, joined: str, count: int) -> None:
-        data = (joined + END).encode("utf-8", "surrogatepass")
-        size = len(data) - len(END) + 1
+        self.data = (joined + END).encode("utf-8", "surrogatepass")
+        size = len(self.data) - len(END) + 1
         self._words = words
         self._records, self._ends = np.empty(size, np.int32), np.empty(count, np.int64)
-        spans, known = np.empty((size, 2), np.int64), _INTEGER()
-        missing = words._find(
-            words._table, data, count, _at(self._records), _at(self._ends), _at(spans), ctypes.addressof(known)
-        )
+        spans, known, mask = np.empty((size, 2), np.int64), _INTEGER(), (1 << size.bit_length()) - 1
+        arrays = self._records, self._ends, spans, np.zeros(mask + 1, np.int32)
+        missing = words._find(words._table, self.data, count, *map(_at, arrays), mask, ctypes.addressof(known))
         self._known: int = known.value
-        self.unknown = [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans[:missing].tolist()]
+        self.spans = spans[:missing]
+        self.unknown = [self.data[a:b].decode("utf-8", "surrogatepass") for a, b in self.spans.tolist()]
 
     def ids(self, ids: Ids, spans: NDArray[np.int64], phrases: PhrasesInC | None) -> tuple[Ids, Lengths]:
         """Return the texts' ids one after the other, and how many each text has, with phrases merged.
 
         Args:
             ids: (I,) int32 ids of unknown words.
-            spans: (unknown words, 2) where each one's ids begin and end.
+            spans: (U, 2) where each one's ids begin and end.
             phrases: pairs to merge.
         """
-        size = self._known + (int((spans[:, 1] - spans[:, 0]).sum()) if len(spans) else 0)
-        result, lengths = np.empty(size, np.int32), np.empty(len(self._ends), np.int64)
-        left = self._words._ids(
-            self._words._table,
-            None if phrases is None else phrases.pointer,
-            _at(self._records),
-            _at(self._ends),
-            len(lengths),
-            _at(ids),
-            _at(spans),
-            _at(result),
-            _at(lengths),
-        )
+        lengths = np.empty(len(self._ends), np.int64)
+        table, merged = self._words._table, None if phrases is None else phrases.pointer
+        given = _at(self._records), _at(self._ends), len(lengths), _at(ids), _at(spans)
+        size = self._words._ids(table, None, *given, None, _at(lengths)) if len(spans) else self._known
+        result = np.empty(size, np.int32)
+        left = self._words._ids(table, merged, *given, _at(result), _at(lengths))
         return result[:left], lengths

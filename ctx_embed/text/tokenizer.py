@@ -222,18 +222,17 @@ class TextTokenizer:
         found, phrases = words.find(texts), None if self.phrases is None else self.phrases.in_c
         if not found.unknown:
             return found.ids(NO_IDS, NO_SPANS, phrases)
-        place = {word: number for number, word in enumerate(dict.fromkeys(found.unknown))}
-        new = self._of_words(list(place))
+        new = self._of_words(found.unknown)
         spans = pairs_of(map(len, new))
         ids = np.fromiter(chain.from_iterable(new), ID, spans[-1, 1])
         if self._adding.acquire(blocking=False):
             # Whoever comes while another caller adds finds its words unknown once more, and waits for nobody.
             try:
-                if not words.add(list(place), ids, spans):
+                if not words.add(found, ids, spans):
                     self._words = None
             finally:
                 self._adding.release()
-        return found.ids(ids, spans[[place[word] for word in found.unknown]], phrases)
+        return found.ids(ids, spans, phrases)
 
     @cached_property
     def unknown(self) -> NDArray[np.int32]:

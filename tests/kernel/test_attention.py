@@ -56,7 +56,7 @@ class Model:
             second_order.initial_context(self.initial_context, self.c0, ids, offsets), np.float32, order="C"
         )
 
-    def by_equations(self, ids: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
+    def by_equations(self, ids: np.ndarray, lengths: np.ndarray, dtype: Any, rounding: float = 0) -> np.ndarray:
         offsets = np.append(0, lengths.cumsum())
         x = self.values[ids].astype(dtype)
         if self.scales is not None:
@@ -65,7 +65,10 @@ class Model:
             offsets, self.s.astype(dtype), kind=self.positions, scale=self.scale
         ).astype(dtype)
         steps = Steps(*(parameter.astype(dtype) for parameter in self.steps))
-        return second_order.direct(x * weights, offsets, self.first(ids, lengths).astype(dtype), steps)[-1]
+        weights = weights * (1 + rounding * self.generator.normal(size=x.shape))
+        return second_order.direct((x * weights).astype(dtype), offsets, self.first(ids, lengths).astype(dtype), steps)[
+            -1
+        ]
 
     def texts(self, lengths: list[int], entries: int) -> tuple[np.ndarray, np.ndarray]:
         ids = self.generator.integers(0, entries, sum(lengths)).astype(np.int32)
@@ -101,6 +104,9 @@ def test_the_kernel_agrees_with_the_equations(path, seed, m, u, K, options, int8
     ids, counts = model.texts(lengths, entries)
     exact = model.by_equations(ids, counts, np.float64)
     own = np.abs(model.by_equations(ids, counts, np.float32) - exact).max(1)
+    # With few features a sum near 0, which LayerNorm divides by, may turn a last digit into a large difference.
+    for _ in range(3):
+        own = np.maximum(own, np.abs(model.by_equations(ids, counts, np.float64, 2**-23) - exact).max(1))
     found = np.abs(embedded(model.attention(path), model, ids, counts) - exact).max(1)
     # Eight times NumPy's error in float32, or what is hardly more than the last digit.
     assert (found <= 8 * own + 4e-6 * np.abs(exact).max(1)).all()
