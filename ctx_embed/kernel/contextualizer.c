@@ -589,13 +589,13 @@ API ctx_words *ctx_words_new(u64 seed, i64 most, const uint8_t *cuts) {
     return w;
 }
 
-/* Add words: spans (n, 2) are where each begins and ends in s, and begins and ends in ids. What
- * does not fit is left out. Returns 1 while there is room. */
+/* Add words: spans (n, 2) are where each begins and ends in s; its ids are ids[starts[i]] up to
+ * starts[i + 1]. What does not fit is left out. Returns 1 while there is room. */
 API i64 ctx_words_add(ctx_words *w, const uint8_t *s, const i64 *spans, const i32 *ids,
-                          const i64 *ids_spans, i64 n) {
-    for (i64 i = 0; i < n; i++, spans += 2, ids_spans += 2) {
+                      const i64 *starts, i64 n) {
+    for (i64 i = 0; i < n; i++, spans += 2, starts++) {
         const uint8_t *word = s + spans[0];
-        u64 length = spans[1] - spans[0], count = ids_spans[1] - ids_spans[0], content;
+        u64 length = spans[1] - spans[0], count = starts[1] - starts[0], content;
         if (length > 255 || count > 255) continue;
         if (w->used >= w->size || 2 * ++w->words > w->mask) return 0;
         u64 h = hash(w->seed, word, length), at = slot_of(w, h, word, length, &content);
@@ -603,7 +603,7 @@ API i64 ctx_words_add(ctx_words *w, const uint8_t *s, const i64 *spans, const i3
         u32 *record = w->records + w->used;
         *record = (u32)(length | count << 8);
         memcpy(record + 1, word, length);
-        memcpy(record + 1 + (length + 7) / 8 * 2, ids + ids_spans[0], count * sizeof *ids);
+        memcpy(record + 1 + (length + 7) / 8 * 2, ids + *starts, count * sizeof *ids);
         atomic_store_explicit(&w->slots[at], h >> 32 << 32 | w->used, memory_order_release);
         w->used += 1 + (length + 7) / 8 * 2 + count;
     }
@@ -636,15 +636,16 @@ API i64 ctx_words_find(const ctx_words *w, const uint8_t *s, i64 texts, i32 *rec
         }
         i64 k;
         unknown[2 * missing] = word - begin, unknown[2 * missing + 1] = s - begin;
-        while ((k = seen[h &= mask] - 1) >= 0 && (unknown[2 * k + 1] - unknown[2 * k] != s - word ||
-                                                  memcmp(begin + unknown[2 * k], word, length))) h++;
+        while ((k = seen[h &= mask] - 1) >= 0 &&
+               (unknown[2 * k + 1] - unknown[2 * k] != s - word ||
+                memcmp(begin + unknown[2 * k], word, length))) h++;
         if (k < 0) k = missing++, seen[h] = (i32)missing;
         records[n++] = (i32)(-1 - k);
     }
     return missing;
 }
 
-/* Pairs of ids that become one id; Python owns the arrays. */
+/* Pairs of ids that become one id. */
 typedef struct {
     i64 n, width;            /* pairs; ids below which all parts and phrases lie */
     const i64 *keys;         /* (n,) ascending: first * width + second */
@@ -652,7 +653,7 @@ typedef struct {
     const uint8_t *part;     /* (width,) 1: begins a pair; 2: ends one */
 } ctx_phrases;
 
-/* Merge pairs from left to right, again while there are phrases of phrases; returns the ids left. */
+/* Merge pairs from left to right, again while there are phrases of phrases. Returns ids left. */
 static i64 merge(const ctx_phrases *p, i32 *ids, i64 n) {
     for (i64 left = 0; p && left != n;) {
         i64 out = 0;
@@ -675,10 +676,10 @@ static i64 merge(const ctx_phrases *p, i32 *ids, i64 n) {
 }
 
 /* The ids of texts from what ctx_words_find has found, one text after the other, with phrases
- * merged (NULL: none). The k-th unknown word has the ids others[spans[k, 0] .. spans[k, 1]].
+ * merged (NULL: none). The k-th unknown word has the ids others[starts[k] .. starts[k + 1]].
  * Returns the number of ids; of all words' ids where there is nowhere to put them. */
 API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 *records,
-                      const i64 *ends, i64 texts, const i32 *others, const i64 *spans, i32 *ids,
+                      const i64 *ends, i64 texts, const i32 *others, const i64 *starts, i32 *ids,
                       i64 *lengths) {
     i64 total = 0, word = 0;
     EACH(text, texts) {
@@ -686,11 +687,10 @@ API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 
         for (; word < ends[text]; word++) {
             i64 k = -1 - (i64)records[word];
             const u32 *record = w->records + (k < 0 ? records[word] : 0);
-            const i32 *own = k < 0 ? (const i32 *)record + 1 + ((*record & 255) + 7) / 8 * 2
-                                   : others + spans[2 * k];
-            i64 size = k < 0 ? *record >> 8 : spans[2 * k + 1] - spans[2 * k];
-            if (ids) EACH(i, size) ids[n + i] = own[i];
-            n += size;
+            const i32 *own = (const i32 *)record + 1 + ((*record & 255) + 7) / 8 * 2;
+            if (k >= 0) own = others + starts[k];
+            i64 size = k < 0 ? *record >> 8 : starts[k + 1] - starts[k];
+            for (i64 i = 0; i < size; i++, n++) if (ids) ids[n] = own[i];
         }
         lengths[text] = ids ? merge(phrases, ids + total, n - total) : n - total;
         total += lengths[text];

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -46,13 +45,6 @@ def _at(array: NDArray[Any]) -> int:
     except (TypeError, ValueError):
         address: int = array.__array_interface__["data"][0]
         return address
-
-
-def pairs_of(sizes: Iterable[int]) -> NDArray[np.int64]:
-    """Return where each of things of these sizes, one after the other, begins and ends, (things, 2)."""
-    ends = np.array([0, *accumulate(sizes)])
-    pairs: NDArray[np.int64] = np.ndarray((len(ends) - 1, 2), np.int64, ends, strides=(8, 8)).copy()
-    return pairs
 
 
 def _held(owner: Any, pointer: int | None, free: Any) -> int:
@@ -159,15 +151,15 @@ class Words:
             joined = "\0".join([text.replace("\0", " ") for text in texts])
         return Found(self, joined, len(texts))
 
-    def add(self, found: Found, ids: Ids, spans: NDArray[np.int64]) -> bool:
+    def add(self, found: Found, ids: Ids, starts: Lengths) -> bool:
         """Remember words that were unknown, unless they are longer than 255 bytes; return whether there is room left.
 
         Args:
             found: the words.
             ids: (I,) int32 ids of its unknown words, one after the other.
-            spans: (unknown words, 2) where those of each begin and end.
+            starts: (U + 1,) where those of each begin; I at last.
         """
-        return bool(self._add(self._table, found.data, _at(found.spans), _at(ids), _at(spans), len(found.spans)))
+        return bool(self._add(self._table, found.data, found.spans, _at(ids), _at(starts), len(found.unknown)))
 
 
 class Found:
@@ -175,34 +167,49 @@ class Found:
 
     Attributes:
         data: the texts in UTF-8, each of which ends with NUL.
-        spans: (U, 2) where each of the unknown words, in order of appearance, begins and ends in it.
-        unknown: these words.
+        unknown: the words that the table lacks, each once, in order of appearance.
+        spans: the address of (U, 2) int64, where each of these begins and ends in the data.
     """
 
     def __init__(self, words: Words, joined: str, count: int) -> None:
         self.data = (joined + END).encode("utf-8", "surrogatepass")
         size = len(self.data) - len(END) + 1
-        self._words = words
-        self._records, self._ends = np.empty(size, np.int32), np.empty(count, np.int64)
-        spans, known, mask = np.empty((size, 2), np.int64), _INTEGER(), (1 << size.bit_length()) - 1
-        arrays = self._records, self._ends, spans, np.zeros(mask + 1, np.int32)
-        missing = words._find(words._table, self.data, count, *map(_at, arrays), mask, ctypes.addressof(known))
+        slots, known = 1 << size.bit_length(), _INTEGER()
+        self._words, self._count = words, count
+        # One array for what C writes: asking NumPy where four begin takes longer than C does with a short text.
+        self._scratch = np.zeros(count + 2 * size + (size + slots) // 2 + 1, np.int64)
+        self._ends = _at(self._scratch)
+        self.spans = self._ends + 8 * count
+        self._records = self.spans + 16 * size
+        missing = words._find(
+            words._table,
+            self.data,
+            count,
+            self._records,
+            self._ends,
+            self.spans,
+            self._records + 4 * size,
+            slots - 1,
+            ctypes.addressof(known),
+        )
         self._known: int = known.value
-        self.spans = spans[:missing]
-        self.unknown = [self.data[a:b].decode("utf-8", "surrogatepass") for a, b in self.spans.tolist()]
+        spans = self._scratch[count : count + 2 * missing].reshape(-1, 2).tolist() if missing else ()
+        self.unknown = [self.data[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans]
 
-    def ids(self, ids: Ids, spans: NDArray[np.int64], phrases: PhrasesInC | None) -> tuple[Ids, Lengths]:
+    def ids(self, ids: Ids | None, starts: Lengths | None, phrases: PhrasesInC | None) -> tuple[Ids, Lengths]:
         """Return the texts' ids one after the other, and how many each text has, with phrases merged.
 
         Args:
-            ids: (I,) int32 ids of unknown words.
-            spans: (U, 2) where each one's ids begin and end.
+            ids: (I,) int32 ids of the unknown words; None: there are none.
+            starts: (U + 1,) where those of each begin; I at last.
             phrases: pairs to merge.
         """
-        lengths = np.empty(len(self._ends), np.int64)
         table, merged = self._words._table, None if phrases is None else phrases.pointer
-        given = _at(self._records), _at(self._ends), len(lengths), _at(ids), _at(spans)
-        size = self._words._ids(table, None, *given, None, _at(lengths)) if len(spans) else self._known
+        lengths, size = np.empty(self._count, np.int64), self._known
+        others = (None, None) if ids is None or starts is None else (_at(ids), _at(starts))
+        given = self._records, self._ends, self._count, *others
+        if ids is not None:
+            size = self._words._ids(table, None, *given, None, _at(lengths))
         result = np.empty(size, np.int32)
         left = self._words._ids(table, merged, *given, _at(result), _at(lengths))
         return result[:left], lengths

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from tokenizers.models import WordPiece
 
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import Words, kernel
-from ctx_embed.kernel.library import pairs_of
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 from ctx_embed.text.phrases import CONTINUED, Phrases
 from ctx_embed.text.unknown import is_read, letters, unknown_id
@@ -43,7 +42,6 @@ LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 WORD = re.compile(rf"(?!{re.escape(CONTINUED)}).*[^\W\d_]", re.DOTALL)
 
 ID = np.dtype(np.int32)
-NO_IDS, NO_SPANS = np.empty(0, ID), np.empty((0, 2), np.int64)
 
 
 def _parts(component: dict[str, Any], key: str) -> list[str]:
@@ -221,18 +219,18 @@ class TextTokenizer:
         """Return the ids of texts from the words' ids; unknown words go through the tokenizer in one batch."""
         found, phrases = words.find(texts), None if self.phrases is None else self.phrases.in_c
         if not found.unknown:
-            return found.ids(NO_IDS, NO_SPANS, phrases)
+            return found.ids(None, None, phrases)
         new = self._of_words(found.unknown)
-        spans = pairs_of(map(len, new))
-        ids = np.fromiter(chain.from_iterable(new), ID, spans[-1, 1])
+        starts = np.array([0, *accumulate(map(len, new))], np.int64)
+        ids = np.fromiter(chain.from_iterable(new), ID, starts[-1])
         if self._adding.acquire(blocking=False):
             # Whoever comes while another caller adds finds its words unknown once more, and waits for nobody.
             try:
-                if not words.add(found, ids, spans):
+                if not words.add(found, ids, starts):
                     self._words = None
             finally:
                 self._adding.release()
-        return found.ids(ids, spans, phrases)
+        return found.ids(ids, starts, phrases)
 
     @cached_property
     def unknown(self) -> NDArray[np.int32]:

@@ -262,7 +262,7 @@ static void exercise_threads(kind of, i64 path) {
 
 /* ---- Words ---------------------------------------------------------------------------------- */
 typedef struct {
-    i64 texts, words, missing, known, *ends, *unknown, *spans, *lengths, size;
+    i64 texts, words, missing, known, *ends, *unknown, *starts, *lengths, size;
     i32 *records, *others, *ids, *seen;
 } found;
 
@@ -279,21 +279,21 @@ static found ids_of(const ctx_words *w, const uint8_t *s, i64 n) {
     memset(f.seen, 0, mask * sizeof *f.seen);
     f.missing = ctx_words_find(w, s, f.texts, f.records, f.ends, f.unknown, f.seen, mask - 1, &f.known);
     f.words = f.ends[f.texts - 1];
-    f.spans = memory(2 * f.missing * 8), f.others = memory(3 * f.missing * sizeof *f.others);
+    f.starts = memory((f.missing + 1) * 8), f.others = memory(3 * f.missing * sizeof *f.others);
     i64 more = 0;
     EACH(k, f.missing) {
         u32 hashed = 2166136261u;
-        f.spans[2 * k] = more;
+        f.starts[k] = more;
         for (i64 i = f.unknown[2 * k]; i < f.unknown[2 * k + 1]; i++) hashed = (hashed ^ s[i]) * 16777619u;
         EACH(i, hashed % 4) f.others[more++] = (i32)(hashed >> (i + 1));
-        f.spans[2 * k + 1] = more;
     }
+    f.starts[f.missing] = more;
     i64 size = f.known;
-    EACH(i, f.words) if (f.records[i] < 0) size += f.spans[-1 - 2 * f.records[i]] - f.spans[-2 - 2 * f.records[i]];
-    f.size = ctx_words_ids(w, NULL, f.records, f.ends, f.texts, f.others, f.spans, NULL, f.lengths);
+    EACH(i, f.words) if (f.records[i] < 0) size += f.starts[-f.records[i]] - f.starts[-1 - f.records[i]];
+    f.size = ctx_words_ids(w, NULL, f.records, f.ends, f.texts, f.others, f.starts, NULL, f.lengths);
     require(f.size == size, "ids are counted wrongly", f.size);
     f.ids = memory(size * sizeof *f.ids);
-    f.size = ctx_words_ids(w, NULL, f.records, f.ends, f.texts, f.others, f.spans, f.ids, f.lengths);
+    f.size = ctx_words_ids(w, NULL, f.records, f.ends, f.texts, f.others, f.starts, f.ids, f.lengths);
     require(f.size == size, "some ids are lost", f.size);
     return f;
 }
@@ -328,9 +328,9 @@ static void exercise_text(const uint8_t *text, i64 n, i64 most) {
         i64 *a = first.unknown + 2 * k, *b = first.unknown + 2 * j, length = a[1] - a[0];
         require(length != b[1] - b[0] || memcmp(s + a[0], s + b[0], length), "a word is there twice", k);
     }
-    ctx_words_add(w, s, first.unknown, first.others, first.spans, first.missing / 2);
+    ctx_words_add(w, s, first.unknown, first.others, first.starts, first.missing / 2);
     found half = ids_of(w, s, n + 1);
-    ctx_words_add(w, s, half.unknown, half.others, half.spans, half.missing);
+    ctx_words_add(w, s, half.unknown, half.others, half.starts, half.missing);
     found all = ids_of(w, s, n + 1);
     require_same(&first, &half, "half the words have other ids");
     require_same(&first, &all, "words have other ids");
@@ -378,7 +378,7 @@ static void exercise_shared_words(void) {
     shared.w = w, shared.s = s, shared.n = 20001, shared.wanted = &all;
     pthread_t threads[THREADS];
     EACH(i, THREADS) require(!pthread_create(threads + i, NULL, read_in_thread, NULL), "no thread", i);
-    EACH(k, all.missing) ctx_words_add(w, s, all.unknown + 2 * k, all.others, all.spans + 2 * k, 1);
+    EACH(k, all.missing) ctx_words_add(w, s, all.unknown + 2 * k, all.others, all.starts + k, 1);
     EACH(i, THREADS) pthread_join(threads[i], NULL);
     release(0);
     printf("words: the same ids while others add\n");
