@@ -1,12 +1,4 @@
-# make demo: the main job on the shipped model; make test: the tests; make docs: the site;
-# make size: installed lines and the files of a query; make check: what CI runs;
-# make check-slow: the same with the tests that take minutes;
-# make fuzz MINUTES=10: damaged input of every kind, with new seeds;
-# make soak MINUTES=60: readers and writers of one index, while servers and writers are killed;
-# make kernel: compile ctx_embed/kernel again after a change; make sanitize: its tests under GCC's or Clang's sanitizers;
-# make wheels: an sdist, and a wheel for each platform, in dist/;
-# make release-check: a release without the upload: builds, compares, checks and audits (AUDIT= leaves the audit out);
-# make clients: every program of docs/clients.md, each in an environment of its own (minutes with uv, an hour with pip).
+# make help lists the targets.
 PYTHON ?= python3
 # Processes that share the tests; each takes up to 2 GB.
 WORKERS ?= 2
@@ -22,59 +14,64 @@ AUDIT ?= $(BIN)/pip-audit --strict --disable-pip --progress-spinner off -r $(HAS
 DIST ?= dist
 ZIG := ziglang==0.17.1
 
-.PHONY: demo test check check-slow lint docs size clients fuzz soak kernel sanitize wheels release-check clean
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(VENV)/installed
+.PHONY: help demo test check check-slow lint docs size clients fuzz soak kernel sanitize wheels release-check clean
+
+demo: $(VENV)/installed ## install without torch, and search the documentation of Python's library
 	$(BIN)/ctx-embed demo
 
-test: $(VENV)/installed-dev
+test: $(VENV)/installed-dev ## install what the tests need, and run them; WORKERS=4 for more processes
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
 
-check: lint test docs size
+check: lint test docs size ## what CI runs: lint, types, tests, the site, the size
 
 check-slow: TESTS = --slow
-check-slow: check
+check-slow: check ## the same with the tests that take minutes
 
-lint: $(VENV)/installed-dev
+lint: $(VENV)/installed-dev ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-size: $(VENV)/installed-dev
+size: $(VENV)/installed-dev ## installed lines and the files of a query
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.size
 
-docs: $(VENV)/installed-dev
+docs: $(VENV)/installed-dev ## the site, in docs/_build/html
 	HF_HUB_OFFLINE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt .
+# Without torch, see docs/install.md.
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt requirements-light.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -r requirements-light.txt
+	$(BIN)/python -m pip install --quiet --no-deps .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,mteb,integrations,docs,documents,onnx,server,stores,ray,papers]"
 	touch $@
 
-clients:
+clients: ## every program of docs/clients.md, each in an environment of its own: minutes with uv, an hour with pip
 	$(PYTHON) tests/clients/run.py
 
-fuzz: $(VENV)/installed-dev
+fuzz: $(VENV)/installed-dev ## damaged input of every kind, with new seeds; MINUTES=10
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.fuzz $(MINUTES)
 
-soak: $(VENV)/installed-dev
+soak: $(VENV)/installed-dev ## readers and writers of one index, while servers and writers are killed; MINUTES=60
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.soak $(MINUTES)
 
-kernel:
+kernel: ## compile ctx_embed/kernel again after a change
 	$(PYTHON) ctx_embed/kernel/build.py
 
-sanitize: $(VENV)/installed-dev
+sanitize: $(VENV)/installed-dev ## the kernel's tests under the compiler's sanitizers
 	$(BIN)/pytest -q --slow tests/kernel/test_exercise.py
 
 # Made from the sdist, which therefore holds all that they need.
-wheels: $(VENV)/installed-dev
+wheels: $(VENV)/installed-dev ## an sdist, and a wheel for each platform, in dist/
 	$(BIN)/python -m pip install --quiet build $(ZIG)
 	rm -rf $(DIST) build/source
 	mkdir -p build/source
@@ -86,7 +83,7 @@ wheels: $(VENV)/installed-dev
 	$(BIN)/python -m tests.kernel.wheels $(DIST)
 
 # The same sources give the same bytes twice; the wheel works without the sources, and compiled.
-release-check: $(VENV)/installed-dev
+release-check: $(VENV)/installed-dev ## a release without the upload: builds, compares, checks, audits (AUDIT= leaves the audit out)
 	$(BIN)/python -m pip install --quiet build twine uv $(if $(AUDIT),pip-audit)
 	rm -rf dist build
 	$(MAKE) wheels DIST=dist
@@ -99,5 +96,5 @@ release-check: $(VENV)/installed-dev
 		--extra server --extra documents -c constraints.txt pyproject.toml -o $(HASHES)
 	$(AUDIT)
 
-clean:
+clean: ## remove what these targets made
 	rm -rf $(VENV) .clients build dist *.egg-info docs/_build

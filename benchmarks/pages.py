@@ -22,6 +22,7 @@ TABLES = {
     "longdocs.py --table": "docs/performance.md",
     "peers.py mteb": "docs/evaluation.md",
     "peers.py readme": "README.md",
+    "jobs.py --json benchmarks/jobs.json --calls": "README.md",
     "distilled.py --table": "docs/tutorials/distil.md",
     "overlap.py --table": CARD,
 }

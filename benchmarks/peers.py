@@ -12,6 +12,7 @@ MTEB publishes none.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -34,6 +35,8 @@ ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")
 DEFAULT, MINILM, MPNET = "ctx-embed default", "all-MiniLM-L6-v2", "all-mpnet-base-v2"
 MODEL2VEC, TFIDF, SVD, BM25 = "model2vec of MiniLM", "tf-idf", "tf-idf + SVD", "BM25"
+# An encoder beside words: classifiers and searches that read both.
+WORDS = " and words"
 MTEB = ("Banking77", "AmazonCounterfactual", "STS12", "STS13", "STS14", "STS15", "STSB")
 PROBES = ("MR", "CR", "SUBJ", "MPQA")
 TASKS = (*(f"MTEB-{name}" for name in MTEB), *COLLECTIONS, *PROBES, "STSB")
@@ -134,10 +137,17 @@ def quality(data: Path, work: Path, mpnet: Path | None, only: str | None) -> Non
         SVD: lambda: None,
         BM25: lambda: None,
         **({MPNET: lambda: load_encoder(str(mpnet))} if mpnet else {}),
+        DEFAULT + WORDS: lambda: load_encoder("default+words"),
+        MINILM + WORDS: lambda: load_encoder("minilm+words"),
     }
     for name, load in named.items():
         if only is None or only in name:
-            for row in of_bm25(data) if name == BM25 else of_tasks(name, load(), data, work):
+            rows = [] if name == BM25 else [of_tasks(name, load(), data, work)]
+            if name == BM25:
+                rows.append(of_search(name, data, "words"))
+            elif name.endswith(WORDS):
+                rows.append(of_search(name, data, "hybrid", "minilm" if name.startswith(MINILM) else "default"))
+            for row in itertools.chain(*rows):
                 keep([row])
                 print(f"{name}, {row['measure']}: {row['score']:.1f}", flush=True)
 
@@ -153,6 +163,8 @@ def of_tasks(name: str, encoder: Any, data: Path, work: Path) -> Iterator[Row]:
     tasks += [IMDB] * (name in (DEFAULT, MODEL2VEC, "WordLlama"))
     if name == SVD:
         tasks = [task for task in TASKS if task not in PROBES]
+    if name.endswith(WORDS):
+        tasks = list(PROBES)
     if name == MPNET:
         tasks = [task for task in TASKS if task.startswith("MTEB") and task not in published(MPNET)]
     for task in tasks:
@@ -177,21 +189,21 @@ def of_tasks(name: str, encoder: Any, data: Path, work: Path) -> Iterator[Row]:
         yield row
 
 
-def of_bm25(data: Path) -> Iterator[Row]:
-    """Yield nDCG@10 of a search by words in an index."""
+def of_search(name: str, data: Path, mode: str, model: str = "default") -> Iterator[Row]:
+    """Yield nDCG@10 of a search in an index, by the mode and the model."""
     from ctx_embed import SearchIndex
     from ctx_embed.eval.scoring.statistics import mean_interval
 
-    for name in COLLECTIONS:
-        documents, queries, judged = collection(data, name)
-        with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "index") as index:
+    for task in COLLECTIONS:
+        documents, queries, judged = collection(data, task)
+        with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "index", model) as index:
             index.add(list(documents.values()), list(documents))
-            found = index.search(list(queries.values()), 10, mode="words")
+            found = index.search(list(queries.values()), 10, mode=mode)
         scores = [
             100 * ndcg([str(hit.id) for hit in hits], judged[query]) for query, hits in zip(queries, found, strict=True)
         ]
         low, high = mean_interval(scores)
-        yield {"encoder": BM25, "measure": name, "score": float(np.mean(scores)), "low": low, "high": high}
+        yield {"encoder": name, "measure": task, "score": float(np.mean(scores)), "low": low, "high": high}
 
 
 def megabytes(files: Sequence[Path]) -> float:
@@ -368,16 +380,34 @@ def mteb() -> None:
 @main.command()
 def readme() -> None:
     """Print the table of README."""
+    from ctx_embed.eval.tasks.catalogue import TASKS as KNOWN
+    from ctx_embed.eval.tasks.catalogue import USE
+
     jobs = json.loads(Path(__file__).with_name("jobs.json").read_text(encoding="utf-8"))
     measured = {row["contender"]: row["measured"] for row in jobs if row["job"] == "minilm" and row["threads"] == 2}
     sizes = {encoder_of(name): of[1]["MB"] for name, of in speeds().items()}
-    print("| | MR | CR | SUBJ | MPQA | STS-B | nDCG@10 | texts/s | MB |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
-    titles = {DEFAULT: f"**{DEFAULT}**", TFIDF: "tf-idf, fitted to each task", MINILM: f"{MINILM}, a teacher"}
-    for (encoder, title), texts in zip(titles.items(), ("Embedder", "", MINILM), strict=True):
-        rows = scores()[encoder]
-        cells = [shown(rows[task]["score"]) for task in (*PROBES, "STSB")] + [shown(mean(rows, COLLECTIONS))]
-        cells += [rounded(measured[texts]), f"{sizes[encoder]:.0f}"] if texts else ["", ""]
+    mteb = [f"MTEB-{name}" for name in MTEB]
+    table: dict[str, dict[str, Row]] = {
+        f"**{DEFAULT}**": scores()[DEFAULT],
+        f"**{DEFAULT}{WORDS}**": scores().get(DEFAULT + WORDS, {}),
+        "words alone: tf-idf, BM25": scores()[TFIDF] | scores()[BM25],
+        MINILM: scores()[MINILM],
+        MINILM + WORDS: scores().get(MINILM + WORDS, {}),
+        "USE (Transformer), *published*": {task: {"score": KNOWN[task].published[USE]} for task in PROBES},
+    }
+    for name in ("potion-base-32M", "static-similarity-mrl-multilingual-v1"):
+        rows = {task: {"score": score} for task, score in published(name).items()}
+        table[f"{name}, *published*"] = {**rows, "STSB": rows["MTEB-STSB"]}
+    print("| | MR | CR | SUBJ | MPQA | STS-B | MTEB | nDCG@10 | texts/s | MB |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for title, rows in table.items():
+        if not rows:  # not measured yet
+            continue
+        cells = [shown(rows[task]["score"] if task in rows else None) for task in (*PROBES, "STSB")]
+        cells += [shown(mean(rows, mteb)), shown(mean(rows, COLLECTIONS))]
+        encoder = title.strip("*")
+        texts = measured.get("Embedder" if encoder == DEFAULT else encoder)
+        cells += [rounded(texts) if texts else "", f"{sizes[encoder]:.0f}" if encoder in sizes else ""]
         print("| " + " | ".join([title, *cells]) + " |")
 
 
