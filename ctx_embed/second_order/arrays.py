@@ -63,20 +63,9 @@ def multiply_(fresh: Any, other: Any) -> Any:
 
 def affine(x: Any, W: Any, b: Any | None = None) -> Any:
     """Return x W^T + b, (N, m), of x (N, u), W (m, u) and b (m,); None stands for 0."""
-    if isinstance(x, np.ndarray):
-        return x @ W.T if b is None else x @ W.T + b
-    from ctx_embed.second_order import matmul
-
-    return matmul.affine(x, W, b)
-
-
-def summed_outer(x: Any, y: Any) -> Any:
-    """Return x^T y, (m, u), the sum of the rows' outer products."""
-    if isinstance(x, np.ndarray):
-        return x.T @ y
-    from ctx_embed.second_order import matmul
-
-    return matmul.summed_outer(x, y)
+    if not isinstance(x, np.ndarray):
+        return library(x).nn.functional.linear(x, W, b)
+    return x @ W.T if b is None else x @ W.T + b
 
 
 def layer_norm(total: Any, gain: Any, bias: Any) -> Any:

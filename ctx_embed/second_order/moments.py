@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-from ctx_embed.second_order.arrays import affine, cast, library, precise, summed_outer
+from ctx_embed.second_order.arrays import affine, cast, library, precise
 from ctx_embed.second_order.paper import Array, Steps, corrected, direct
 
 
@@ -29,10 +29,10 @@ class Sums(NamedTuple):
 
 SUMS: dict[str, Sums] = {
     "projected": Sums(
-        add=lambda x, U: summed_outer(x, affine(x, U)),
+        add=lambda x, U: x.T @ affine(x, U),
         read=lambda G, U, k: G[:, :, k * len(U) : (k + 1) * len(U)],
     ),
-    "moments": Sums(add=lambda x, U: summed_outer(x, x), read=lambda M, U, k: M @ U.T),
+    "moments": Sums(add=lambda x, U: x.T @ x, read=lambda M, U, k: M @ U.T),
 }
 
 
