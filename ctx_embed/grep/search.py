@@ -19,7 +19,7 @@ from ctx_embed.grep.reading import Sources, Text, batches
 from ctx_embed.index.searching.highlights import highlights
 from ctx_embed.index.searching.hits import Hit, counted
 from ctx_embed.index.searching.options import Mode, Options
-from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE, Stream, unanswered_questions, word_shares
+from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE, Unrelated, word_shares
 from ctx_embed.index.searching.search import FUSED_RANKS, fused_scores
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.shards import Vectors
@@ -145,7 +145,7 @@ class Search:
         self._query = self.model.queries([self.question])[0]
         self._cut = passages_of(self.model.model)
         self._words = None if self.mode == "dense" else WordCounts(self.question)
-        self._seen = Stream(unanswered_questions(self.model.queries)) if self.mode != "words" else None
+        self._unrelated = Unrelated.of(self.model.queries) if self.mode != "words" else None
         self._depth = max(2 * k, FUSED_RANKS)
         self._passages = 0
         self._nearest: list[_Candidate] = []
@@ -164,14 +164,13 @@ class Search:
         contents = [passage.content for passage in passages]
         worded, counts = ([], np.empty((0, 0))) if self._words is None else self._words.count(contents)
         cosines = np.full(len(passages), np.nan)
-        if self._seen is not None:
+        if self.mode != "words":
             titled = [
                 embedded
                 for extracted, of_text in zip((text.extracted for text in batch), spans, strict=True)
                 for embedded in embedded_texts(extracted.text, {"title": extracted.title}, of_text, titled=True)
             ]
             vectors = _embedded(self.model, titled)
-            self._seen.add(vectors)
             cosines = vectors @ self._query
         found: dict[int, _Candidate] = {}
 
@@ -277,15 +276,14 @@ class Search:
 
     def _judged(self, hits: list[Found]) -> list[Found]:
         """Return hits with their relevance or, if only their words were searched, with their cosines."""
-        if self._seen is None:
+        if self.mode == "words":
             cosines = _embedded(self.model, [hit.text for hit in hits]) @ self._query
             return [replace(hit, score=float(cosine)) for hit, cosine in zip(hits, cosines, strict=True)]
-        unanswered = self._seen.unanswered()
-        if unanswered is None or not self._query.any():
+        if self._unrelated is None or not self._query.any():
             return hits
         shares = word_shares(self.question, [hit.text for hit in hits])
         return [
-            replace(hit, relevance=unanswered.relevance(hit.score, share))
+            replace(hit, relevance=self._unrelated.relevance(hit.score, share, self._passages))
             for hit, share in zip(hits, shares, strict=True)
         ]
 

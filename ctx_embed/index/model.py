@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError
+from ctx_embed.index.searching.relevance import Unrelated
 from ctx_embed.index.storage.manifest import Manifest
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
@@ -120,6 +122,11 @@ class IndexModel:
                 f"{embedder.fingerprint[:12]}, dimension {embedder.dimension}: open it with the model it was built "
                 f"with, or embed its documents again: {_reembed(folder, embedder.reference)}"
             )
+
+    @cached_property
+    def unrelated(self) -> Unrelated | None:
+        """The cosines of unrelated questions, by which relevance is judged."""
+        return Unrelated.of(self.queries)
 
     def knows(self, word: str) -> bool:
         """Return whether a lower-case word is one entry of the model's vocabulary, so that it is hardly a typo."""

@@ -28,7 +28,7 @@ from ctx_embed.index.searching.corrections import Corrections
 from ctx_embed.index.searching.highlights import highlighted
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.relevance import KeptUnanswered
+from ctx_embed.index.searching.relevance import Unrelated
 from ctx_embed.index.searching.search import (
     LiveRows,
     Queries,
@@ -105,7 +105,6 @@ class SearchIndex:
         self._bm25 = Bm25(folder.documents)
         self._corrections = Corrections(folder.documents, lambda: self.embedder)
         self._live = LiveRows(folder.documents)
-        self._unanswered = KeptUnanswered(lambda texts: self.embedder.queries(texts))
         self._writer: Writer | None = None
 
     @classmethod
@@ -157,6 +156,7 @@ class SearchIndex:
             chunk,
             dtype=dtype,
             titled=chunk.partition(":")[0] == "passages",
+            unrelated=embedder.unrelated,
         )
         try:
             with replaced_folder(folder, new=True) as beside:
@@ -234,7 +234,6 @@ class SearchIndex:
                 lambda: self.embedder,
                 self._changing,
                 self._searching,
-                lambda: None if self._embedder is None else self._unanswered,
             )
         return self._writer
 
@@ -657,7 +656,7 @@ class SearchIndex:
                     warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
                 mode, dimension = "words", self._folder.manifest.dimension
                 queries = replace(queries, vectors=np.zeros((len(queries.texts), dimension), np.float32))
-        search = Search(options, queries, list(ids), avoided, mode)
+        search, unrelated = Search(options, queries, list(ids), avoided, mode), self._folder.manifest.unrelated
         with self._searching:
             found = self._folder.read(
                 lambda snapshot: search.run(
@@ -665,7 +664,7 @@ class SearchIndex:
                     self._bm25,
                     self._index,
                     self._live,
-                    self._unanswered,
+                    None if unrelated is None else Unrelated(*unrelated),
                     self._corrections,
                     snapshot,
                 )

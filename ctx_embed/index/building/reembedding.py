@@ -21,7 +21,6 @@ from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.building.partial import holds_only_an_index
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.relevance import KeptUnanswered
 from ctx_embed.index.storage.database import State
 from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
@@ -94,6 +93,7 @@ def _manifest(old: Manifest, state: State, embedder: IndexModel) -> Manifest:
         model_fingerprint=embedder.fingerprint,
         model=embedder.reference,
         dimension=embedder.dimension,
+        unrelated=embedder.unrelated,
         generation=state.generation,
     )
 
@@ -147,8 +147,7 @@ def _embed(new: Path, manifest: Manifest, embedder: IndexModel, progress: bool, 
                 shards = _stored(store, vectors, shards, np.concatenate(blocks))
         index = IndexFolder(new)
         with closing(index.documents):
-            unanswered = KeptUnanswered(embedder.queries)
-            Writer(index, VectorIndex.of(index), lambda: embedder, Lock(), RLock(), lambda: unanswered).tidy(store)
+            Writer(index, VectorIndex.of(index), lambda: embedder, Lock(), RLock()).tidy(store)
 
 
 def _vectors(

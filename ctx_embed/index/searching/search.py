@@ -17,7 +17,7 @@ from ctx_embed.index.searching.bm25 import Bm25, phrases
 from ctx_embed.index.searching.corrections import Corrections, respelled
 from ctx_embed.index.searching.hits import Hit, Scored, hits_of
 from ctx_embed.index.searching.options import BY_DOCUMENT, Mode, Options
-from ctx_embed.index.searching.relevance import KeptUnanswered, Unanswered, word_shares
+from ctx_embed.index.searching.relevance import Unrelated, word_shares
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Id, Mask, Stored, checked_id
 from ctx_embed.index.storage.filters import field_path, parse_filter
@@ -169,7 +169,7 @@ class Search:
         bm25: Bm25,
         index: VectorIndex,
         live: LiveRows,
-        unanswered: KeptUnanswered,
+        unrelated: Unrelated | None,
         corrections: Corrections,
         snapshot: Snapshot,
     ) -> list[Candidates]:
@@ -190,7 +190,7 @@ class Search:
         corrected = corrected or [{} for _ in texts]
         asked = [texts] if self.options.fuse else [[text] for text in texts]
         judged = any(self.queries.texts) and bool(vectors.any())
-        distribution = unanswered.of(index, store, snapshot) if judged else None
+        passages = live.count(snapshot)
         # A query that the model cannot read has no meaning by which to judge a hit.
         known = [bool(vector.any()) for vector in vectors]
         known = [any(known)] if self.options.fuse else known
@@ -206,7 +206,7 @@ class Search:
                 for hits, words in zip(found, corrected, strict=True)
             ]
             found = [
-                _with_relevance(hits, of_query, distribution) if distribution and is_known else hits
+                _with_relevance(hits, of_query, unrelated, passages) if unrelated and judged and is_known else hits
                 for hits, of_query, is_known in zip(found, asked, known, strict=True)
             ]
             kept = [[place for place, hit in enumerate(hits) if self._is_relevant(hit)] for hits in found]
@@ -369,11 +369,11 @@ def chosen(candidates: Candidates, options: Options) -> list[Hit]:
     return hits[int(options.offset) : options.wanted]
 
 
-def _with_relevance(hits: Sequence[Hit], texts: Sequence[str], unanswered: Unanswered) -> list[Hit]:
+def _with_relevance(hits: Sequence[Hit], texts: Sequence[str], unrelated: Unrelated, passages: int) -> list[Hit]:
     """Return hits with their relevance to the texts of a query, by the words that they share with it."""
     shares = np.max([word_shares(text, [hit.text for hit in hits]) for text in texts], axis=0)
     return [
-        replace(hit, relevance=round(unanswered.relevance(hit.score, float(share)), 4))
+        replace(hit, relevance=round(unrelated.relevance(hit.score, float(share), passages), 4))
         for hit, share in zip(hits, shares, strict=True)
     ]
 
@@ -390,6 +390,11 @@ class LiveRows:
     _state: tuple[int, int] = (-1, -1)
     _live: Mask | None = None
     _filtered: dict[str, Mask] = field(default_factory=dict)
+
+    def count(self, snapshot: Snapshot) -> int:
+        """Return the number of passages of the index."""
+        live = self.allowed(snapshot, None)
+        return snapshot.rows if live is None else int(live.sum())
 
     def allowed(self, snapshot: Snapshot, where: str | None) -> Mask | None:
         """Return which rows (rows,) a search may find, or None if it may find all.

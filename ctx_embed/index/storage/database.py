@@ -287,11 +287,6 @@ class Database:
             self.connection.execute("DELETE FROM state")
             self.connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(state))
 
-    def store_tuned(self, tuned: str) -> None:
-        """Store tuned parameters, as JSON, in the present generation; call it inside :meth:`writing`."""
-        with self.reporting_errors():
-            self.connection.execute("UPDATE state SET tuned = ?", (tuned,))
-
     def vacuum(self) -> None:
         """Free the disk space of deleted rows.
 

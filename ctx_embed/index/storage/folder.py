@@ -17,9 +17,6 @@ from ctx_embed.index.storage.shards import ShardFolder
 
 Result = TypeVar("Result")
 
-# The entry of the tuned parameters from which relevance is computed, see :mod:`ctx_embed.index.searching.relevance`.
-UNANSWERED = "unanswered"
-
 # A writer may merge and remove a listed shard before a reader opens it; the reader then reads the new list.
 ATTEMPTS = 20
 
@@ -141,7 +138,7 @@ class IndexFolder:
             "dtype": self.manifest.dtype,
             "factory": self.manifest.factory,
             "chunk": self.manifest.chunk,
-            "tuned": {name: value for name, value in json.loads(state.tuned).items() if name != UNANSWERED},
+            "tuned": json.loads(state.tuned),
             "model": self.manifest.model,
             "model_fingerprint": self.manifest.model_fingerprint,
             "generation": state.generation,

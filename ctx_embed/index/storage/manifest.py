@@ -55,6 +55,8 @@ class Manifest:
             keep theirs until compaction.
         titled: whether passages are embedded with the title of their document. Indexes made before this was recorded
             stay without.
+        unrelated: the mean and deviation of the model's cosines of unrelated questions, see
+            :class:`ctx_embed.index.searching.relevance.Unrelated`; None if it can read too few of them.
     """
 
     index_id: str
@@ -66,6 +68,7 @@ class Manifest:
     generation: int = 0
     dtype: str = dtypes.DEFAULT
     titled: bool = False
+    unrelated: tuple[float, float] | None = None
 
     @property
     def format_version(self) -> int:
@@ -139,4 +142,11 @@ def _checked(path: Path, fields: Any) -> Manifest:
         raise DamagedError(f"{path}: damaged (dimension {fields['dimension']}, dtype {fields['dtype']!r}); {REMEDY}")
     if not CHUNKS.fullmatch(fields["chunk"]):
         raise DamagedError(f"{path}: damaged (chunk {fields['chunk']!r:.80}); {REMEDY}")
-    return Manifest(**{name: fields[name] for name in _FIELDS}, titled=fields.get("titled") is True)
+    unrelated = fields.get("unrelated")
+    if unrelated is not None:
+        if not (isinstance(unrelated, list) and [type(number) for number in unrelated] == [float, float]):
+            raise DamagedError(f"{path}: damaged (the field 'unrelated' has a wrong type); {REMEDY}")
+        unrelated = (unrelated[0], unrelated[1])
+    return Manifest(
+        **{name: fields[name] for name in _FIELDS}, titled=fields.get("titled") is True, unrelated=unrelated
+    )

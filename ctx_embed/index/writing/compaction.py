@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import DamagedError, InputError
-from ctx_embed.index.searching.relevance import compacted
 from ctx_embed.index.storage.database import WORDS
 from ctx_embed.index.storage.documents import DocumentStore, Mask, embedded_texts, text_hash
 from ctx_embed.index.storage.folder import IndexFolder
@@ -100,9 +99,7 @@ def _compact(store: DocumentStore, vectors: ShardFolder, titled: bool) -> int:
         return 0
     shards = _rewritten(vectors, shards, rows)
     generation = state.generation + 1
-    new_state = replace(
-        state, generation=generation, numbering=generation, rows=len(rows), tuned=compacted(state.tuned, len(rows))
-    )
+    new_state = replace(state, generation=generation, numbering=generation, rows=len(rows), tuned="{}")
     if len(rows) < state.rows:
         # Documents that move lose their checksums, so damage would go unnoticed afterwards.
         store.require_whole()

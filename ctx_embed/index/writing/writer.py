@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.tuning import AUTO_RECALL, tune
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.relevance import KeptUnanswered
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Span
 from ctx_embed.index.storage.folder import IndexFolder
@@ -37,7 +35,6 @@ class Writer:
         embedder: returns the model when it is needed.
         changing: the lock to hold while documents change.
         searching: the lock to hold while ``index`` changes.
-        unanswered: returns what relevance is computed from, or None while the model is not loaded.
 
     Attributes:
         least_dead_rows: a change compacts the index if at least this number of vectors, and more than half of all,
@@ -51,13 +48,11 @@ class Writer:
         embedder: Callable[[], IndexModel],
         changing: Any,
         searching: Any,
-        unanswered: Callable[[], KeptUnanswered | None],
     ) -> None:
         self.folder = folder
         self.index = index
         self.least_dead_rows = LEAST_DEAD_ROWS
         self._embedder = embedder
-        self._unanswered = unanswered
         self._changing = changing
         self._searching = searching
         self._chunker: chunking.Chunker | chunking.Passages | None = None
@@ -130,7 +125,7 @@ class Writer:
         """Update the manifest and FAISS's file to the newest commit, and remove files that it does not list.
 
         The next writer can do all of this, so a failure here does not fail the change. An index that ``auto`` chose is
-        tuned as soon as it is trained. What relevance is computed from is updated if the model is loaded.
+        tuned as soon as it is trained.
         """
         with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
             self.folder.require_in_place()
@@ -144,10 +139,6 @@ class Writer:
                 self.index.cache.remove_other_numberings(snapshot)
                 if self.index.is_stale(snapshot) and self._built(snapshot) and self.index.factory == factories.AUTO:
                     tune(self.index, snapshot, AUTO_RECALL, store)
-                index = copy(self.index)
-            if unanswered := self._unanswered():
-                # A copy searches without the lock, so that no reader waits.
-                unanswered.update(index, store)
 
     def _built(self, snapshot: Snapshot) -> bool:
         """Return whether FAISS started a new index; if it cannot build one, warn once, and search stays exact."""

@@ -52,7 +52,7 @@ def test_build_query_info(texts, index, sentences):
     assert hits[0]["metadata"] == {}
     assert hits[0]["score"] == pytest.approx(1, abs=1e-6)
     lines = succeeds("query", index, sentences[3], "-k", 2, "--mode", "dense").splitlines()
-    assert lines[:2] == ["1.0000  relevance 0.99  3", "    a dull film without one good idea"]
+    assert lines[:2] == ["1.0000  relevance 0.94  3", "    a dull film without one good idea"]
     assert len(lines) == 4
     facts = json.loads(succeeds("info", index, "--json"))
     assert facts["documents"] == 8

@@ -47,6 +47,7 @@ class HashEmbedder:
     fingerprint = "0" * 64
     dimension = DIMENSION
     reference = model = None
+    unrelated = None
 
     @staticmethod
     def knows(word: str) -> bool:
