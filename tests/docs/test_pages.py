@@ -31,11 +31,16 @@ def has_steps(page: Path) -> bool:
 
 
 def pages_with_steps() -> list:
-    """The pages with blocks; `make docs` runs the tutorials, too, and fails if one does."""
+    """The pages with blocks; `make docs` runs the notebooks, too, and fails if one does. Ray takes long to start."""
     return [
-        pytest.param(page, id=name(page), marks=pytest.mark.slow if page.parent.name == "tutorials" else ())
+        pytest.param(page, id=name(page), marks=pytest.mark.slow if is_slow(page) else ())
         for page in filter(has_steps, PAGES)
     ]
+
+
+def is_slow(page: Path) -> bool:
+    text = page.read_text(encoding="utf-8")
+    return "file_format: mystnb" in text or "--engine ray --workers" in text
 
 
 @pytest.mark.filterwarnings("ignore")  # as a user sees it: what other packages deprecate says nothing
