@@ -25,6 +25,7 @@ TABLES = {
     "jobs.py --json benchmarks/jobs.json --calls": "README.md",
     "distilled.py --table": "docs/tutorials/distil.md",
     "overlap.py --table": CARD,
+    "truncation.py --table": CARD,
 }
 PLOTS = ("peers.py plot", "longdocs.py --plot")
 CLAIM = "jobs.py --json benchmarks/jobs.json --claim"

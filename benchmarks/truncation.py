@@ -1,0 +1,86 @@
+"""What the first dimensions of an embedding keep of its scores: nDCG@10 of four collections, and STS-B test.
+
+python benchmarks/truncation.py --data DIR   # half a minute
+python benchmarks/truncation.py --table      # the model card's table
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from common import store, stored
+from index import COLLECTIONS
+from numpy.typing import NDArray
+
+from ctx_embed import load
+from ctx_embed.eval.scoring.ranking import paired, score_retrieval, spearman
+from ctx_embed.eval.tasks.catalogue import TASKS
+from ctx_embed.eval.tasks.data import DataReader
+from ctx_embed.fingerprint import fingerprint
+
+STORED = Path(__file__).with_suffix(".json")
+DIMENSIONS = (320, 256, 192, 128, 64)
+
+
+def measured(data: Path) -> list[dict[str, Any]]:
+    """Return the scores of the default model for each number of dimensions; each text is embedded once."""
+    model = load()
+
+    def encode(texts: list[str]) -> NDArray[np.float32]:
+        return model.encode(texts, normalize_embeddings=True)
+
+    rows: list[dict[str, Any]] = [{"dimensions": count, "model": fingerprint(model)} for count in DIMENSIONS]
+    for name in COLLECTIONS:
+        found = DataReader(data).read(TASKS[name])
+        queries, documents = found.subsets["queries"], found.subsets["corpus"]
+        of_queries, of_documents = encode([text for _, text in queries]), encode([text for _, text in documents])
+        for row in rows:
+            first = slice(row["dimensions"])
+            score = score_retrieval(
+                [name for name, _ in queries],
+                of_queries[:, first],
+                [name for name, _ in documents],
+                of_documents[:, first],
+                found.subsets["qrels"],
+                found.own,
+            )
+            row[name] = score.mean
+    pairs = [pair for subset in DataReader(data).read(TASKS["STSB"]).subsets.values() for pair in subset]
+    left, right = encode([left for _, left, _ in pairs]), encode([right for _, _, right in pairs])
+    for row in rows:
+        cosines = paired(left[:, : row["dimensions"]], right[:, : row["dimensions"]]).tolist()
+        row["STS-B test"] = spearman(cosines, [float(score) for score, _, _ in pairs])
+    return rows
+
+
+def table() -> str:
+    """Return the model card's table: scores, and in parentheses the share of the whole embedding's."""
+    rows = stored(STORED)
+    lines = ["| first dimensions | " + " | ".join(COLLECTIONS) + " | mean | STS-B test |", "|--:|" + "---|" * 6]
+    means = {row["dimensions"]: float(np.mean([row[name] for name in COLLECTIONS])) for row in rows}
+    whole = rows[0]
+    for row in rows:
+        mean, pairs = means[row["dimensions"]], row["STS-B test"]
+        shares = mean / means[whole["dimensions"]], pairs / whole["STS-B test"]
+        named = [f"{row[name]:.1f}" for name in COLLECTIONS]
+        ends = [f"{score:.1f} ({100 * share:.1f} %)" for score, share in zip((mean, pairs), shares, strict=True)]
+        lines.append(f"| {row['dimensions']} | " + " | ".join([*named, *ends]) + " |")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
+@click.option("--table", "printed", is_flag=True)
+def main(data: Path | None, printed: bool) -> None:
+    if not printed:
+        if data is None:
+            raise click.UsageError("--data must name a folder")
+        store(STORED, [], measured(data))
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
