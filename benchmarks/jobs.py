@@ -592,8 +592,8 @@ LONG = ("index-million", "searches-million")
 def whole_jobs(rows: Sequence[Row]) -> str:
     """Return the table of docs/performance.md: a line for each contender that stands beside ctx-embed.
 
-    Processor seconds are left out, as each of their rows stands beside one of seconds, and so is memory beside another
-    model but for the first vector.
+    Processor seconds are left out, as each of their rows stands beside one of seconds, and so is memory but for the
+    first vector.
     """
     lines: dict[tuple[str, str], list[str]] = {}
     ours: Row = {}
@@ -601,7 +601,7 @@ def whole_jobs(rows: Sequence[Row]) -> str:
         # The first contender of a comparison stands beside itself.
         if row["ratio"] == row["low"] == row["high"] == 1:
             ours = row
-        if row["unit"] == "cpu s" or (row["unit"] == "MB" and row["job"] in ("book", "cold", "index-build")):
+        if row["unit"] == "cpu s" or (row["unit"] == "MB" and row["job"] != "first-vector"):
             continue
         title = f"{ours['job']}: {ours['contender']}, {ours['unit']}"
         line = lines.setdefault((title, "" if row is ours else row["contender"]), [""] * 4)
