@@ -104,6 +104,21 @@ def test_probabilities_are_calibrated():
         assert truth[1000:][inside].mean() == pytest.approx(found[inside].mean(), abs=0.06)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("several", [False, True])
+def test_few_texts_are_never_sure(classes, several):
+    """All held-out texts are right, which of ten texts a class says that about one in twelve is wrong."""
+    rng = np.random.default_rng(2)
+    y = np.arange(10 * classes) % classes
+    rows = (np.eye(classes, 20)[y] + 0.05 * rng.normal(size=(len(y), 20))).astype(np.float32)
+    texts = [str(row) for row in range(len(y))]
+    labels = [(row,) if several else row for row in y.tolist()]
+    head = fitted_head(rows, Labelled(labels, texts), list(range(classes)))
+    found = head.probabilities(head.logits(rows, texts))
+    assert (found.argmax(1) == y).all()
+    assert 0.8 < found.max(1).mean() < 0.96
+
+
 @pytest.mark.parametrize("classes", [2, 40])
 def test_one_text_a_class_is_enough(classes):
     labels = [f"{row:02}" for row in range(classes)]
