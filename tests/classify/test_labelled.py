@@ -101,6 +101,10 @@ def test_a_file(tmp_path):
     path.write_text('{"label": ["b", "a"], "text": "x"}\n{"label": [], "text": "y"}\n{"label": "b", "text": "z"}\n')
     assert Labelled.read(path, several=True) == Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
     assert error(Labelled.read, path) == f"{path}, line 1: the label 'label' must be a string or a number, got a list"
+    path.write_text('{"label": [0, 1], "text": "x"}\n{"label": [1, 0, 0], "text": "y"}\n')
+    assert error(Labelled.read, path, several=True) == (
+        f"{path}, line 2: 'label' must list the labels of the text, got 0 and 1 for each class; list those with a 1"
+    )
     path.write_text('{"label": 1, "text": "x"}\n{"label": 2.5, "text": "y"}\n')
     assert Labelled.read(path).labels == [1, 2.5]
     path.write_text('{"label": 1, "text": "x"}\n{"label": true, "text": "y"}\n')

@@ -212,10 +212,23 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the accuracy; with several labels per text, the share of texts whose labels are all correct.
 
         A label means the class that is spelled like it: "1" is the class 1.
+
+        Raises:
+            InputError: no texts, or labels of another kind than those of fit: one for each text or several, or an array
+                of another number of columns.
         """
         self._require_fitted()
         weights = None if sample_weight is None else np.asarray(sample_weight)
-        truth = _labelled(X, y)[0].matched(self.predictor_.head.labels)
+        truth, columns = _labelled(X, y)
+        if not truth.texts:
+            raise InputError("score needs at least one text")
+        if truth.multi_label != self.multi_label_:
+            raise InputError(
+                f"y must hold {'lists of labels' if self.multi_label_ else 'one label for each text'}, as in fit"
+            )
+        if columns and self.predictor_.head.indicators and columns != len(self.classes_):
+            raise InputError(f"y must have {len(self.classes_)} columns, as in fit, got {columns}")
+        truth = truth.matched(self.predictor_.head.labels)
         pairs = zip(self.predictor_.predict(truth.texts), truth.labels, strict=True)
         right = [set(a) == set(b) if self.multi_label_ else a == b for a, b in pairs]
         return float(np.average(right, weights=weights))
@@ -284,7 +297,8 @@ def _listed(y: Any) -> Any:
     if isinstance(y, str | bytes | Mapping) or not isinstance(y, Iterable):
         raise InputError(f"y must be a list of labels, got {described(y)}")
     if hasattr(y, "columns") or getattr(y, "ndim", 1) == 2:
-        table = np.asarray(y)
+        # A sparse array of SciPy is not an array of NumPy.
+        table = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
         return table[:, 0].tolist() if table.shape[1] == 1 else table
     return [_plain(label) for label in (y.to_pylist() if hasattr(y, "to_pylist") else y)]
 
@@ -303,6 +317,8 @@ def _labelled(X: Iterable[str], y: Any) -> tuple[Labelled, int]:
         raise InputError("y must hold one label for each text, or a list of labels for each, got both")
     if any(several):
         labels = [tuple(_plain(label) for label in of_text) for of_text in labels]
+        if found := next((row for row in labels if len(row) > len(set(row)) and set(row) <= {0, 1}), None):
+            raise InputError(f"y of 0 and 1 for each class must be an array, got {list(found)}; give numpy.array(y)")
     data = Labelled(labels, texts)
     data.require_labels()
     return data, 0

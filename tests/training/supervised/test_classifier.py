@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from safetensors.numpy import save_file
+from scipy.sparse import csr_array
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import make_scorer, roc_auc_score
@@ -183,9 +184,25 @@ def test_indicators(tmp_path):
     classifier = TextClassifier().fit(TEXTS, y)
     assert classifier.predict(NEW)[:, 0].tolist() == [1, 0, 1, 0]
     assert 0 <= classifier.score(TEXTS, y) <= 1
+    sparse = TextClassifier().fit(TEXTS, csr_array(y))
+    assert np.array_equal(sparse.predict(NEW), classifier.predict(NEW))
+    assert sparse.score(TEXTS, csr_array(y)) == classifier.score(TEXTS, y)
     assert cross_val_score(TextClassifier(), TEXTS, y, cv=2).shape == (2,)
     classifier.save(tmp_path / "model")
     assert np.array_equal(TextClassifier.load(tmp_path / "model").predict(NEW), classifier.predict(NEW))
+
+
+def test_labels_of_another_kind_have_no_score(classifier):
+    y = np.array([[label == "good", 1] for label in LABELS]).astype(int)
+    of_columns, several = TextClassifier().fit(TEXTS, y), TextClassifier().fit(TEXTS, [[label] for label in LABELS])
+    assert error(of_columns.score, TEXTS, y[:, :1].repeat(3, 1)) == "y must have 2 columns, as in fit, got 3"
+    assert error(several.score, TEXTS, LABELS) == "y must hold lists of labels, as in fit"
+    assert error(classifier.score, TEXTS, y) == "y must hold one label for each text, as in fit"
+    assert error(classifier.score, [], []) == "score needs at least one text"
+    assert error(TextClassifier().fit, TEXTS, [[1, 0, 0], [0, 1, 1]] * 8) == (
+        "y of 0 and 1 for each class must be an array, got [1, 0, 0]; give numpy.array(y)"
+    )
+    assert several.score(TEXTS, [[label, label] for label in LABELS]) == several.score(TEXTS, [[one] for one in LABELS])
 
 
 def test_class_weights():
