@@ -7,7 +7,8 @@ from papers.attended_words import LAMA_FIGURE2, LAMA_TABLE4
 from papers.complexity import TABLE1
 from papers.experiment import Experiment
 from papers.lama import LAMA_FIGURE3, LAMA_FIGURE4, LAMA_FIGURE5, LAMA_TABLE3
-from papers.tables import TABLE2, TABLE3, TABLE4
+from papers.settling import SETTLING
+from papers.tables import FIGURE2, TABLE2, TABLE3, TABLE4
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -16,6 +17,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         TABLE2,
         TABLE3,
         TABLE4,
+        FIGURE2,
+        SETTLING,
         LAMA_TABLE3,
         LAMA_TABLE4,
         LAMA_FIGURE2,

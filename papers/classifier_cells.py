@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
-from torch import Tensor, nn
+from torch import nn
 
 from ctx_embed.classify.embedding import embeddings
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.eval.scoring.probes import check_classes, folds_of
-from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.supervised.compact_tables import compact_tables
@@ -26,6 +25,7 @@ from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
 from papers.experiment import FOLDS, Figures, Settings
 from papers.inputs import Workplace
+from papers.variants import REDRAWN, TIED, VARIANTS
 from papers.word_vectors import words_and_vectors
 
 SPEED = "speed"
@@ -33,8 +33,6 @@ TEST = "test"
 # The group in a cell's settings that holds :func:`initial_values`.
 INITIAL = "initial"
 TOKEN_DEVIATION = "token_deviation"
-# Whether a uniform first context is drawn at each reading of a text, as in the paper.
-REDRAWN = "redrawn"
 # Settings of a classifier's input and head; None or absent is the default. ``tokens``: number of tokens to read of a
 # text (default: all). ``words``: read whole words with word2vec's vectors of this many features (default: word pieces
 # with random vectors). ``mlp``: units of a hidden layer in the head (default: a linear head).
@@ -119,44 +117,22 @@ def initial_encoder(
         for name, value in settings.get(INITIAL, {}).items():
             if name == TOKEN_DEVIATION:
                 module.embedding.weight.mul_(value / DRAWN_DEVIATION)
-            elif name == REDRAWN:
-                if value:
-                    redraw_contexts(module)
+            elif name in VARIANTS:
+                VARIANTS[name](module, value)
             else:
                 getattr(module.attention, name.removeprefix("initial_")).fill_(float(value))
     return encoder
-
-
-class Redrawn(Contextualizer):
-    """A Contextualizer that embeds in torch even without gradients: NumPy would seed the first context by the text."""
-
-    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return c^K of packed documents, (B, m); arguments as for :meth:`Contextualizer.embed`."""
-        if torch.is_grad_enabled():
-            return super().embed(ids, lengths)
-        with torch.enable_grad():
-            return super().embed(ids, lengths).detach()
-
-
-def redraw_contexts(module: Contextualizer) -> None:
-    """Draw the uniform first context anew at each reading of a text, instead of seeding it with the text's tokens."""
-
-    def first_context(input_ids: Tensor, offsets: Tensor) -> Tensor:
-        return torch.rand(len(offsets) - 1, module.dimension) * 2 - 1
-
-    module.__class__ = Redrawn
-    module.attention.first_context = first_context  # type: ignore[method-assign]
 
 
 def initial_values(settings: Settings) -> set[str]:
     """Return the names of the initial values that a cell may change.
 
     They are the standard deviation of the token table; for a Contextualizer the value of all b and of the layer
-    normalisations' gains; and whether a uniform first context is redrawn.
+    normalisations' gains, and whether its steps are tied; and whether a uniform first context is redrawn.
     """
     names = {TOKEN_DEVIATION}
     if settings["encoder"] == "contextualizer":
-        names |= {"initial_b", "initial_gain"}
+        names |= {"initial_b", "initial_gain", TIED}
     if settings["architecture"].get("initial_context") == "uniform":
         names.add(REDRAWN)
     return names
@@ -182,7 +158,7 @@ def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figur
     """
     if part == SPEED:
         return batch_times(settings, workplace)
-    train, test, fold = _split(settings, part, workplace)
+    train, test, fold = split(settings, part, workplace)
     classifier, figures = trained(settings, workplace, train, fold)
     return {"accuracy": 100 * classifier.accuracy(test), **figures}
 
@@ -215,7 +191,7 @@ def _parameters(encoder: SentenceTransformer) -> int | None:
     return parameter_count(encoder[0]) if isinstance(encoder[0], TokenEncoder) else None
 
 
-def _split(settings: Settings, part: str, workplace: Workplace) -> tuple[Labelled, Labelled, int]:
+def split(settings: Settings, part: str, workplace: Workplace) -> tuple[Labelled, Labelled, int]:
     """Return the training and test texts of a part, and the fold's number from 0."""
     task, sample = settings["task"], (settings.get("tokens"), settings.get("rows"))
     if part == TEST:
@@ -256,7 +232,7 @@ def batch_times(settings: Settings, workplace: Workplace) -> Figures:
 
 def training_seconds(settings: Settings, part: str, workplace: Workplace) -> float:
     """Return an estimate of the seconds of :func:`train_and_test`: one training step, times the steps of all epochs."""
-    train, test, _ = _split(settings, part if part != SPEED else "fold 1", workplace)
+    train, test, _ = split(settings, part if part != SPEED else "fold 1", workplace)
     training = SupervisedOptions(**settings["training"])
     heads = settings.get(GRID) or [None]
     settings = {**settings, GRID: None}

@@ -84,12 +84,12 @@ class Claim:
 
     Attributes:
         text: the claim, one sentence with the paper's figures.
-        check: returns what we measured, one sentence, and the verdict; raises KeyError while cells that it needs have
-            no results.
+        check: returns what we measured, one sentence, and the verdict, None where the paper claims nothing; raises
+            KeyError while cells that it needs have no results.
     """
 
     text: str
-    check: Callable[[Found], tuple[str, Verdict]]
+    check: Callable[[Found], tuple[str, Verdict | None]]
 
     def line(self, outcomes: Sequence[Outcome]) -> str:
         """Return the line that opens a report: claim, measurement and verdict."""
@@ -99,7 +99,7 @@ class Claim:
             )
         except KeyError:
             return f"The paper: {self.text} Measured here: not all of the cells that decide it yet."
-        return f"The paper: {self.text} Measured here: {measured} **{verdict.value}**"
+        return f"The paper: {self.text} Measured here: {measured}" + (f" **{verdict.value}**" if verdict else "")
 
 
 @dataclass(frozen=True)

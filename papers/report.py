@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -38,6 +39,9 @@ def as_json(results: Results) -> dict[str, Any]:
         "title": experiment.title,
         "source": experiment.source,
         "claim": results.claim,
+        "command": command_of(results),
+        "commit": _commit(),
+        "processor": _processor(),
         "notes": list(experiment.notes),
         "quick": results.options.quick,
         "changes": dict(results.options.changes),
@@ -63,6 +67,23 @@ def as_json(results: Results) -> dict[str, Any]:
             for outcome in results.outcomes
         ],
     }
+
+
+def _commit() -> str | None:
+    """Return the commit of this source, with a plus if files differ from it; None outside a clone."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    """Return the processor's name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def table_of(results: Results) -> Table:

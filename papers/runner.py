@@ -24,20 +24,20 @@ from papers.classifier_cells import (
     INITIAL,
     INPUTS,
     MLP,
-    REDRAWN,
     TOKENS,
     WORDS,
     initial_values,
 )
 from papers.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from papers.inputs import Workplace
+from papers.variants import REDRAWN, TIED
 
 # Increase this when a change of the code changes results, so that stored ones are computed again.
 FORMAT = 1
 # The largest value of a float32 weight.
 LARGEST = torch.finfo(torch.float32).max
 # An example value of each setting that is None by default; :func:`_alike` compares new values with it.
-VALUE_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, "start": "PATH", REDRAWN: False}
+VALUE_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, "start": "PATH", REDRAWN: False, TIED: False}
 # Stands for the hash of a cell whose data are missing, or to which the changes do not apply.
 UNKNOWN_RUN = "unknown"
 

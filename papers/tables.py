@@ -1,4 +1,4 @@
-"""Tables 2 to 4 of the Contextualizer's paper: accuracies of classifiers trained end to end."""
+"""Tables 2 to 4 and Figure 2 of the Contextualizer's paper: accuracies of classifiers trained end to end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ctx_embed.eval.tasks.catalogue import CONTEXTUALIZER, TASKS, USE
 from papers.classifier_cells import (
+    INITIAL,
     accuracy_summary,
     fold_parts,
     quick_training,
@@ -30,6 +31,7 @@ from papers.experiment import (
     span,
 )
 from papers.plotting import bars, lines
+from papers.variants import MATRICES
 
 PAPER = "Maupome & Meurs 2022, Information 13(6):290"
 M, K, LAYERS, HEADS = 128, 5, 5, 4
@@ -283,5 +285,57 @@ TABLE4 = Experiment(
         SECONDS,
     ),
     bars("accuracy", "accuracy in %"),
+    quick_training,
+)
+
+# Parameters of one step's attention without its b, and the number of steps.
+BUDGET, STEPS = 32**3, 3
+SCALAR, VECTOR, TENSOR = "scalar", "vector", "full tensor"
+KINDS = ((SCALAR, 64), (SCALAR, 128), (VECTOR, 32), (VECTOR, 64), (VECTOR, 128), (TENSOR, 32))
+
+
+def _figure2_cell(kind: str, m: int) -> Cell:
+    rank = round(BUDGET / (3 * m)) if kind == VECTOR else 1
+    settings = settings_of("MR", "contextualizer", dimension=m, steps=STEPS, rank=rank)
+    return Cell(kind, f"m {m}", settings if kind == VECTOR else {**settings, INITIAL: {MATRICES: BUDGET // m**2}})
+
+
+def _size(outcome: Outcome) -> str:
+    settings, kind = outcome.cell.settings, outcome.cell.row
+    if kind == VECTOR:
+        return f"u {settings['architecture']['rank']}"
+    return f"h {settings[INITIAL][MATRICES]}" if kind == SCALAR else f"{settings[INITIAL][MATRICES]} slices"
+
+
+def _check_figure2(found: Found) -> tuple[str, None]:
+    best = {
+        kind: max((found[kind, f"m {m}"]["accuracy"], m) for known, m in KINDS if known == kind)
+        for kind in (SCALAR, VECTOR, TENSOR)
+    }
+    return ", ".join(f"{kind} {accuracy:.1f} % (m {m})" for kind, (accuracy, m) in best.items()) + ".", None
+
+
+FIGURE2 = Experiment(
+    "figure2",
+    "MR by kind of attention, at equal parameters",
+    f"{PAPER}, Figure 2",
+    Claim(
+        "attention can give a token one number for each head, or a vector; a vector takes a tensor, which factors of "
+        "rank u replace; how accurate each is it does not say.",
+        _check_figure2,
+    ),
+    (
+        PROTOCOL,
+        f"K {STEPS}, no positions, first context of ones, and {BUDGET:,} parameters in the attention of each step: "
+        "scalar attention has one matrix for each of h heads, which each weigh m / h features; a full tensor has one "
+        "for each feature; vector attention has the factors U, V and W. None has a softmax.",
+    ),
+    ("attention", "features"),
+    tuple(_figure2_cell(kind, m) for kind, m in KINDS),
+    fold_parts,
+    train_and_test,
+    accuracy_summary,
+    (Column("heads or rank", _size), ACCURACY, TESTS, ERROR, PARAMETERS, SECONDS),
+    bars("accuracy", "accuracy on MR in %"),
     quick_training,
 )

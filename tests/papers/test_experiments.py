@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import sys
 
@@ -31,6 +32,7 @@ PATTERNS = {
     "table1": ("contextualizer_*", "convolution_n"),
     "table2": ("*_0.5-m",),
     "table4": ("*_cr",),
+    "settling": ("*_k-1", "*_k-20"),
     "lama-table3": ("*_r8", "lama_*"),
     "lama-figure3": ("*_2-heads",),
     "lama-figure4": ("*_4",),
@@ -61,6 +63,9 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     report = json.loads((tmp_path / "results.json").read_text())
     assert report["experiment"] == name
     assert report["quick"] is True
+    assert report["command"] == f"python -m papers {name} --quick --tokenizer {workplace.vocabulary.name}"
+    assert re.fullmatch(r"[0-9a-f]{7,}\+?", report["commit"])
+    assert report["processor"]
     assert [cell["cell"] for cell in report["cells"]] == [cell.key for cell in experiment.cells]
     computed = [cell for cell in report["cells"] if cell["figures"]]
     assert computed
@@ -231,7 +236,7 @@ def test_table_2_has_the_sizes_it_says(cell):
 
 def test_an_unknown_name():
     with pytest.raises(
-        InputError, match=r"^unknown experiment 'table5': did you mean 'table\d'\? known are lama-figure2"
+        InputError, match=r"^unknown experiment 'table5': did you mean 'table\d'\? known are figure2, lama-figure2"
     ):
         find_experiment("table5")
 
