@@ -23,6 +23,8 @@ except ImportError:  # Windows, where leftovers are not removed.
     fcntl = None  # type: ignore[assignment]
 
 _UNFINISHED = ".unfinished"
+# Bytes by which a pointer of git-lfs is known, and what is said of it.
+POINTER_BYTES, POINTER = 64, "a pointer of git-lfs in place of the file; fetch the file with git lfs pull"
 # Errors of a full disk, an exceeded quota, and a file that is too large for the system.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Arguments of renameat2(2): paths are relative to the working folder; exchange the two names.
@@ -52,18 +54,49 @@ def _fsync(descriptor: int, path: Path) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None  # the system does not name the file
 
 
+class PathInside(str):
+    """The path of a file that must lie in a folder: :func:`open_regular` opens no link that leads out of it.
+
+    Args:
+        path: the path.
+        folder: the real path of the folder, with a slash at its end; empty: the file may be anywhere.
+    """
+
+    folder: str
+
+    def __new__(cls, path: str, folder: str = "") -> PathInside:
+        """Return the path."""
+        found = super().__new__(cls, path)
+        found.folder = folder
+        return found
+
+
 def open_regular(path: str | Path) -> BufferedReader:
     """Open a file for reading; never wait, as opening a pipe or a device might.
 
     Raises:
-        OSError: it cannot be opened, or is not a regular file.
+        OSError: it cannot be opened, is not a regular file, or is outside the folder of a :class:`PathInside`.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     file = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if isinstance(path, PathInside) and path.folder:
+            # Compared after opening: whatever a path is made to point to meanwhile, what is open lies in the folder.
+            real = os.path.realpath(path)
+            if not real.startswith(path.folder) or not os.path.samestat(os.lstat(real), found):
+                raise OSError(errno.EXDEV, "a link out of the folder")
+    except BaseException:
         file.close()
-        raise OSError(errno.EINVAL, "not a regular file")
+        raise
     return file
+
+
+def is_pointer(start: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a pointer of git-lfs, whose contents are elsewhere."""
+    return start.startswith(b"version https://git-lfs.github.com/spec/")
 
 
 def require_folder(path: Path) -> None:

@@ -6,14 +6,35 @@ import gzip
 import re
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 
 from ctx_embed.documents.extracted import MOST_BYTES, SECONDS, UnreadableFileError
-from ctx_embed.files import open_regular
+from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
 from ctx_embed.rows.opening import GZIP_MAGIC
 
 _BLOCK_BYTES = 1 << 20
 _NULS = re.compile("\0+")
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BufferedReader]:
+    """Open a regular file.
+
+    Raises:
+        UnreadableFileError: it cannot be read, leads out of its folder, or is a pointer of git-lfs.
+    """
+    try:
+        with open_regular(path) as file:
+            if is_pointer(file.peek(POINTER_BYTES)):
+                raise UnreadableFileError(POINTER)
+            yield file
+    except gzip.BadGzipFile:
+        raise
+    except OSError as error:
+        raise UnreadableFileError(f"cannot be read ({error.strerror})") from None
 
 
 def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> bytes:
@@ -24,7 +45,7 @@ def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> b
     """
     blocks, size, end = [], 0, time.monotonic() + seconds
     try:
-        with open_regular(path) as file:
+        with opened(path) as file:
             stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP_MAGIC else file
             while size <= most and (block := stream.read(_BLOCK_BYTES)):
                 blocks.append(block)
@@ -33,8 +54,6 @@ def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> b
                     raise UnreadableFileError(f"takes longer than {seconds:g} s")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UnreadableFileError(f"broken gzip ({error})") from None
-    except OSError as error:
-        raise UnreadableFileError(f"cannot be read ({error.strerror})") from None
     if size > most:
         raise UnreadableFileError(f"larger than {most >> 20} MB")
     return b"".join(blocks)

@@ -60,7 +60,7 @@ class _Worker:
         timer.start()
         try:
             with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(path).encode() + b"\n")
+                process.stdin.write(json.dumps([path, getattr(path, "folder", "")]).encode() + b"\n")
                 process.stdin.flush()
             line = process.stdout.readline()
         finally:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ctx_embed.documents.ignoring import Rules
 from ctx_embed.errors import InputError
-from ctx_embed.files import open_regular
+from ctx_embed.files import PathInside, open_regular
 
 HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "excluded", "not included"
 INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
@@ -37,7 +37,7 @@ class File(NamedTuple):
     """A file of a folder.
 
     Args:
-        path: where the file is.
+        path: where the file is; it is opened only inside the folder, unless links are followed.
         source: its path within the folder, with ``/`` between the parts.
         size: in bytes.
         modified: the time of its last change, in nanoseconds since 1970.
@@ -201,5 +201,5 @@ def _file(entry: os.DirEntry[str], source: str, root: str | None) -> File | Skip
     except OSError as error:
         return Skipped(source, f"cannot be read ({error.strerror})", failed=True)
     if stat.S_ISREG(found.st_mode):
-        return File(entry.path, source, found.st_size, modified_of(found))
+        return File(PathInside(entry.path, root or ""), source, found.st_size, modified_of(found))
     return Skipped(source, LINK if stat.S_ISDIR(found.st_mode) else SPECIAL)

@@ -1,4 +1,5 @@
-"""A process that reads files: for each path on its input it writes the texts to its output, as lines of JSON.
+"""A process that reads files: for each path on its input, with the folder in which the file must lie, it writes the
+texts to its output, as lines of JSON.
 
 It is started with ``python -m ctx_embed.documents.worker MEGABYTES`` and ends with its input.
 """
@@ -14,6 +15,7 @@ from dataclasses import asdict
 
 from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.formats import extract
+from ctx_embed.files import PathInside
 from ctx_embed.rows.encodings import WrongBytesWarning
 
 
@@ -58,7 +60,7 @@ def main() -> None:
     os.dup2(2, 1)
     limit_memory(megabytes)
     for line in sys.stdin:
-        written = json.dumps(answer(json.loads(line), megabytes), default=str)
+        written = json.dumps(answer(PathInside(*json.loads(line)), megabytes), default=str)
         print(written, file=output, flush=True)
 
 

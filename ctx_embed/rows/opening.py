@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, without_secrets
-from ctx_embed.files import open_regular
+from ctx_embed.errors import InputError, naming_left_out, without_secrets
+from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -48,9 +48,9 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
     Raises:
         InputError: pyarrow has no such file system, or it cannot be reached.
     """
-    import pyarrow
-    from pyarrow import fs
-
+    with naming_left_out(without_secrets(path)):
+        import pyarrow
+        from pyarrow import fs
     if not is_remote(path):
         return fs.LocalFileSystem(), os.path.abspath(path)
     try:
@@ -98,7 +98,10 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
     except (OSError, ValueError) as error:
         raise InputError(f"{source}: cannot be read ({said(error)})") from None
     with stream:
-        yield _buffered(stream)
+        buffered = _buffered(stream)
+        if stream.seekable() and is_pointer(buffered.peek(POINTER_BYTES)):
+            raise InputError(f"{source}: {POINTER}")
+        yield buffered
 
 
 def _buffered(stream: Any) -> io.BufferedReader:

@@ -12,6 +12,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from ctx_embed.errors import InputError
+from ctx_embed.files import PathInside
 from ctx_embed.rows.opening import GZIP_MAGIC, STANDARD_INPUT, filesystem, is_remote, opened, said, suffix_of
 from ctx_embed.rows.table import PARQUET, kind_of, open_parquet
 
@@ -118,7 +119,7 @@ def _files_of(source: str) -> Iterator[str]:
             if suffix_of(name) not in FOLDER_SUFFIXES or name.startswith(".") or not os.path.isfile(path):
                 continue
             if not os.path.islink(path) or os.path.realpath(path).startswith(top):
-                yield path
+                yield PathInside(path, top)
 
 
 def _remote(name: str) -> Iterator[Source]:

@@ -14,6 +14,9 @@ import pytest
 
 from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
+from ctx_embed.documents.formats import extract
+from ctx_embed.errors import InputError
+from ctx_embed.rows import read_documents
 from tests.documents.samples import FIRST, ipynb, odt
 
 
@@ -93,7 +96,7 @@ def test_a_worker_imports_nothing_heavy(tmp_path):
     script = (
         "import io, json, sys\n"
         "from ctx_embed.documents import worker\n"
-        f"sys.argv, sys.stdin = ['worker', '4096'], io.StringIO(json.dumps({str(path)!r}))\n"
+        f"sys.argv, sys.stdin = ['worker', '4096'], io.StringIO(json.dumps([{str(path)!r}, '']))\n"
         "sys.stderr = open(sys.stderr.fileno(), 'w', closefd=False)\n"
         "worker.main()\n"
         "print('modules:', *sys.modules, file=sys.stderr)\n"
@@ -112,3 +115,14 @@ def test_formats_without_their_library(tmp_path, monkeypatch):
         ((_, found),) = extraction.read([(0, str(tmp_path / "a.pdf"))])
     assert isinstance(found, UnreadableFileError)
     assert str(found) == ".pdf needs the extra documents"
+
+
+@pytest.mark.parametrize("suffix", ["txt", "py", "html", "docx", "pdf", "jsonl", "parquet"])
+def test_a_pointer_of_git_lfs_is_no_text(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 39\n")
+    if suffix != "parquet":
+        with pytest.raises(UnreadableFileError, match=r"^a pointer of git-lfs in place of the file; fetch the file"):
+            list(extract(str(path)))
+    with pytest.raises(InputError, match=f"{path}: a pointer of git-lfs in place of the file; fetch the file"):
+        list(read_documents(path))

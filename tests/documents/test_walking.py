@@ -6,8 +6,12 @@ import pytest
 
 from ctx_embed.documents.decoding import read_bytes
 from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.extraction import Extraction
+from ctx_embed.documents.formats import extract
 from ctx_embed.documents.walking import File, Skipped, walk
 from ctx_embed.errors import InputError
+from ctx_embed.rows.table import open_rows
+from tests.documents.samples import WRITERS
 
 
 def make(folder, files) -> None:
@@ -38,6 +42,33 @@ def test_links_that_leave_the_folder_are_read_only_if_asked_for(tmp_path):
     assert skipped(folder)["link.txt"] == "link out of the folder"
     assert names(folder, follow_links=True) == sorted([*inside, "link.txt", "sub/link.txt"])
     assert skipped(folder, follow_links=True) == {"device.txt": "not a regular file"}
+
+
+@pytest.mark.parametrize("suffix", ["txt", "md", "jsonl", *WRITERS])
+def test_a_file_that_becomes_a_link_out_of_the_folder_is_not_read(tmp_path, suffix):
+    make(tmp_path, {"in/b.txt": "plain", f"home/secret.{suffix}": '{"text": "a secret"}\n'})
+    secret, path = tmp_path / "home" / f"secret.{suffix}", tmp_path / "in" / f"a.{suffix}"
+    if suffix in WRITERS:
+        WRITERS[suffix](secret)
+    path.write_bytes(secret.read_bytes())
+    found = list(walk(tmp_path / "in"))
+    assert [file.source for file in found] == [f"a.{suffix}", "b.txt"]
+    path.unlink()
+    path.symlink_to(secret)
+    with Extraction(1) as extraction:
+        (_, swapped), (_, plain) = extraction.read((file, file.path) for file in found)
+    assert str(swapped) == "cannot be read (a link out of the folder)"
+    assert [each.text for each in plain] == ["plain"]
+    with pytest.raises(InputError, match="a link out of the folder"), open_rows(found[0].path):
+        pass
+    # A folder on the way may become a link, too.
+    path.unlink()
+    path.write_bytes(secret.read_bytes())
+    (tmp_path / "in").rename(tmp_path / "moved")
+    (tmp_path / "in").symlink_to(tmp_path / "home")
+    secret.rename(tmp_path / "home" / f"a.{suffix}")
+    with pytest.raises(UnreadableFileError, match="a link out of the folder"):
+        list(extract(found[0].path))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

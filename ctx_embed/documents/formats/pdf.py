@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from ctx_embed.documents.decoding import opened
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 
 # A PDF ends with a mark; a download that was cut short has at most earlier ones, before further objects.
@@ -16,16 +17,16 @@ def pdf(path: str) -> Iterator[Extracted]:
     """Yield the pages of a PDF; scanned pages have no text."""
     import pypdfium2
 
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - _TAIL_BYTES))
-        tail = file.read()
     try:
-        document = pypdfium2.PdfDocument(path)
-        if tail.rfind(_END) <= tail.rfind(_OBJECT):
-            raise UnreadableFileError("incomplete: its end is missing, as if a download was cut short")
-        pages = [_text(page.get_textpage().get_text_bounded()) for page in document]
-        title = document.get_metadata_value("Title").strip()
+        with opened(path) as file:
+            document = pypdfium2.PdfDocument(file)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            tail = file.read()
+            if tail.rfind(_END) <= tail.rfind(_OBJECT):
+                raise UnreadableFileError("incomplete: its end is missing, as if a download was cut short")
+            pages = [_text(page.get_textpage().get_text_bounded()) for page in document]
+            title = document.get_metadata_value("Title").strip()
+            document.close()
     except pypdfium2.PdfiumError as error:
         if getattr(error, "err_code", None) == pypdfium2.raw.FPDF_ERR_PASSWORD:
             raise UnreadableFileError("password-protected") from None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from xml.etree import ElementTree
 
+from ctx_embed.documents import decoding
 from ctx_embed.documents.extracted import MOST_BYTES, UnreadableFileError
 
 # Encrypted office documents are not zip archives but files of an older container format, which begin with these bytes.
@@ -23,15 +24,15 @@ def opened(path: str, name: str) -> Iterator[zipfile.ZipFile]:
             :data:`MOST_BYTES`.
     """
     try:
-        with open(path, "rb") as file:
-            if file.read(8) == _ENCRYPTED:
+        with decoding.opened(path) as file:
+            if file.peek(8)[:8] == _ENCRYPTED:
                 raise UnreadableFileError("password-protected, or of an old format")
-        with zipfile.ZipFile(path) as archive:
-            if any(info.flag_bits & 1 for info in archive.infolist()):
-                raise UnreadableFileError("password-protected")
-            if sum(info.file_size for info in archive.infolist()) > MOST_BYTES:
-                raise UnreadableFileError(f"larger than {MOST_BYTES >> 20} MB when unpacked")
-            yield archive
+            with zipfile.ZipFile(file) as archive:
+                if any(info.flag_bits & 1 for info in archive.infolist()):
+                    raise UnreadableFileError("password-protected")
+                if sum(info.file_size for info in archive.infolist()) > MOST_BYTES:
+                    raise UnreadableFileError(f"larger than {MOST_BYTES >> 20} MB when unpacked")
+                yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise UnreadableFileError(f"not {name} ({error})") from None
 
