@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, installation, missing_extra, unknown_name
+from ctx_embed.errors import InputError, left_out, missing_extra, nearest_name, unknown_name
 from ctx_embed.numpy_model.checks import Entry, modules_of, read_object, settings_of
 from ctx_embed.numpy_model.embedder import require_dimensions
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError
@@ -117,6 +117,7 @@ def _local_folder(path: str, **hub: Any) -> Path:
         return Path(get_model_path())
     from huggingface_hub import constants, snapshot_download
 
+    near = nearest_name(path, ("default", PEER))
     name = path if "/" in path else f"sentence-transformers/{path}"
     try:
         return Path(snapshot_download(name, ignore_patterns=OTHER_FRAMEWORKS, **hub))
@@ -124,6 +125,8 @@ def _local_folder(path: str, **hub: Any) -> Path:
         hint = ""
         if path.rpartition("/")[2].lower() == "all-minilm-l6-v2":
             hint = f"; {PEER!r} is the same model from the extra peers, without the hub"
+        elif near:
+            hint = f"; {near}"
         elif constants.HF_HUB_OFFLINE:
             hint = "; HF_HUB_OFFLINE is set, so nothing is downloaded"
         elif hub.get("local_files_only"):
@@ -264,7 +267,7 @@ def load(
     try:
         from ctx_embed.modules.sentence_transformer import SentenceTransformer
     except ModuleNotFoundError as error:
-        raise InputError(f"{path or 'the default model'} on torch needs {error.name}: {installation()}") from None
+        raise InputError(left_out(f"{path or 'the default model'} on torch", error) or str(error)) from None
 
     from ctx_embed.identity import IdentifiedCard
     from ctx_embed.modules.token_encoder import TokenEncoder

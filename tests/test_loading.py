@@ -17,6 +17,7 @@ from sentence_transformers.base.modules.input_module import InputModule
 from ctx_embed import Contextualizer, load, loading
 from ctx_embed.errors import InputError, installation
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.numpy_model import Embedder
 from tests.conftest import make_model
 
 
@@ -226,6 +227,22 @@ def test_no_such_folder(tmp_path):
         "no-such-model-anywhere: no such folder, and no model of that name could be downloaded from the hub "
         "(LocalEntryNotFoundError); HF_HUB_OFFLINE is set, so nothing is downloaded"
     )
+
+
+@pytest.mark.parametrize(("name", "meant"), [("minlm", "minilm"), ("MiniLM-L6", "minilm"), ("defualt", "default")])
+def test_a_name_that_is_nearly_one_gets_a_hint(name, meant):
+    assert error(name).endswith(f"; did you mean {meant!r}?")
+    if meant == "default":
+        with pytest.raises(InputError, match=f"no such model folder; did you mean {meant!r}"):
+            Embedder.load(name)
+
+
+@pytest.mark.parametrize("name", ["modules.json", "model.safetensors", "tokenizer.json", "1_Normalize/config.json"])
+def test_a_pointer_of_git_lfs_in_place_of_a_file(folder, name):
+    (folder / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 39000000\n")
+    for load_it in (load, Embedder.load):
+        with pytest.raises(InputError, match=rf"{name}: a pointer of git-lfs .*; fetch the file with git lfs pull$"):
+            load_it(folder)
 
 
 def test_a_folder_that_is_no_model(tmp_path):

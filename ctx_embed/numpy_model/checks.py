@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import stat
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, described, nearest_name
+from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular
 
 LARGEST_JSON = 1 << 20
 LARGEST_TOKENIZER = 1 << 26
@@ -55,6 +57,18 @@ def require_file(path: Path, largest: int) -> None:
         raise InputError(f"{path}: must have at most {largest:,} bytes, got {found.st_size:,}")
 
 
+def require_contents(folder: Path) -> None:
+    """Refuse a folder with a pointer of git-lfs in place of a file.
+
+    Raises:
+        InputError: naming the file, and how to fetch it.
+    """
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        with suppress(OSError), open_regular(path) as file:
+            if is_pointer(file.peek(POINTER_BYTES)):
+                raise InputError(f"{path}: {POINTER}")
+
+
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
@@ -92,10 +106,12 @@ def modules_of(folder: Path) -> list[Entry]:
         InputError: the folder or the file is missing, or an entry is malformed or leaves the folder.
     """
     if not folder.exists():
-        raise InputError(f"{folder}: no such model folder")
+        near = nearest_name(folder, ("default",))
+        raise InputError(f"{folder}: no such model folder{'; ' if near else ''}{near}")
     path = folder / "modules.json"
     if not path.exists():
         raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
+    require_contents(folder)
     listed = read_json(path)
     if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_MODULES:
         raise InputError(f"{path}: must be a list of 1 to {MOST_MODULES} modules")
@@ -113,6 +129,9 @@ def modules_of(folder: Path) -> list[Entry]:
         entries.append(Entry(name, folder / home, kind, arguments))
     if len({entry.name for entry in entries}) < len(entries):
         raise InputError(f"{path}: two modules have the same name")
+    for entry in entries:
+        if entry.home != folder:
+            require_contents(entry.home)
     return entries
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import tokenizers
 
 from ctx_embed.fingerprint import digest, reads_normalised
-from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, SavedContextualizer, TokenTable
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, SCALES, TABLE, SavedContextualizer, TokenTable
 from ctx_embed.text import normalisation
 
 # Rows of the table that are hashed at a time: 5 MB of 320 float32.
@@ -85,17 +85,16 @@ def cache_folder() -> Path:
 def fingerprint(saved: SavedContextualizer) -> str:
     """Return the fingerprint of a saved model, computed again only if one of its files has changed.
 
-    The fingerprint is read from ``fingerprint.json`` in the model's folder, which the default model has, or from the
-    user's cache. If neither has it, it is computed and stored in the cache.
+    The default model has its fingerprint in a file beside it; any other is read from the user's cache, or computed and
+    stored there. A folder from elsewhere is not asked what it is, so that no model can pose as another.
     """
     key = files_key(saved)
     # Without a home folder there is no cache.
     with suppress(RuntimeError):
         cached = cache_folder() / f"{key[:32]}.json"
-        for path in (saved.folder / FILE, cached):
-            known = _read(path)
-            if known.get("key") == key and len(str(known.get("fingerprint"))) == 64:
-                return str(known["fingerprint"])
+        known = _read(DEFAULT_MODEL / FILE if saved.folder == DEFAULT_MODEL else cached)
+        if known.get("key") == key and len(str(known.get("fingerprint"))) == 64:
+            return str(known["fingerprint"])
         found = compute(saved)
         _write(cached, {"key": key, "fingerprint": found})
         return found

@@ -42,6 +42,13 @@ def test_it_is_computed_once(cache, folder, monkeypatch):
     assert Embedder.load(folder).fingerprint == found
 
 
+def test_no_folder_says_itself_what_its_model_is(cache, folder):
+    key = stored.files_key(SavedContextualizer.read(folder))
+    other = json.loads((DEFAULT_MODEL / stored.FILE).read_text(encoding="utf-8"))["fingerprint"]
+    (folder / stored.FILE).write_text(json.dumps({"key": key, "fingerprint": other}))
+    assert Embedder.load(folder).fingerprint == fingerprint(load(folder)) != other
+
+
 def test_a_changed_file_gives_another(cache, folder):
     before = Embedder.load(folder).fingerprint
     config = folder / "contextualizer_config.json"
