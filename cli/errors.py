@@ -18,14 +18,12 @@ from typing import Any
 import click
 
 from ctx_embed.cli.output import printable
-from ctx_embed.errors import InputError, UnknownTextsWarning, installation, without_secrets
+from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, without_secrets
 
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
 # Seconds that a command gets to clean up after Ctrl-C; then the process ends as if it were killed.
 GRACE = 0.7
-# Packages of the default installation that requirements-light.txt leaves out.
-LEFT_OUT = {"datasets", "pyarrow", "rich", "scipy", "sentence_transformers", "sklearn", "torch", "transformers"}
 
 
 class _Interruption:
@@ -69,12 +67,10 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
         # An address given as a path may contain a password.
         raise click.ClickException(_on_one_line(without_secrets(str(error)))) from None
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in LEFT_OUT:
+        said = left_out("this", error)
+        if said is None:
             raise
-        raise click.ClickException(
-            f"this needs {package}, which the light installation leaves out: {installation()}"
-        ) from None
+        raise click.ClickException(said) from None
     except (MemoryError, RuntimeError) as error:
         # torch has no type for the error that memory is missing.
         if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", str(error)):

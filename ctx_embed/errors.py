@@ -10,10 +10,22 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _DISTRIBUTION = "ctx-embed"
+# Packages of the default installation that requirements-light.txt leaves out, and what installs each without torch.
+_LEFT_OUT = {
+    "datasets": "datasets",
+    "pyarrow": "pyarrow",
+    "rich": "rich",
+    **dict.fromkeys(("scipy", "sklearn"), "scikit-learn rich"),
+    **dict.fromkeys(("sentence_transformers", "torch", "transformers")),
+}
+# Extras whose packages need torch.
+_ON_TORCH = ("mteb", "peers", "train")
 # Secrets in an address: the password after a user name, and the value of an option such as ``password`` or ``api_key``.
 # Paths have one slash where addresses have two.
 _PASSWORD = re.compile(r"(:/{1,2}[^:/@\s]*):\S*@")
@@ -60,13 +72,18 @@ class UnknownTextsWarning(UserWarning):
             super().__init__(f"{share} have too few words that the model knows: they are {result}")
 
 
+def nearest_name(name: object, known: Iterable[str]) -> str:
+    """Return ``did you mean 'minilm'?`` with the known name nearest to a wrong one; empty if none is near."""
+    by_lower = {known_name.lower(): known_name for known_name in known}
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    return f"did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Return the error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
     names = sorted(known)
-    by_lower = {known_name.lower(): known_name for known_name in names}
-    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
-    hint = f"did you mean {by_lower[near[0]]!r}? " if near else ""
-    return InputError(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}")
+    hint = nearest_name(name, names)
+    return InputError(f"unknown {kind} {name!r}: {hint}{' ' if hint else ''}known are {', '.join(names)}")
 
 
 def described(value: object) -> str:
@@ -102,9 +119,57 @@ def installation(extra: str = "", origin: str | None = None) -> str:
     return f'pip install {editable}"{source}[{extra}]"'
 
 
+def left_out(what: str, error: ModuleNotFoundError) -> str | None:
+    """Return in one line how to install a package that ``what`` needs, if the light installation leaves it out.
+
+    Args:
+        what: the beginning of the line.
+        error: names the package.
+
+    Returns:
+        None for any other package: its absence is a bug.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in _LEFT_OUT:
+        return None
+    command = installation() if _LEFT_OUT[package] is None else f"pip install {_LEFT_OUT[package]}"
+    return f"{what} needs {package}, which the light installation leaves out: {command}"
+
+
+@contextmanager
+def naming_left_out(what: str) -> Iterator[None]:
+    """Turn the absence of a package that the light installation leaves out into an error of one line.
+
+    Raises:
+        InputError: naming ``what`` needs it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        said = left_out(what, error)
+        if said is None:
+            raise
+        raise InputError(said) from None
+
+
 def missing_extra(what: str, extra: str) -> InputError:
-    """Return the error for a missing extra that ``what`` needs, with the command that installs it."""
-    return InputError(f"{what} needs the extra {extra}: {installation(extra)}")
+    """Return the error for a missing extra that ``what`` needs, with the command that installs it.
+
+    In a light installation that command names the packages of the extra: the extra itself would bring torch. Their
+    markers are about Windows alone.
+    """
+    from importlib import metadata, util
+
+    command = installation(extra)
+    if util.find_spec("sentence_transformers") is None and extra not in _ON_TORCH:
+        of_extra = re.compile(rf"(.*?); *(?:(.*) and )?extra == ['\"]{re.escape(extra)}['\"]")
+        for found in metadata.distributions(name=_DISTRIBUTION):
+            needed = [match for line in found.requires or () if (match := of_extra.fullmatch(line))]
+            here = [name for name, marker in map(re.Match.groups, needed) if sys.platform != "win32" or not marker]
+            if here:
+                command = f"pip install {' '.join(map(shlex.quote, here))}"
+                break
+    return InputError(f"{what} needs the extra {extra}: {command}")
 
 
 def without_secrets(text: str) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ctx_embed.errors import installation
 
+tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
+ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "transformers", "sentence_transformers", "datasets"}
 SCIENTIFIC = {"sklearn", "scipy", "pyarrow", "pandas"}
 SCRIPT = """
@@ -81,6 +85,76 @@ def test_what_the_light_installation_lacks_is_one_line(tmp_path):
     # transformers, which the light installation leaves out too, prints a line of its own.
     line = done.stderr.splitlines()[-1]
     assert line == f"Error: this needs torch, which the light installation leaves out: {installation()}"
+
+
+LIGHT = r"""
+import sys
+left_out = "datasets pandas pyarrow rich scipy sentence_transformers sklearn torch transformers".split()
+for name in left_out:
+    sys.modules[name] = None
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in left_out else found(name, *more)
+"""
+
+
+def in_light(code: str, folder) -> str:
+    done = subprocess.run([sys.executable, "-c", LIGHT + code], cwd=folder, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def test_what_the_light_installation_names_is_all_that_it_needs():
+    lines = (ROOT / "requirements-light.txt").read_text(encoding="utf-8").splitlines()
+    light = {line.partition(">")[0] for line in lines if not line.startswith("#")}
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        needed = {re.split(r"[>=<;]", line)[0] for line in tomllib.load(file)["project"]["dependencies"]}
+    # The first comes with tokenizers, the second with huggingface_hub.
+    gone = {"huggingface_hub", "typing_extensions", "tomli"}
+    of_torch = {
+        "datasets",
+        "pyarrow",
+        "rich",
+        "scikit-learn",
+        "scipy",
+        "sentence-transformers",
+        "torch",
+        "transformers",
+    }
+    assert needed - light == gone | of_torch
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("from ctx_embed import TextClassifier", "needs sklearn, which the light installation leaves out: pip install"),
+        ("import ctx_embed; ctx_embed.Contextualizer", "needs sentence_transformers, which the light installation"),
+        ("import ctx_embed; ctx_embed.load()", "the default model on torch needs sentence_transformers"),
+        ("from ctx_embed import stores; stores.open('x').describe()", "needs pyarrow, which the light installation"),
+        ("import ctx_embed; ctx_embed.dedupe('a.parquet', 'b.parquet')", "a.parquet: Parquet needs pyarrow"),
+    ],
+)
+def test_what_is_missing_is_one_line_in_python_too(tmp_path, code, said):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    line = in_light(code, tmp_path).splitlines()[-1]
+    assert said in line
+    assert "pip install" in line
+
+
+def test_an_extra_brings_no_torch_to_a_light_installation(tmp_path):
+    code = "from ctx_embed.errors import missing_extra; print(missing_extra('this', 'documents'))"
+    line = in_light(code, tmp_path)
+    assert line.startswith("this needs the extra documents: pip install ")
+    assert "ctx-embed" not in line
+    assert "'pypdfium2>=5'" in line
+    code = "from ctx_embed.errors import missing_extra; print(missing_extra('this', 'peers'))"
+    assert in_light(code, tmp_path) == f"this needs the extra peers: {installation('peers')}\n"
+
+
+def test_a_search_with_a_typo_needs_no_more(run, tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"The committee discussed the environment {n}.\n" for n in range(40)))
+    commands = ("build a.txt a.index", "query a.index enviroment --mode hybrid -k 1")
+    arguments = "; ".join(f"main({['index', *each.split()]!r}, standalone_mode=False)" for each in commands)
+    assert "environment" in in_light(f"from ctx_embed.cli.main import main; {arguments}", tmp_path).splitlines()[-1]
 
 
 def test_both_backends_open_one_index(run):

@@ -28,7 +28,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, described, naming_left_out
 from ctx_embed.rows.encodings import UTF_8, WrongBytesWarning
 from ctx_embed.rows.lines import LONGEST_LINE, Lines
 from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, seekable, source_name, suffix_of, unpacked
@@ -443,8 +443,8 @@ def open_parquet(name: str, stream: io.BufferedReader) -> Iterator[Any]:
 
 @contextmanager
 def _reading_parquet(name: str) -> Iterator[None]:
-    import pyarrow
-
+    with naming_left_out(f"{name}: Parquet"):
+        import pyarrow
     try:
         yield
     except (pyarrow.ArrowException, OSError, OverflowError, ValueError, *BROKEN_GZIP) as error:

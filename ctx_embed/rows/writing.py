@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, naming_left_out
 from ctx_embed.files import replaced_file, require_file
 from ctx_embed.texts import Document, well_formed
 
@@ -32,6 +32,9 @@ def require_embeddings_file(path: Path) -> None:
         return
     if path.suffix.lower() not in _WRITERS:
         raise InputError(f"cannot write {path}: its name must end in {', '.join(_WRITERS)}, or be - (standard output)")
+    if path.suffix.lower() == ".parquet":
+        with naming_left_out(f"writing {path}"):
+            import pyarrow  # noqa: F401
     require_file(path)
 
 

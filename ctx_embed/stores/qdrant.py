@@ -91,10 +91,10 @@ class Qdrant(Database):
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``, from the collection ``_ctx_embed``."""
-        from qdrant_client import models
-
         if not self._there(NOTES):
             return {}
+        from qdrant_client import models
+
         same = models.FieldCondition(key="collection", match=models.MatchValue(value=self.collection_name))
         found: dict[str, dict[str, Any]] = {}
         following: Any = None
