@@ -100,7 +100,7 @@ def tfidf(texts: Texts, labels: Texts, work: Path) -> Predict:
 
 
 class MiniLM:
-    """Embeds each text once; the seconds that others of its calls would have taken are counted."""
+    """Embeds each text once. The seconds that others of its calls would have taken are counted."""
 
     def __init__(self) -> None:
         import torch
@@ -200,7 +200,7 @@ UP_TO = {"SetFit": 32}
 
 
 def measure(system: str, task: str, labels: int, data: Path, work: Path) -> dict[str, Any]:
-    """Train on each sample; the seconds count from the texts to the classifier, without imports."""
+    """Train on each sample. The seconds count from the texts to the classifier, without imports."""
     train, test = rows_of(task, data)
     accuracies, seconds, speeds = [], [], []
     for seed in SEEDS if labels < ONCE_FROM.get(system, sys.maxsize) else SEEDS[:1]:

@@ -49,7 +49,7 @@ def paired_ratio(slow: list[float], quick: list[float]) -> float:
 
 
 def best_batch_size(encode: Callable[[int], Any], sizes: tuple[int, ...]) -> int:
-    """Return the fastest batch size; each counts by the faster of two runs."""
+    """Return the fastest batch size. Each counts by the faster of two runs."""
 
     def quickest(size: int) -> float:
         encode(size)

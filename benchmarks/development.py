@@ -158,7 +158,7 @@ def contrasts(kind: str, encode: Encoder) -> list[float]:
 
 
 def measures(data: Path) -> dict[str, Callable[[Encoder | Mode], list[float]]]:
-    """Return the measures by name; those of retrieval also take the mode of a search."""
+    """Return the measures by name. Those of retrieval also take the mode of a search."""
     pairs = {name: data / "pairs" / f"{file}.jsonl.gz" for name, file in HELD_OUT.items()}
     longdocs = data / "longdocs"
     named: dict[str, Callable[[Any], list[float]]] = {

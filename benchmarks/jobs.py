@@ -103,7 +103,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def rows_of(measured: dict[str, list[float]], unit: str, shown: Callable[[float], float] = float) -> list[Row]:
-    """Return a row for each contender; the first one is compared with all.
+    """Return a row for each contender. The first one is compared with all.
 
     Args:
         measured: the cost of each run, such as its seconds, by contender.
@@ -172,7 +172,7 @@ def python(script: str, *arguments: Any) -> list[str]:
 def on_new_texts(
     inputs: Inputs, calls: dict[str, Callable[[list[str]], Any]], texts: list[str], size: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of each call in 1 + runs runs; each run has ``size`` texts that are new to the process."""
+    """Return the seconds of each call in 1 + runs runs. Each run has ``size`` texts that are new to the process."""
     texts = random.Random(0).sample(texts, (inputs.runs + 1) * size)
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for run in range(inputs.runs + 1):
@@ -462,7 +462,7 @@ print(json.dumps(spent))
 
 
 def index_phases(inputs: Inputs) -> list[Row]:
-    """The processor seconds of a build of 100,000 sentences by phase; the ratio is to embedding."""
+    """The processor seconds of a build of 100,000 sentences by phase. The ratio is to embedding."""
     command = python(PHASES, _lines(inputs, MANY), inputs.work / "phases.index")
     measured: dict[str, list[float]] = {"embed": []}
     for _ in range(inputs.runs):

@@ -211,7 +211,7 @@ def megabytes(files: Sequence[Path]) -> float:
 
 
 def contenders(inputs: Inputs, work: Path, mpnet: Path | None) -> dict[str, tuple[Encode, float]]:
-    """Return each contender's function and its size in MB; the first one is ours."""
+    """Return each contender's function and its size in MB. The first one is ours."""
     from model2vec import StaticModel
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding

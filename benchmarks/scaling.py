@@ -186,7 +186,7 @@ def kills(data: Path, work: Path, rows: int, json_path: Path | None, seconds: fl
 
 
 def compared(left: Path, right: Path) -> tuple[int, float]:
-    """Return the number of ids and the largest difference of vectors; both folders must have the same ids and texts."""
+    """Return the number of ids and the largest difference of vectors. Both folders must have the same ids and texts."""
     from pyarrow import parquet
 
     names = [sorted(path.name for path in target.glob("part-*.parquet")) for target in (left, right)]

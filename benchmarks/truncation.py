@@ -26,7 +26,7 @@ DIMENSIONS = (320, 256, 192, 128, 64)
 
 
 def measured(data: Path) -> list[dict[str, Any]]:
-    """Return the scores of the default model for each number of dimensions; each text is embedded once."""
+    """Return the scores of the default model for each number of dimensions. Each text is embedded once."""
     model = load()
 
     def encode(texts: list[str]) -> NDArray[np.float32]:

@@ -95,7 +95,7 @@ def explain(
 
 
 def _loaded(name: str) -> tuple[Embedder | SentenceTransformer, str]:
-    """Return a model and what is to be said of it; one in the folder of a Contextualizer needs no torch."""
+    """Return a model and what is to be said of it. One in the folder of a Contextualizer needs no torch."""
     from ctx_embed.encoders import DEFAULT, load_encoder
     from ctx_embed.loading import load_embedder
     from ctx_embed.numpy_model import UnsupportedModelError

@@ -179,7 +179,7 @@ def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
 
 
 def _line(hit: Found, number: int | None, text: str, found: tuple[int, int], mark: str) -> str:
-    """Return a line after its place; the found characters are coloured in a terminal."""
+    """Return a line after its place. The found characters are coloured in a terminal."""
     place = f", page {hit.page}" if number is None and hit.page is not None else ""
     shown = [click.style(_name(hit) + place, fg="magenta")]
     if number is not None:

@@ -37,7 +37,7 @@ class Formatter(click.HelpFormatter):
 
 
 class Context(click.Context):
-    """The context of a command; its help is wrapped by :class:`Formatter`."""
+    """The context of a command. Its help is wrapped by :class:`Formatter`."""
 
     formatter_class = Formatter
 

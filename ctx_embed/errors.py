@@ -33,11 +33,11 @@ _SECRET = re.compile(r"([?&][^=&#\s]*(?:pass|secret|token|key)[^=&#\s]*=)[^&#\s]
 
 
 class InputError(ValueError):
-    """The input cannot be used; the message says what is needed, what was given and what to do."""
+    """The input cannot be used. The message says what is needed, what was given and what to do."""
 
 
 class BusyError(InputError):
-    """Another process is writing; the same call may succeed later."""
+    """Another process is writing. The same call may succeed later."""
 
 
 class UnwritableError(InputError):
@@ -45,11 +45,11 @@ class UnwritableError(InputError):
 
 
 class OtherModelError(InputError):
-    """The model of an index is gone, or has become another one; its documents must be embedded again."""
+    """The model of an index is gone, or has become another one. Its documents must be embedded again."""
 
 
 class DamagedError(InputError):
-    """Stored files are damaged; the message says how to replace them."""
+    """Stored files are damaged. The message says how to replace them."""
 
 
 class UnknownTextsWarning(UserWarning):

@@ -103,7 +103,7 @@ def require_folder(path: Path) -> None:
     """Refuse an output without a usable name, or whose folder does not exist or cannot be written to.
 
     Raises:
-        InputError: naming the problem.
+        InputError: the output has no such name or folder.
     """
     if path.name in ("", ".."):
         raise InputError(f"cannot write {path}: it is a folder; name the file or folder to write in it")
@@ -195,7 +195,7 @@ def has_locks(folder: str | Path) -> bool:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock between processes inside the block; the system releases the lock of a process that is killed.
+    """Hold a lock between processes inside the block. The system releases the lock of a process that is killed.
 
     Args:
         path: the file of the lock, which is never deleted; its folder is created if only that is missing.
@@ -277,7 +277,7 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
         new: whether ``path`` must be new: only an empty folder may then be replaced.
 
     Raises:
-        InputError: as :func:`require_folder`; ``path`` is a file.
+        InputError: ``path`` is a file, or its folder cannot be used.
         UnwritableError: the disk is full.
         OSError: with ``new``, another process has created something of that name meanwhile.
     """

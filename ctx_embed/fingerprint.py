@@ -41,7 +41,7 @@ def digest(
         found.update(json.dumps([name, config], sort_keys=True, default=str).encode())
         if hasattr(tokenizer, "to_str"):
             content = json.loads(tokenizer.to_str())
-            # Left out, since calls of the tokenizer change these settings.
+            # Calls of the tokenizer change these settings, so they do not count.
             content.pop("padding", None)
             content.pop("truncation", None)
             found.update(json.dumps(content, sort_keys=True).encode())

@@ -58,7 +58,7 @@ def require_explainable(text: str, name: str = "the text") -> None:
     """Refuse to explain anything but a string, or a text with too many tokens to show one by one.
 
     Raises:
-        InputError: naming the problem.
+        InputError: ``text`` is no string, or too long.
     """
     if not isinstance(text, str):
         raise InputError(f"{name} must be a string, got {described(text)}; explain texts one at a time")

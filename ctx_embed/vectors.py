@@ -15,7 +15,7 @@ Float = TypeVar("Float", np.float32, np.float64)
 
 
 def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
-    """Return vectors scaled to length 1; a zero vector stays zero, so that its cosine with every vector is 0.
+    """Return vectors scaled to length 1. A zero vector stays zero, so that its cosine with every vector is 0.
 
     Args:
         vectors: (..., dimension); lengths are computed in float64.

@@ -31,7 +31,7 @@ class Reproduction(click.Command):
     """A command whose errors are one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; an interrupted one says how to resume."""
+        """Run it. An interrupted one says how to resume."""
         with errors_in_one_line(lambda: "repeat the command to continue; finished folds are stored"):
             return super().invoke(ctx)
 

@@ -47,7 +47,7 @@ class CellFile:
 
     @contextmanager
     def claimed(self, part: str, wait: bool) -> Iterator[bool]:
-        """Lock a part against other runs inside the block; the system releases the lock of a killed run.
+        """Lock a part against other runs inside the block. The system releases the lock of a killed run.
 
         Args:
             part: the part of the cell.

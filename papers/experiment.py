@@ -66,7 +66,7 @@ Found = Mapping[tuple[str, str], Figures]
 
 
 class Verdict(Enum):
-    """Whether a paper's claim holds in our results; the value is the wording in reports."""
+    """Whether a paper's claim holds in our results. The value is the wording in reports."""
 
     HOLDS = "The claim holds."
     IN_PART = "The claim holds in part."

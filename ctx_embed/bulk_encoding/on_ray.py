@@ -61,7 +61,7 @@ class Actor:
 
 @contextmanager
 def cluster(address: str | None = None) -> Iterator[None]:
-    """Connect to a Ray cluster for the block; a connection that the program has already made is used and left open.
+    """Connect to a Ray cluster for the block. A connection that the program has already made is used and left open.
 
     Args:
         address: the cluster's address, or ``auto`` for a cluster of this machine; None starts Ray on this machine.

@@ -25,7 +25,7 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Job:
-    """The description of a run; every worker gets a copy.
+    """The description of a run. Every worker gets a copy.
 
     Args:
         target: the address of the store.

@@ -145,7 +145,7 @@ class Labelled:
         """Raise an error for labels that the training texts do not have; ``name`` is the error's name for these texts.
 
         Raises:
-            InputError: naming the first few of them; or one side has several labels per text and the other has one.
+            InputError: labels are unknown (the message names some), or only one side has several labels per text.
         """
         if self.multi_label != train.multi_label:
             raise InputError(f"the {name} texts and the training texts must both have one label each, or both several")

@@ -15,7 +15,7 @@ def require_labels(labels: Iterable[Any]) -> None:
     """Raise an error unless labels are strings, numbers or booleans of one type; integers and floats are one.
 
     Raises:
-        InputError: naming the label, or the types.
+        InputError: a label is of another type, or the types differ.
     """
     kinds = set()
     for label in labels:

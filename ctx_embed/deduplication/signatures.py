@@ -63,7 +63,7 @@ def grams(plain: str) -> NDArray[np.uint64]:
     """Return the distinct sequences of six consecutive bytes in a normalised text, as sorted numbers."""
     content = f" {plain} ".encode().ljust(GRAM)
     count = len(content) - GRAM + 1
-    # Each eight bytes, wherever they begin; the last two are none of the sequence's.
+    # Eight bytes from each place; the mask below drops the last two, which are not of the sequence.
     eights = np.ndarray((count,), "<u8", content + bytes(8 - GRAM), strides=(1,))
     return np.unique(eights & np.uint64((1 << 8 * GRAM) - 1))
 

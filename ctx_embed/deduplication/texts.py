@@ -24,7 +24,7 @@ COMPARED = 16
 
 
 class StoredTexts:
-    """The texts of all rows. Texts and the keys of their bands are on disk; a row takes about 200 bytes of memory.
+    """The texts of all rows. Texts and the keys of their bands are on disk. A row takes about 200 bytes of memory.
 
     Args:
         folder: the folder of temporary files.

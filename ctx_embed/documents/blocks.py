@@ -31,7 +31,7 @@ _CONTINUES = re.compile(r"\s*(?:[})\]]|end\b|else\b|elif\b|except\b|finally\b|ca
 
 
 class Block(NamedTuple):
-    """A part of a text; it is cut only if it is too long for a passage.
+    """A part of a text. It is cut only if it is too long for a passage.
 
     Args:
         start: position of its first character.
@@ -59,7 +59,7 @@ def rows(text: str) -> list[Block]:
 
 
 def code(text: str) -> list[Block]:
-    """Return the parts of source code between blank lines; the less a part is indented, the smaller its depth."""
+    """Return the parts of source code between blank lines. The less a part is indented, the smaller its depth."""
     found = []
     for match in _RUN.finditer(text):
         indent = len(match[0].expandtabs()) - len(match[0].expandtabs().lstrip())
@@ -193,7 +193,7 @@ def _blank(line: str) -> bool:
 
 
 def _paged(text: str, blocks: Iterator[Block]) -> list[Block]:
-    """Return blocks; the first one after each form feed gets the depth of a page."""
+    """Return blocks. The first one after each form feed gets the depth of a page."""
     if "\f" not in text:
         return list(blocks)
     found: list[Block] = []

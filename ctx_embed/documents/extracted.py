@@ -14,7 +14,7 @@ SECONDS, MEGABYTES = 60.0, 2048
 
 
 class UnreadableFileError(Exception):
-    """A file has no text that can be read; the message is the reason, in a few words that follow the file's name.
+    """A file has no text that can be read. The message is the reason, in a few words that follow the file's name.
 
     Args:
         reason: what is wrong with it.

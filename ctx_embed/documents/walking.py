@@ -193,7 +193,7 @@ def modified_of(found: os.stat_result) -> int:
 
 
 def _file(entry: os.DirEntry[str], source: str, root: str | None) -> File | Skipped:
-    """Return a file, or the reason to skip it; a link to a file outside ``root`` is skipped."""
+    """Return a file, or the reason to skip it. A link to a file outside ``root`` is skipped."""
     try:
         if root is not None and entry.is_symlink() and not os.path.realpath(entry.path).startswith(root):
             return Skipped(source, LEAVING)

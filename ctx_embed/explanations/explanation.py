@@ -127,7 +127,7 @@ class Contributions:
 
 
 def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
-    """Return the weights of a text's tokens; the result is empty if the model knows none of them.
+    """Return the weights of a text's tokens. The result is empty if the model knows none of them.
 
     Args:
         model: an Embedder, or a SentenceTransformer whose first module is a system of ctx_embed.

@@ -17,7 +17,7 @@ def require_page(path: Path) -> None:
     """Refuse a file that cannot be written or does not end in .html.
 
     Raises:
-        InputError: naming the problem.
+        InputError: the file cannot be written, or has another ending.
     """
     if path.suffix.lower() != ".html":
         raise InputError(f"{path}: explanations are written as a page, got the ending {path.suffix!r}; name FILE.html")

@@ -212,7 +212,7 @@ def pieces(
 
 
 def _wrong(raw: bytes) -> int:
-    """Return the place of the first byte that is not text in UTF-8, or -1; the ends may lie within a character."""
+    """Return the place of the first byte that is not text in UTF-8, or -1. The ends may lie within a character."""
     start = next((place for place, byte in enumerate(raw[:4]) if byte & 0xC0 != 0x80), 0)
     try:
         codecs.utf_8_decode(raw[start:], "strict", False)

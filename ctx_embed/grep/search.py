@@ -41,7 +41,7 @@ SPARE = 8
 
 @dataclass(frozen=True, repr=False)
 class Found(Hit):
-    """A hit with the lines around it; its ``id`` is the path of its file.
+    """A hit with the lines around it. Its ``id`` is the path of its file.
 
     Args:
         nearest_line: the number of the line in the file at which the highlight begins, from 1; None if not known.

@@ -58,7 +58,7 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return the embeddings; those of several columns are concatenated.
+        """Return the embeddings. Those of several columns are concatenated.
 
         Args:
             X: n texts: a list, a Series, an array (n,) or (n, columns), or a data frame of texts.

@@ -130,7 +130,7 @@ class PhrasesInC:
 
 
 class Words:
-    """The ids of words that a tokenizer has met. Reading needs no lock; one caller at a time may add.
+    """The ids of words that a tokenizer has met. Reading needs no lock. One caller at a time may add.
 
     Args:
         kernel: the library.
@@ -145,7 +145,7 @@ class Words:
         self._find, self._ids, self._add = kernel.words_find, kernel.words_ids, kernel.words_add
 
     def find(self, texts: Sequence[str]) -> Found:
-        """Return the words of texts; NUL separates words like a space."""
+        """Return the words of texts. NUL separates words, as a space does."""
         joined = "\0".join(texts)
         if joined.count("\0") >= max(len(texts), 1):
             joined = "\0".join([text.replace("\0", " ") for text in texts])

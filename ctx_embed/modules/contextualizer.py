@@ -30,7 +30,7 @@ SAMPLED_VALUES = 256
 
 
 def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
-    """Yield runs of documents with at most ``most`` tokens in all; a long document is a run of its own.
+    """Yield runs of documents with at most ``most`` tokens in all. A long document is a run of its own.
 
     Args:
         lengths: the number of tokens in each document.
@@ -242,7 +242,7 @@ class Contextualizer(TokenEncoder):
         return weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
     def without_torch(self) -> PackedContextualizer:
-        """Return the same model for inference on a CPU; it is made anew if a parameter has changed.
+        """Return the same model for inference on a CPU. It is made anew if a parameter has changed.
 
         It reads the token table of a float32 model where it lies, and copies the other parameters.
         """

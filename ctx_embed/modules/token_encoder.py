@@ -47,7 +47,7 @@ def require_size(name: str, value: int) -> None:
     """Raise an error unless the size is a positive integer that torch can count to.
 
     Raises:
-        InputError: it is not; the message has the name and the value.
+        InputError: the size is anything else. The message names it.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} must be a positive integer, got {value!r}")
@@ -289,7 +289,7 @@ class TokenEncoder(InputModule):
         self._max_seq_length = None if value == NO_LIMIT else value
 
     def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode; the next text without a known token gives a warning again."""
+        """Set training or evaluation mode. The next text without a known token gives a warning again."""
         self._warned = False
         return super().train(mode)
 

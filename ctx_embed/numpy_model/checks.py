@@ -1,4 +1,4 @@
-"""Checks of a model folder before a model is built from it; both loaders, on torch and in NumPy, use them.
+"""Checks of a model folder before a model is built from it. Both loaders, on torch and in NumPy, use them.
 
 A folder may come from a stranger. Each file has a maximum size and each number a range, and no memory is allocated for
 a size that a file declares but does not have.

@@ -78,7 +78,7 @@ class PackedContextualizer:
         return contexts
 
     def embed(self, ids: Ids, lengths: Lengths, threads: int | None = 1) -> Floats:
-        """Return c^K of packed texts, (B, m); those of texts without tokens are c^0.
+        """Return c^K of packed texts, (B, m). Those of texts without tokens are c^0.
 
         Args:
             ids: (N,) the texts' token ids one after the other.

@@ -70,7 +70,7 @@ PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
 
 
 def concurrently(calls: Iterable[Callable[[], Result]], threads: int) -> Iterator[Result]:
-    """Yield the results of calls in their order; the next call is drawn while fewer than ``threads`` run."""
+    """Yield the results of calls in their order. The next call is drawn while fewer than ``threads`` run."""
     if threads == 1:
         yield from (call() for call in calls)
         return
@@ -87,7 +87,7 @@ def concurrently(calls: Iterable[Callable[[], Result]], threads: int) -> Iterato
 
 
 def batches(texts: list[str], size: int) -> list[slice]:
-    """Return batches; those in memory at a time have at most ``size`` texts together, and bounded characters."""
+    """Return batches. Those in memory at a time have at most ``size`` texts together, and bounded characters."""
     most, total = BATCH_CHARACTERS, sum(map(len, texts))
     if size >= len(texts) and total <= PARALLEL_CHARACTERS:
         return [slice(0, len(texts))]
@@ -234,7 +234,7 @@ class Embedder:
         precision: Precision = "float32",
         show_progress: bool = False,
     ) -> NDArray[Any]:
-        """Embed texts; a text gets the same vector alone and in any batch.
+        """Embed texts. A text gets the same vector alone and in any batch.
 
         Args:
             texts: a string or several.

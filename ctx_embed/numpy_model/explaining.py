@@ -16,7 +16,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TokenWeight:
-    """The weight that a token, characters ``start`` to ``stop`` of a text, adds to a cosine; it may be negative."""
+    """The weight that a token, characters ``start`` to ``stop`` of a text, adds to a cosine. It may be negative."""
 
     text: str
     start: int

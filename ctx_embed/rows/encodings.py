@@ -53,7 +53,7 @@ def require_encoding(encoding: str) -> None:
 
 
 def has_byte_lines(encoding: str) -> bool:
-    r"""Return whether the byte ``\n`` ends a line in this encoding; it does not in UTF-16."""
+    r"""Return whether the byte ``\n`` ends a line in this encoding. It does not in UTF-16."""
     return "\n".encode(encoding) == b"\n"
 
 
@@ -63,7 +63,7 @@ def marked(start: bytes) -> str | None:
 
 
 def is_binary(start: bytes) -> bool:
-    """Return whether the first bytes of a file are not text; a text, such as a log, may have a few NUL bytes."""
+    """Return whether the first bytes of a file are not text. A text, such as a log, may have a few NUL bytes."""
     # A log that was emptied while it was written to begins with as many NUL bytes as it had before.
     first = len(start) - len(start.lstrip(b"\0"))
     looked = _NULS.sub(b"\0", start[max(first - 1, 0) :][:_LOOKED_AT])

@@ -71,7 +71,7 @@ def read_documents(
         encoding: as for :func:`read_lines`.
 
     Raises:
-        InputError: as :func:`read_lines`; a row that cannot be read or lacks the field (a
+        InputError: the file or a row cannot be read, or a row lacks the field (a
             :class:`~ctx_embed.rows.table.FieldError`); the message says where.
     """
     for _, document in read_numbered_documents(source, text_field, encoding=encoding):
@@ -152,7 +152,7 @@ def require_no_fields(name: str, fields: Fields) -> None:
     """Raise an error if a field of a plain-text file is requested: such a file has none.
 
     Raises:
-        InputError: naming the file.
+        InputError: a field is requested.
     """
     for value, option in ((fields.text, "--field"), (fields.id, "--id")):
         if value is not None:
@@ -186,7 +186,7 @@ def read_labelled_rows(
         encoding: as for :func:`read_lines`.
 
     Raises:
-        InputError: as :func:`read_lines`; a row that cannot be read, lacks a field or has an empty label.
+        InputError: the file or a row cannot be read, or a row lacks a field or has an empty label.
     """
     label_of = partial(_labels if several else _label, typed=typed)
     text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
@@ -218,7 +218,7 @@ def read_labelled(
     typed: bool = False,
     encoding: str | None = None,
 ) -> tuple[list[Any], list[str]]:
-    """Return the labels and texts of a labelled file, see :func:`read_labelled_rows`; a text may be empty.
+    """Return the labels and texts of a labelled file, see :func:`read_labelled_rows`. A text may be empty.
 
     Raises:
         InputError: as :func:`read_labelled_rows`, or a file without rows.
@@ -243,7 +243,7 @@ def read_columns(source: str | Path) -> Iterator[str]:
     """Yield every text of a file: the string fields of JSONL, CSV and Parquet, else the tab-separated columns of lines.
 
     Raises:
-        InputError: as :func:`read_lines`; a row that cannot be read.
+        InputError: the file or a row cannot be read.
     """
     if kind_of(source) in (TEXT, TSV):
         # Read TSV as plain lines: it may lack a header.

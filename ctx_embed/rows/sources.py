@@ -60,7 +60,7 @@ def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
     """Return the files that inputs name, as :func:`expanded` does, but each only once.
 
     Raises:
-        InputError: as :func:`expanded`; a file that does not exist, or standard input.
+        InputError: a file does not exist, or is standard input. See also :func:`expanded`.
     """
     found: dict[str, Source] = {}
     if STANDARD_INPUT in map(str, inputs):
@@ -75,7 +75,7 @@ def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
 
 
 def is_inside(name: str, folder: str) -> bool:
-    """Return whether a file lies in a folder; both are paths, or both are URIs."""
+    """Return whether a file lies in a folder. Both are paths, or both are URIs."""
     if is_remote(name) or is_remote(folder):
         return name.startswith(folder.rstrip("/") + "/")
     return os.path.abspath(name).startswith(os.path.join(os.path.abspath(folder), ""))

@@ -309,7 +309,7 @@ def _must_quote(cell: str) -> bool:
 
 
 def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[list[str] | InputError]:
-    """Yield the cells of each line that is not empty; a quoted cell may have several lines."""
+    """Yield the cells of each line that is not empty. A quoted cell may have several lines."""
     if not quoted:
         yield from (line.split(_DELIMITERS[kind]) for line in lines if line)
         return

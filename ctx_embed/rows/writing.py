@@ -39,7 +39,7 @@ def require_embeddings_file(path: Path) -> None:
 
 
 def write_embeddings(path: Path, documents: Sequence[Document], embeddings: NDArray[np.float32]) -> None:
-    """Write embeddings, row i for document i; a file is written whole or not at all.
+    """Write embeddings, row i for document i. A file is written whole or not at all.
 
     ``.npy`` holds the array alone. ``.jsonl``, ``.csv`` and ``.parquet`` have ids and metadata where there are any,
     the texts, and the embeddings: in the field ``embedding``, in CSV in a column for each dimension. ``-`` is JSONL on
@@ -68,7 +68,7 @@ def print_embeddings(documents: Sequence[Document], embeddings: NDArray[np.float
 
 
 def _rows(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each document; all documents have the same ones."""
+    """Yield the fields of each document. All documents have the same ones."""
     with_ids = any(document.id is not None for document in documents)
     with_metadata = any(document.metadata for document in documents)
     for document in documents:

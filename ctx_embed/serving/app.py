@@ -54,7 +54,7 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Return the application; its models and indexes are loaded.
+    """Return the application. Its models and indexes are loaded.
 
     Raises:
         InputError: a model, an index or the file of keys cannot be used.

@@ -206,7 +206,7 @@ class ServedIndex:
         return json_list(values, self._most, part)
 
     async def fields(self, most: int) -> bytes:
-        """Return the metadata fields as JSON; they are read once for each state of the index."""
+        """Return the metadata fields as JSON. They are read once for each state of the index."""
 
         def listed(index: SearchIndex) -> bytes:
             fields = (
@@ -218,7 +218,7 @@ class ServedIndex:
         return await self._analyses.shared((await self._state(), most), lambda: self.analyse(listed))
 
     async def topics(self, count: int | None, seed: int) -> bytes:
-        """Return the topics as JSON; they are computed once for each state of the index."""
+        """Return the topics as JSON. They are computed once for each state of the index."""
 
         async def computed() -> bytes:
             return await self._analyses.in_process(topics, self.path, self._most, count, seed)
@@ -236,7 +236,7 @@ class ServedIndex:
         return await self._in(self._reading, self.facts)
 
     def facts(self) -> dict[str, Any]:
-        """Return the properties of the index, with its name instead of its path; this waits for no other work."""
+        """Return the properties of the index, with its name instead of its path. This waits for no other work."""
         with SearchIndex.open(self.path) as index:
             facts = index.describe()
         del facts["path"]

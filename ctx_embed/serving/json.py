@@ -122,7 +122,7 @@ class JsonRequest(Request):
     """A request whose body is parsed by orjson."""
 
     async def json(self) -> Any:
-        """Return the body as JSON values; a JSONDecodeError is reported by FastAPI."""
+        """Return the body as JSON values. A JSONDecodeError is reported by FastAPI."""
         values = loads(await self.body())
         # Let other requests run between the parsing of a large body and its validation.
         await asyncio.sleep(0)

@@ -121,7 +121,7 @@ class ServedClassifier:
 
 
 class ServedReranker:
-    """A model that scores passages for queries, for searches and for `/v1/rerank`; it runs one call at a time.
+    """A model that scores passages for queries, for searches and for `/v1/rerank`. It runs one call at a time.
 
     Args:
         name: name or folder of a SentenceTransformer or a CrossEncoder.

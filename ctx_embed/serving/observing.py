@@ -52,7 +52,7 @@ LOG_CONFIG: dict[str, Any] = {
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON; a message that is a dictionary contributes its fields."""
+    """Formats a record as one line of JSON. A message that is a dictionary contributes its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

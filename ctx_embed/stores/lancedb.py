@@ -44,7 +44,7 @@ OPTIMIZED = 256
 
 
 class LanceDB(Database):
-    """A table of LanceDB; it is written by one process at a time, so that commits never conflict.
+    """A table of LanceDB. It is written by one process at a time, so that commits never conflict.
 
     Args:
         folder: the database: a path or a URI that LanceDB reads.
@@ -183,7 +183,7 @@ def _literal(value: Value) -> str:
 
 
 def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
-    """Return a filter as SQL over the columns of a table; it is never null.
+    """Return a filter as SQL over the columns of a table. It is never null.
 
     Args:
         name: the name of the table, for messages.

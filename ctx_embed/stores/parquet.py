@@ -1,4 +1,4 @@
-"""A directory of Parquet files: ``part-*.parquet`` with the rows; the names of all other files begin with ``_``.
+"""A directory of Parquet files: ``part-*.parquet`` with the rows. The names of all other files begin with ``_``.
 
 The directory lies on a disk or in an object store that pyarrow can reach. DuckDB, Polars and Lance read its parts as
 they are, and :func:`ctx_embed.stores.indexing.index_parquet` makes a search index of them.

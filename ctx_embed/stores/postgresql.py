@@ -223,7 +223,7 @@ def _json(value: Any) -> str:
 
 
 def condition(tree: Filter) -> Sql:
-    """Return a filter as SQL over the column ``metadata``, with its parameters; it is never null."""
+    """Return a filter as SQL over the column ``metadata``, with its parameters. It is never null."""
 
     def joined(word: str, parts: Sequence[Sql]) -> Sql:
         return f"({f' {word.upper()} '.join(sql for sql, _ in parts)})", [

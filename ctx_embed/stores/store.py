@@ -91,7 +91,7 @@ class Collection:
         """Raise an error unless the vectors of ``other`` come from the same model.
 
         Raises:
-            InputError: they come from another model; the message names both.
+            InputError: they come from another model. The message names both.
         """
         if (self.model_fingerprint, self.dimension) != (other.model_fingerprint, other.dimension):
             here, there = (
@@ -173,7 +173,7 @@ class Store(ABC):
             The stored collection; the columns of an existing one may differ from those of ``collection``.
 
         Raises:
-            InputError: its vectors come from another model; the message names both.
+            InputError: its vectors come from another model. The message names both.
         """
         there = self.collection
         if there is None:
@@ -265,7 +265,7 @@ class Store(ABC):
         """Raise an error if the collection's name is taken by anything else.
 
         Raises:
-            InputError: it is taken.
+            InputError: the name is taken.
         """
 
     def _create(self, collection: Collection) -> None:  # noqa: B027
@@ -277,7 +277,7 @@ class Store(ABC):
 
     @abstractmethod
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
-        """Store documents; each replaces the one that has its id. When this returns, they are durable.
+        """Store documents. Each replaces the one that has its id. When this returns, they are durable.
 
         Args:
             rows: the documents; of several with the same id, the last is stored.
@@ -295,7 +295,7 @@ class Store(ABC):
 
     @abstractmethod
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
-        """Store a note; it replaces an earlier one of this name."""
+        """Store a note. It replaces an earlier one of this name."""
 
     def finish(self, *, unique: bool = False) -> None:  # noqa: B027
         """Complete a run of upserts, for example by building the store's vector index.
@@ -356,7 +356,7 @@ class Database(Store):
             self.write_note(f"part-{part}", note or {})
 
     def _put(self, rows: Batch) -> None:
-        """Store at least one row; all ids differ."""
+        """Store at least one row. All ids differ."""
         raise NotImplementedError
 
     @contextmanager
@@ -364,7 +364,7 @@ class Database(Store):
         """Report errors of the client library, and of the libraries that it uses, in one line.
 
         Raises:
-            InputError: for any error.
+            InputError: the client library fails.
         """
         try:
             yield

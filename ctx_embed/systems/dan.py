@@ -85,7 +85,7 @@ class DeepAveraging(TokenEncoder):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Set the bigrams to zero and the network to the identity; this needs one layer or at least 2 m hidden units.
+        """Set the bigrams to zero and the network to the identity. This needs one layer or at least 2 m hidden units.
 
         x = relu(x) - relu(-x): the first 2 m units of each layer carry both terms, the others stay random.
         """

@@ -31,7 +31,7 @@ def require_share(name: str, value: float) -> None:
     """Raise an error unless a value is a number from 0 to below 1.
 
     Raises:
-        InputError: naming the option and the value.
+        InputError: the value is out of range. The message names the option.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise InputError(f"{name} must be a number from 0 to below 1, got {value!r}")

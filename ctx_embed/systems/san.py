@@ -84,7 +84,7 @@ class StructuredSelfAttention(HeadsEncoder):
         return attended(weights, states, lengths, groups).flatten(1)
 
     def regularizer(self) -> Tensor | float:
-        """Return the penalty of the last training batch; a second call returns 0."""
+        """Return the penalty of the last training batch. A second call returns 0."""
         last, self._regularizer = self._regularizer, 0.0
         return last
 

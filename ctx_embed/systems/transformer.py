@@ -149,7 +149,7 @@ class TransformerEncoder(TokenEncoder):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Initialise the layers to add nothing; the last one subtracts the mean position of a text of usual length."""
+        """Initialise the layers to add nothing. The last one subtracts the mean position of a text of usual length."""
         for layer in self._layers:
             for linear in (layer.out, layer.down):
                 linear.weight.zero_()

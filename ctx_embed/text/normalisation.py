@@ -59,7 +59,7 @@ _COMPOSING = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")
 
 
 def _read(character: str) -> str:
-    """Return what a character stands for, whatever its neighbours."""
+    """Return the text in whose place a character is read, whatever its neighbours are."""
     category = unicodedata.category(character)
     if character in "\t\n\r":
         return character

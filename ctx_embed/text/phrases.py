@@ -104,7 +104,7 @@ class Phrases:
         return self._sizes
 
     def junctions(self) -> set[tuple[int, int]]:
-        """Return the pairs of entries at which two parts of a phrase meet; other neighbours are never merged."""
+        """Return the pairs of entries at which two parts of a phrase meet. Other neighbours are never merged."""
         first, last = list(range(self.entries)), list(range(self.entries))
         found = set()
         for left, right in self.pairs.tolist():

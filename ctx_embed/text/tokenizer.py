@@ -135,7 +135,7 @@ class TextTokenizer:
 
     @cached_property
     def _longest_word(self) -> int | None:
-        """The characters up to which WordPiece reads a word; a longer one is unknown whatever else it contains."""
+        """The characters up to which WordPiece reads a word. A longer one is unknown whatever else it contains."""
         longest = getattr(self.tokenizer.model, "max_input_chars_per_word", None)
         return longest if isinstance(longest, int) and longest < LONG_WORD else None
 
@@ -179,7 +179,7 @@ class TextTokenizer:
         return int(ids[0]) if len(ids) == 1 and ids[0] != unknown_id(self.tokenizer) else None
 
     def _split(self, words: list[str]) -> list[NDArray[np.int32]]:
-        """Return the ids of normalised words; one text of many words takes half of the time of many texts."""
+        """Return the ids of normalised words. One text of many words takes half of the time of many texts."""
         if self._separator is None or any(SEPARATOR in word for word in words):
             return self._tokenized(words)
         (ids,) = self._tokenized([f" {SEPARATOR} ".join(words)])
@@ -245,7 +245,7 @@ class TextTokenizer:
         return ids
 
     def _adds(self, number: int) -> tuple[int, ...]:
-        """Return what an id adds to the evidence of a text, (4,); a phrase adds what its parts do."""
+        """Return what an id adds to the evidence of a text, (4,). A phrase adds what its parts do."""
         found = self._added.get(number)
         if found is None:
             if self.phrases is not None and number >= self.phrases.entries:

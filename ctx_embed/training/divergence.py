@@ -11,7 +11,7 @@ def require_finite(value: float, step: int) -> None:
     """Raise an error if a loss or a metric is infinite or NaN.
 
     Raises:
-        InputError: it is; the message names the step.
+        InputError: the value is not finite. The message names the step.
     """
     if not math.isfinite(value):
         raise InputError(f"the training diverged at step {step} ({value}); lower --learning-rate")

@@ -19,7 +19,7 @@ SEEN, SEEN_SHARE = "†", 0.01
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column headings, and rows of cells by section; the first column names the rows."""
+    """A title, column headings, and rows of cells by section. The first column names the rows."""
 
     title: str
     columns: list[str]

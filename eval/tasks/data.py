@@ -148,7 +148,7 @@ def _subsets(splits: Any, source: HubSource) -> dict[str, list[Row]]:
 
 
 def _from_folder(task: Task, folder: Path, source: str) -> TaskData:
-    """Return the rows of the first complete layout; an error names the first missing file of the first layout."""
+    """Return the rows of the first complete layout. An error names the first missing file of the first layout."""
     layout = next((layout for layout in task.layouts if not _missing(layout, folder)), None)
     if layout is None:
         path = _missing(task.layouts[0], folder)

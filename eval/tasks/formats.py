@@ -139,7 +139,7 @@ def beir_documents(path: Path) -> list[Row]:
 
 
 def beir_judgements(path: Path) -> list[Row]:
-    """Return the rows of ``query-id<TAB>corpus-id<TAB>score``, with or without a header; the score is an integer."""
+    """Return the rows of ``query-id<TAB>corpus-id<TAB>score``, with or without a header. The score is an integer."""
     shape = "query-id<TAB>corpus-id<TAB>score"
     first, *others = _table(path, shape, 3)
     rows = _some([first, *others] if _is_whole(first[2]) else others, path, f"lines of {shape}")
@@ -150,7 +150,7 @@ def beir_judgements(path: Path) -> list[Row]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Return the numbered lines that are not blank; a file that is not UTF-8 is read as Latin-1, as old sets need."""
+    """Return the numbered lines that are not blank. A file that is not UTF-8 is read as Latin-1, as old sets need."""
     return ((number, line) for number, line in read_lines(path, fallback="latin-1") if line.strip())
 
 
@@ -170,7 +170,7 @@ def _table(
     """Return the tab-separated fields of each line: ``count`` of them, or more if ``more`` is True.
 
     Raises:
-        InputError: as :func:`ctx_embed.rows.read_lines`; a wrong number of fields; a score that is not a number;
+        InputError: the file cannot be read, a line has a wrong number of fields, a score is not a number, or there are
             no rows.
     """
     rows: list[Row] = []

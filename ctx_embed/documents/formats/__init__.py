@@ -87,7 +87,7 @@ def suffix_of(path: str) -> str:
 
 
 def format_of(path: str) -> Format:
-    """Return the format of a file by its suffix; a file with an unknown suffix is read as text."""
+    """Return the format of a file by its suffix. A file with an unknown suffix is read as text."""
     return FORMATS.get(suffix_of(path), TEXT)
 
 

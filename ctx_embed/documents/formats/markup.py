@@ -42,7 +42,7 @@ def _words(found: re.Match[str]) -> str:
 
 
 def _markdown(source: list[str]) -> list[str]:
-    """Return as many lines of Markdown as there are lines; a fence that closes at the end of the text adds one."""
+    """Return as many lines of Markdown as there are lines. A fence that closes at the end of the text adds one."""
     lines = [*source, ""]
     styles: list[tuple[str, bool]] = []
     at = 0

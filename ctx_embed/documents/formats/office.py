@@ -73,7 +73,7 @@ class _Walk(NamedTuple):
     everywhere: bool = False
 
     def blocks(self, parent: Element, mark: str = "") -> list[str]:
-        """Return the blocks in an element; each paragraph without a mark of its own gets ``mark``."""
+        """Return the blocks in an element. Each paragraph without a mark of its own gets ``mark``."""
         found: list[str] = []
         for child in parent:
             for block in self._block(child, mark):

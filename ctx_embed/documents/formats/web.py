@@ -97,7 +97,7 @@ class _Text:
             self.parts.append(text)
 
     def markdown(self) -> str:
-        """Return the text."""
+        """Return what was read so far as Markdown, without blank lines in a row."""
         lines = (line.rstrip().removesuffix(_SIGN).rstrip() for line in "".join(self.parts).split("\n"))
         return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 

@@ -163,7 +163,7 @@ class DocumentState:
             self._tail = self._tail[last:]
 
     def merge(self, other: DocumentState) -> None:
-        """Append the text of another state, without a separator; the other state does not change.
+        """Append the text of another state, without a separator. The other state does not change.
 
         Raises:
             InputError: the other state belongs to another model.
@@ -272,10 +272,10 @@ class DocumentState:
             raise ValueError("its values have the wrong types; if a development version made it, read the text again")
         fingerprint, cut, head, tail, evidence = values
         if [type(value) for value in evidence] != [int] * 4 or max(map(abs, evidence)) > LARGEST_EVIDENCE:
-            raise ValueError("its numbers of words are none")
+            raise ValueError("its numbers of words are impossible")
         with ZipFile(io.BytesIO(packed)) as archive:
             # Arrays are stored uncompressed, so none can be larger than these bytes.
             if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):
-                raise ValueError("compressed arrays")
+                raise ValueError("its arrays are compressed")
         with np.load(io.BytesIO(packed)) as loaded:
             return fingerprint, cut, head, tail, evidence, [loaded[name] for name in loaded.files]

@@ -121,7 +121,7 @@ def _cut(vectors: Floats, dimensions: Any) -> Floats:
     responses={200: {"model": Embeddings}},
 )
 async def embeddings(request: Request) -> Response:
-    """Return a unit vector for each text; a text has the same vector alone and with others.
+    """Return a unit vector for each text. A text has the same vector alone and with others.
 
     The body is that of OpenAI's API. It is read and written without the models above: this route is the busiest.
     """

@@ -72,7 +72,7 @@ def _search_options() -> dict[str, Any]:
 
 
 class SearchBody(create_model("SearchBody", __base__=Body, **_search_options())):  # type: ignore[misc]
-    """A search; the fields are the arguments of `SearchIndex.search`."""
+    """A search. The fields are the arguments of `SearchIndex.search`."""
 
     query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.", json_schema_extra=QUERY)
     like: Id | Listed[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")
@@ -279,7 +279,7 @@ async def facets(served: Served, body: FacetsBody) -> Answer:
 
 @router.post("/{name}/add", summary="Add documents", dependencies=WRITES)
 async def add(request: Request, served: Served, body: AddBody) -> Answer:
-    """Add all documents or none; they are on disk when this returns. An id that is taken is an error."""
+    """Add all documents or none. They are on disk when this returns. An id that is taken is an error."""
     service_of(request).require_texts(body.texts, "texts")
     added = await served.change(lambda index: index.add(body.texts, body.ids, body.metadata, body.embeddings))
     return Answer({"ids": added})
@@ -287,7 +287,7 @@ async def add(request: Request, served: Served, body: AddBody) -> Answer:
 
 @router.post("/{name}/upsert", summary="Add or replace documents", dependencies=WRITES)
 async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
-    """Add all documents or none; a document whose id is taken replaces the one that has it."""
+    """Add all documents or none. A document whose id is taken replaces the one that has it."""
     service_of(request).require_texts(body.texts, "texts")
     added = await served.change(lambda index: index.upsert(body.texts, body.ids, body.metadata, body.embeddings))
     return Answer({"ids": added})
@@ -295,7 +295,7 @@ async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
 
 @router.post("/{name}/update_metadata", summary="Change metadata", dependencies=WRITES)
 async def update_metadata(served: Served, body: UpdateBody) -> Answer:
-    """Change metadata fields of documents; other fields stay, and nothing is embedded."""
+    """Change metadata fields of documents. Other fields stay, and nothing is embedded."""
     updated = await served.change(lambda index: index.update_metadata(body.ids, body.changes))
     return Answer({"updated": updated})
 

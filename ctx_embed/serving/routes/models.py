@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1", tags=["models"], route_class=JsonRoute, default
 
 
 class ForeignBody(Body):
-    """A body as in another API, whose clients send further fields; these are ignored."""
+    """A body as in another API, whose clients send further fields. These are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 

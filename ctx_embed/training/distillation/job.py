@@ -180,7 +180,7 @@ class _Material:
 
 
 def _read(job: DistillationJob, rank: int | None) -> _Material:
-    """Return texts, teacher and vocabulary; every quick check comes before the long work."""
+    """Return texts, teacher and vocabulary. Every quick check comes before the long work."""
     require_device(job.device)
     tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None

@@ -20,7 +20,7 @@ FILES, STUDENT, TRAINING, OBJECTIVES = "Input and output", "Student", "Training"
 @documented
 @dataclass(frozen=True)
 class DistillationOptions:
-    """Options of the training in a distillation; an objective with weight 0 is left out.
+    """Options of the training in a distillation. An objective with weight 0 is left out.
 
     Raises:
         InputError: a value has the wrong type or is out of range.

@@ -39,7 +39,7 @@ class _Renumbered:
 
 @contextmanager
 def compact_tables(encoder: SentenceTransformer, texts: Sequence[str]) -> Iterator[None]:
-    """Reduce token tables to the entries of ``texts`` within a ``with`` block; the trained rows are then put back.
+    """Reduce token tables to the entries of ``texts`` within a ``with`` block. The trained rows are then put back.
 
     No other texts may be encoded inside. Rows that no text uses would have no gradient, and Adam does not change such
     rows: the result is that of training the whole table.

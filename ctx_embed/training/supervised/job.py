@@ -115,7 +115,7 @@ class _Made:
 
 
 def _read(job: TrainingJob) -> _Data:
-    """Return the texts; those of validation and test have labels of the training texts."""
+    """Return the texts. Those of validation and test have labels of the training texts."""
     train, valid, test = (
         Labelled.read(str(path), job.text_field, job.label_field, job.multi_label, job.encoding) if path else None
         for path in (job.file, job.valid, job.test)

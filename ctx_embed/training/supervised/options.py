@@ -22,7 +22,7 @@ DIMENSION = 128
 @documented
 @dataclass(frozen=True)
 class SupervisedOptions:
-    """Options of the training of an encoder and its head; the defaults are the paper's protocol.
+    """Options of the training of an encoder and its head. The defaults are the paper's protocol.
 
     Raises:
         InputError: a value has the wrong type or is out of range.
@@ -66,7 +66,7 @@ class SupervisedOptions:
         return self if self.head else replace(self, head=own)
 
     def seed_of(self, run: int) -> int:
-        """Return the seed of a run (runs count from 0); the first run has ``seed`` itself."""
+        """Return the seed of a run (runs count from 0). The first run has ``seed`` itself."""
         return (self.seed + 7919 * run) % 2**32
 
 

@@ -197,7 +197,7 @@ HOSTILE_COUNTS = {
     "an entry beyond": (arrays_of(ENTRIES + 10**6, COUNTS), "an entry is not in the vocabulary"),
     "one array": (arrays_of(ENTRIES), "not enough values"),
     "a table": (arrays_of(ENTRIES[None], COUNTS[None]), "entries and counts do not fit"),
-    "compressed arrays": (compressed(np.zeros(10**7), COUNTS), "compressed arrays"),
+    "compressed arrays": (compressed(np.zeros(10**7), COUNTS), "its arrays are compressed"),
     "no arrays": (b"", "not a zip file"),
 }
 

@@ -13,7 +13,7 @@ WORDS = 8000
 
 
 class LabelHead(nn.Module):
-    """A linear classifier over the last dimensions of the embedding at unit length; its mean cross-entropy is the loss.
+    """A linear classifier over the last dimensions of the embedding at unit length. Its mean cross-entropy is the loss.
 
     Args:
         dimension: number of the last dimensions that are read.

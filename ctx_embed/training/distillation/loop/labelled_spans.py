@@ -20,7 +20,7 @@ FEWEST_TAUGHT = 100
 
 
 class LabelledSpans:
-    """Random spans of labelled texts; each label is equally frequent.
+    """Random spans of labelled texts. Each label is equally frequent.
 
     A span mostly has the sentiment of its review, and is as short as the sentences that users embed.
 

@@ -11,7 +11,7 @@ EPSILON = 1e-8
 
 
 class LazyAdamW:
-    r"""AdamW (Loshchilov and Hutter 2019) over the rows of a table; each row is brought up to date when it is read.
+    r"""AdamW (Loshchilov and Hutter 2019) over the rows of a table. Each row is brought up to date when it is read.
 
     AdamW also moves rows without a gradient: they decay, and their fading moments still move them. A row with
     moments m and v that is read again after k steps makes these moves at once. With the steps' rates
@@ -104,7 +104,7 @@ class LazyAdamW:
         return {"first": self.first, "second": self.second, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state; the table must be the one it was saved with."""
+        """Restore a state. The table must be the one it was saved with."""
         self.first.copy_(state["first"])
         self.second.copy_(state["second"])
         self.steps = state["steps"]

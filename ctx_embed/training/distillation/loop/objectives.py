@@ -54,7 +54,7 @@ class Batch:
 
 
 class Objective(nn.Module, ABC):
-    """A term of the loss; its parameters are trained with the student's."""
+    """A term of the loss. Its parameters are trained with the student's."""
 
     def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]] | None:
         """Return the packed tokens of further texts to embed with the batch, or None."""

@@ -164,7 +164,7 @@ class Distillation:
 
     @torch.no_grad()
     def _mix(self, averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
-        """Update the moving average; its decay is smaller in the first steps."""
+        """Update the moving average. Its decay is smaller in the first steps."""
         periods = self.intervals.averaging / self.intervals.decay
         decay = min(self.options.averaging, (1 + int(count) * periods) / (10 + int(count) * periods)) ** periods
         for average, weights in zip(averaged, current, strict=True):

@@ -25,7 +25,7 @@ TABLE_DEVIATION = 0.1
 
 
 def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a system with embeddings of ``dimension``; a larger output is mapped to it.
+    """Return the options of a system with embeddings of ``dimension``. A larger output is mapped to it.
 
     Args:
         encoder: the system's name.
@@ -89,7 +89,7 @@ def new_student(
 
     Args:
         system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
-        tokenizer: whose vocabulary the table has.
+        tokenizer: its vocabulary names the rows of the table.
         texts: the corpus, for the entries' frequencies and the rotation.
         teacher_embeddings: (texts, d).
         entry_embeddings: (vocabulary, d), the teacher's embeddings of :func:`entry_texts`.

@@ -47,7 +47,7 @@ def genre(file_name: str) -> str:
 
 
 def passages(lines: Sequence[str], most: int) -> list[str]:
-    """Join consecutive lines into passages of 2, 3, .. ``most``, 2, 3, .. lines; each line is in one.
+    """Join consecutive lines into passages of 2, 3, .. ``most``, 2, 3, .. lines. Each line is in one.
 
     Short and long passages then come from every part of a file. ``most`` of 1 returns the lines themselves.
     """

@@ -40,7 +40,7 @@ def read_pair_rows(path: str | Path) -> list[Item]:
     """Return the pairs of JSON lines with the fields query and passage, or a, b and label, as strings.
 
     Raises:
-        InputError: as :func:`ctx_embed.rows.read_lines`, or a line has other fields; the message names the line.
+        InputError: the file cannot be read, or a line has other fields. The message names the line.
     """
     pairs = []
     for number, line in read_lines(path):
@@ -94,7 +94,7 @@ def read_fair_blocks(
         cloze: make pairs of the lines of texts, see :func:`.cloze_pairs`.
 
     Raises:
-        InputError: as the readers; no text at all.
+        InputError: a file cannot be read, or there is no text at all.
     """
     families: dict[str, list[Item]] = {}
     for path in map(Path, paths):

@@ -40,7 +40,7 @@ def read_labelled_files(
         text_field, label_field: the columns of files that are tables.
 
     Raises:
-        InputError: as :func:`ctx_embed.rows.read_labelled_rows`; one label only.
+        InputError: a row cannot be read (see :func:`ctx_embed.rows.read_labelled_rows`), or there is only one label.
     """
     labels: list[str] = []
     texts: list[str] = []

@@ -24,7 +24,7 @@ def read_pairs(path: str | Path) -> Pairs:
     """Read the pairs of a file of lines ``score<TAB>text<TAB>text``.
 
     Raises:
-        InputError: as :func:`ctx_embed.rows.read_lines`; another line; fewer than two pairs.
+        InputError: the file cannot be read, a line is no pair, or there are fewer than two pairs.
     """
     scores: list[float] = []
     texts: list[list[str]] = []
