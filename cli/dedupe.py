@@ -24,7 +24,7 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
     "--threshold",
     default=0.6,
     type=_SHARE,
-    help="Minimum Jaccard similarity of near-duplicates, between their sets of four consecutive characters.",
+    help="Minimum Jaccard similarity of near-duplicates, between their sets of six consecutive bytes.",
 )
 @click.option(
     "--meaning",
@@ -39,7 +39,7 @@ def dedupe(
     """Keep the first of each group of near-duplicate rows in FILEs, in order and unchanged.
 
     FILE is text (a row per line), JSONL, CSV, TSV or Parquet, plain or gzip, a folder of such files, or - for standard
-    input; OUT has the same format. Rows are near-duplicates if they are equal apart from case, accents, punctuation
+    input; OUT has the same format. Rows are near-duplicates if they are equal apart from case, punctuation
     and spaces, or if they have the same numbers and similar characters; with --meaning, also if they have the same
     numbers and similar embeddings, which know little about word order and negation.
 
