@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.supervised.compact_tables import compact_tables
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
-from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
+from ctx_embed.training.supervised.train import adam, best_epochs, new_encoder, train_classifier
 from papers.experiment import FOLDS, Figures, Settings
 from papers.inputs import Workplace
 from papers.variants import REDRAWN, TIED, VARIANTS
@@ -39,6 +40,8 @@ TOKEN_DEVIATION = "token_deviation"
 TOKENS, WORDS, MLP = "tokens", "words", "mlp"
 INPUTS = (TOKENS, WORDS, MLP)
 WITHOUT_TEST_PART = ("YELP", "AMAZON")
+# Momentum and weight decay of SGD, which then takes Adam's place.
+SGD = "sgd"
 # Numbers of heads to try; the validation accuracy chooses one of them.
 GRID = "grid"
 # How the tables fine-tune a trained model.
@@ -173,7 +176,8 @@ def trained(
         return classifier, {**figures, "heads": heads}
     encoder = initial_encoder(settings, workplace, workplace.seed + fold, train.texts)
     options = SupervisedOptions(**settings["training"], seed=workplace.seed)
-    classifier, history = train_classifier(encoder, train, None, options, progress=False)
+    optimizer = partial(torch.optim.SGD, **settings[SGD]) if settings.get(SGD) else adam
+    classifier, history = train_classifier(encoder, train, None, options, progress=False, optimizer=optimizer)
     (best,) = best_epochs(history)
     return classifier, {
         "valid_accuracy": 100 * best["valid_accuracy"],

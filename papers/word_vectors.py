@@ -14,15 +14,15 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from ctx_embed.errors import missing_extra
 
 UNKNOWN_WORD = "[UNK]"
-# Words that occur fewer times are unknown.
-LEAST = 2
+# Words that occur fewer times are unknown, as in LAMA's paper.
+LEAST = 5
 
 
 def words_and_vectors(texts: Sequence[str], dimension: int, seed: int) -> tuple[Tokenizer, NDArray[np.float32]]:
     """Return a tokenizer of whole words, in lower case and with punctuation apart, and word2vec's vectors of them.
 
     Args:
-        texts: the training texts; words that occur once in them are unknown.
+        texts: the training texts; words that occur fewer than five times in them are unknown.
         dimension: features of a vector.
         seed: seed of word2vec, which runs on one thread to be reproducible.
 

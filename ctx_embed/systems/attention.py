@@ -87,27 +87,31 @@ def unit(vectors: Tensor) -> Tensor:
 # Scores of several heads ---------------------------------------------------------------------------------------
 
 
-def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offsets: Tensor) -> Tensor:
-    """Return the scores of LAMA: for each head a bilinear form of rank one between the context and each token.
+def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offsets: Tensor, rank: int = 1) -> Tensor:
+    """Return the scores of LAMA: for each head a bilinear form of low rank between the context and each token.
 
-    e_t = tanh((P^T c) * (Q^T h_t)), divided by its length over the heads.
+    e_t = tanh((P^T c) * (Q^T h_t)), divided by its length over the heads; of a rank above 1, the product is summed over
+    the ``rank`` columns of each head before tanh.
 
     Args:
-        tokens: (N, m).
+        tokens: (N, l).
         context: (B, m), or (m,) if all documents share it.
-        P, Q: (m, h).
+        P: (m, h * rank), a head's columns next to each other.
+        Q: (l, h * rank).
         offsets: (B + 1,).
+        rank: of a head's bilinear form.
 
     Returns:
         (N, h), at least in float32; zeros for a token whose e_t is zero in all heads.
 
-    Source: Mehta et al. (2019), arXiv 1912.00835.
+    Source: Mehta et al. (2019), arXiv 1912.00835, eq. 10 to 12.
     """
     asked = context @ P
     asked = asked if asked.dim() == 1 else asked[document_ids(offsets)]
     # In float16 the products of small factors would underflow.
     exact = torch.promote_types(tokens.dtype, torch.float32)
-    return unit(torch.tanh(asked.to(exact) * (tokens @ Q).to(exact)))
+    products = asked.to(exact) * (tokens @ Q).to(exact)
+    return unit(torch.tanh(products.unflatten(1, (-1, rank)).sum(2)))
 
 
 def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor) -> Tensor:

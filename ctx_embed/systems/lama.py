@@ -1,4 +1,4 @@
-"""LAMA: multi-head attention by bilinear forms of rank one, and single-head attention with the full matrix."""
+"""LAMA: multi-head attention by bilinear forms of low rank, and single-head attention with the full matrix."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
 from ctx_embed.errors import unknown_name
+from ctx_embed.modules.token_encoder import require_size
 from ctx_embed.systems.attention import bilinear_scores, low_rank_scores, segment_mean, segment_softmax
 from ctx_embed.systems.encoder import TableOptions
 from ctx_embed.systems.heads import HeadsEncoder
@@ -34,7 +35,7 @@ class _AskedByContext(HeadsEncoder):
 
 
 class Lama(_AskedByContext):
-    """Low-rank multi-head attention (LAMA): bilinear forms of rank one between a context and each token.
+    """Low-rank multi-head attention (LAMA): bilinear forms of low rank between a context and each token.
 
         e_t = tanh((P^T c) * (Q^T h_t)), divided by ||e_t||_2 over the heads
         A = softmax of e over the tokens, a row a head
@@ -42,12 +43,16 @@ class Lama(_AskedByContext):
 
     Shapes: H (n, d); P, Q (d, h); c (d,); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
     is m, or 2 hidden. Parameters: 2 h d, and d if the context is learned. Cost: O(n d h). A text without tokens is
-    embedded as zeros, or as the bias of the linear map.
+    embedded as zeros, or as the bias of the linear map. A rank r above 1 sums the product over r columns of P and Q for
+    each head (equation 10); a layer of l units scores tanh(L h_t + b) in place of h_t, so that Q is (l, h r) (equation
+    7).
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         heads: h.
         context: c: ``mean`` of the text's states, or ``learned``, initialised as the mean of the embeddings.
+        rank: r.
+        layer: l; 0: no layer.
         hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
         output_dimension: features after a final linear map; None: no map.
 
@@ -66,20 +71,29 @@ class Lama(_AskedByContext):
         *,
         heads: int = 30,
         context: Literal["mean", "learned"] = "mean",
+        rank: int = 1,
+        layer: int = 0,
         hidden: int = 0,
         output_dimension: int | None = None,
         **table: Unpack[TableOptions],
     ) -> None:
         super().__init__(tokenizer, dimension, heads=heads, hidden=hidden, **table)
-        d = self.state_dimension
-        self.P = nn.Parameter(torch.randn(d, heads) * d**-0.5)
-        self.Q = nn.Parameter(torch.randn(d, heads) * d**-0.5)
+        require_size("rank", rank)
+        d = scored = self.state_dimension
+        if layer != 0 or isinstance(layer, bool):
+            require_size("layer", layer)
+            self.scored, scored = nn.Linear(d, layer), layer
+        self.rank = rank
+        self.layer = layer
+        self.P = nn.Parameter(torch.randn(d, heads * rank) * d**-0.5)
+        self.Q = nn.Parameter(torch.randn(scored, heads * rank) * scored**-0.5)
         self.begin_context(context)
         self.begin_output(output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return A^T, (N, h), of packed states (N, d)."""
-        scores = low_rank_scores(states, self.context_of(states, offsets), self.P, self.Q, offsets)
+        tokens = torch.tanh(self.scored(states)) if self.layer else states
+        scores = low_rank_scores(tokens, self.context_of(states, offsets), self.P, self.Q, offsets, self.rank)
         return segment_softmax(scores, offsets)
 
 
@@ -92,7 +106,7 @@ class LamaCtx(Lama):
 
     Args:
         hidden: units per direction; None: half the dimension.
-        tokenizer, dimension, heads, context, output_dimension, max_seq_length, phrases, weights: as for
+        tokenizer, dimension, heads, context, rank, layer, output_dimension, max_seq_length, phrases, weights: as for
             :class:`Lama`.
 
     Raises:
@@ -110,6 +124,8 @@ class LamaCtx(Lama):
         *,
         heads: int = 30,
         context: Literal["mean", "learned"] = "mean",
+        rank: int = 1,
+        layer: int = 0,
         hidden: int | None = None,
         output_dimension: int | None = None,
         **table: Unpack[TableOptions],
@@ -119,6 +135,8 @@ class LamaCtx(Lama):
             dimension,
             heads=heads,
             context=context,
+            rank=rank,
+            layer=layer,
             hidden=half(dimension) if hidden is None else hidden,
             output_dimension=output_dimension,
             **table,

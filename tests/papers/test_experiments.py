@@ -174,11 +174,24 @@ def test_the_papers_settings_of_lama(workplace, tmp_path):
     assert set(cells) == {"te_r8", "lama+ctx_r8", "avg_amazon"}
     te = cells["te_r8"].cell.settings
     assert (te["architecture"]["heads"], te["words"], te["mlp"]) == (16, 112, 512)
-    assert cells["lama+ctx_r8"].figures["heads"] in (1, 2, 4, 8, 16, 32)
+    assert (te["training"]["learning_rate"], te["sgd"]) == (0.1, {"momentum": 0.9, "weight_decay": 1e-4})
+    lama = cells["lama+ctx_r8"]
+    assert lama.figures["heads"] in (1, 2, 4, 8, 16, 32)
+    assert (lama.cell.settings["architecture"]["context"], lama.cell.settings["architecture"]["layer"]) == (
+        "learned",
+        100,
+    )
     assert "fold 1" in cells["avg_amazon"].parts
     again = reproduce(experiment, tmp_path / "again", workplace, options, silent)
     losses = [[part["loss"] for part in outcome.parts.values()] for outcome in results.outcomes]
     assert [[part["loss"] for part in outcome.parts.values()] for outcome in again.outcomes] == losses
+    adam = RunOptions(True, patterns=("te_r8",), changes={"words": 112, "mlp": 512, "heads": 16, "learning_rate": 0.1})
+    (other,) = (
+        outcome
+        for outcome in reproduce(experiment, tmp_path / "adam", workplace, adam, silent).outcomes
+        if outcome.figures
+    )
+    assert other.parts["test"]["loss"] != cells["te_r8"].parts["test"]["loss"]
     with pytest.raises(InputError, match=r"^the cells of table2 have no other settings of the paper; omit --paper"):
         reproduce(find_experiment("table2"), tmp_path, workplace, options, silent)
 

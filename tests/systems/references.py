@@ -49,8 +49,11 @@ def lama(module, ids):
     H = states_of(module, ids)
     c = H.sum(0) / len(H) if module.c is None else module.c
     scores = []
+    r = module.rank
     for h in H:
-        e = torch.stack([torch.tanh((module.P[:, j] @ c) * (module.Q[:, j] @ h)) for j in range(module.heads)])
+        u = torch.tanh(module.scored.weight @ h + module.scored.bias) if module.layer else h
+        product = [(module.P[:, j] @ c) * (module.Q[:, j] @ u) for j in range(module.heads * r)]
+        e = torch.stack([torch.tanh(sum(product[j * r : (j + 1) * r])) for j in range(module.heads)])
         scores.append(e / e.square().sum().sqrt())
     A = torch.stack(softmax(scores))
     return torch.cat([sum(A[t, j] * H[t] for t in range(len(H))) for j in range(module.heads)])

@@ -222,8 +222,8 @@ def test_unknown_names(tokenizer):
     message = error(system, "lamma")
     assert message.startswith("unknown encoder 'lamma': did you mean 'lama'? known are attentive, bigru, ")
     assert error(require_options, "lama", ["head"]) == (
-        "unknown option of lama 'head': did you mean 'heads'? known are context, heads, hidden, max_seq_length, "
-        "output_dimension"
+        "unknown option of lama 'head': did you mean 'heads'? known are context, heads, hidden, layer, max_seq_length, "
+        "output_dimension, rank"
     )
     require_options("lama", ["heads", "context"])
 
@@ -234,6 +234,8 @@ def test_unknown_names(tokenizer):
         ("lama", {"heads": 0}, "heads must be a positive integer, got 0"),
         ("lama", {"context": "means"}, "unknown context 'means': did you mean 'mean'? known are learned, mean"),
         ("lama", {"hidden": -1}, "hidden must be a positive integer, got -1"),
+        ("lama", {"rank": 0}, "rank must be a positive integer, got 0"),
+        ("lama-ctx", {"layer": -1}, "layer must be a positive integer, got -1"),
         ("lama", {"output_dimension": 0}, "output_dimension must be a positive integer, got 0"),
         ("san", {"attention_dimension": "x"}, "attention_dimension must be a positive integer, got 'x'"),
         ("san", {"penalty": -1}, "penalty must be a number of at least 0, got -1"),

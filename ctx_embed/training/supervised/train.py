@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -71,6 +71,14 @@ def new_encoder(
     return SentenceTransformer(modules=[module, Normalize()], device=device)
 
 
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
+
+
+def adam(parameters: Iterable[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    """Return Adam with its usual moments."""
+    return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+
+
 def train_classifier(
     encoder: SentenceTransformer,
     train: Labelled,
@@ -81,6 +89,7 @@ def train_classifier(
     class_weight: ClassWeight = None,
     words: bool = False,
     progress: bool = True,
+    optimizer: MakeOptimizer = adam,
 ) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
     """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch of each run.
 
@@ -93,6 +102,7 @@ def train_classifier(
         class_weight: weights of the classes in the loss, see :func:`ctx_embed.classify.head.class_weights`.
         words: read words too, if that predicts the texts better that the runs hold out.
         progress: show a bar on stderr.
+        optimizer: makes the optimizer of parameters from the learning rate.
 
     Returns:
         The classifier, with the weights of the best epoch averaged over the runs; and a dict for each epoch of each run
@@ -110,7 +120,9 @@ def train_classifier(
     texts = [*train.texts, *(() if valid is None else valid.texts)]
     before = embedded(encoder, train.texts) if words else None
     with compact_tables(encoder, texts):
-        network, history, held_out = _trained(encoder, labels, weights, train, valid, options, checkpoint, progress)
+        network, history, held_out = _trained(
+            encoder, labels, weights, train, valid, options, checkpoint, progress, optimizer
+        )
     if before is not None:
         _let_read_words(network, before, weights, train, valid, options, held_out)
     if isinstance(module := encoder[0], TokenEncoder):
@@ -133,6 +145,7 @@ def _trained(
     options: SupervisedOptions,
     checkpoint: Checkpoint | None,
     progress: bool,
+    make_optimizer: MakeOptimizer,
 ) -> tuple[ClassifierNetwork, list[dict[str, float]], list[Tensor]]:
     """Return the classifier, the history, and the logits of each run's best epoch for the texts that it held out."""
     torch.manual_seed(options.seed)
@@ -155,7 +168,7 @@ def _trained(
         if options.head == "probe" and not done:
             classifier.fit_head(learned, weights)
         best = copy.deepcopy(classifier.state_dict()) if state is None or not done else state["best"]
-        optimizer = torch.optim.Adam(classifier.parameters(), lr=options.learning_rate, fused=True)
+        optimizer = make_optimizer(classifier.parameters(), options.learning_rate)
         if state is not None and done:
             optimizer.load_state_dict(state["optimizer"])
         for epoch in range(done, options.epochs):

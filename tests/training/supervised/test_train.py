@@ -104,6 +104,23 @@ def test_without_a_wish_the_head_is_what_suits_the_encoder(encoder, data, name, 
     assert FINE_TUNING.of_encoder(of_its_own.encoder).head == "probe"
 
 
+def test_another_optimizer_takes_adams_place(encoder, data):
+
+    still, moved = encoder(), encoder()
+    before = still[0].embedding.weight.clone()
+    asked = []
+
+    def sgd(parameters, learning_rate):
+        asked.append(learning_rate)
+        return torch.optim.SGD(parameters, 0.0)
+
+    train_classifier(still, data, data, OPTIONS, progress=False, optimizer=sgd)
+    train_classifier(moved, data, data, OPTIONS, progress=False)
+    assert asked == [OPTIONS.learning_rate]
+    assert torch.equal(still[0].embedding.weight, before)
+    assert not torch.equal(moved[0].embedding.weight, before)
+
+
 def test_the_head_over_another_librarys_encoder_is_random():
     words = SentenceTransformer(modules=[BoW(["good", "bad"])], device="cpu")
     assert OPTIONS.of_encoder(words).head == "random"
