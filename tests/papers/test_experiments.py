@@ -32,7 +32,7 @@ PATTERNS = {
     "table1": ("contextualizer_*", "convolution_n"),
     "table2": ("*_0.5-m",),
     "table4": ("*_cr",),
-    "settling": ("*_k-1", "*_k-20"),
+    "settling": ("*tied_k-1", "tied-large*_k-20"),
     "lama-table3": ("*_r8", "lama_*"),
     "lama-figure3": ("*_2-heads",),
     "lama-figure4": ("*_4",),

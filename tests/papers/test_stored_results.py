@@ -10,6 +10,7 @@ import pytest
 
 from papers import EXPERIMENTS
 from papers.settling import COUNTS, MOST, SHOWN
+from papers.settling import ROWS as ROWS_OF_SETTLING
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "papers" / "README.md").read_text(encoding="utf-8")
@@ -52,7 +53,10 @@ def of_figure2() -> list[str]:
 
 def of_settling() -> list[str]:
     found = figures_of("settling")
-    by_count = [line(row, *(accuracy(found[row, f"K {count}"]) for count in COUNTS)) for row in ("untied", "tied")]
+    by_count = [
+        line(row, *(accuracy(found[row, f"K {count}"]) if count in counts else "" for count in COUNTS))
+        for row, counts in ROWS_OF_SETTLING.items()
+    ]
     titles = {
         "length": ("length of z^k", 1),
         "cosine": ("cos(c^k, c^(k-1))", 3),
@@ -63,7 +67,7 @@ def of_settling() -> list[str]:
     }
     by_step = [
         line(f"{row}: {title}", *(f"{found[row, f'K {MOST}'][name][k - 1]:.{digits}f}" for k in SHOWN))
-        for row in ("untied", "tied")
+        for row in ROWS_OF_SETTLING
         for name, (title, digits) in titles.items()
     ]
     return [*by_count, *by_step]
