@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import ctx_embed.forks  # noqa: F401
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
