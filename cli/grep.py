@@ -30,6 +30,7 @@ SLOW_SECONDS = 10.0
 PREVIEW_AFTER, PREVIEW_EVERY, PREVIEW_HITS = 1.0, 0.5, 5
 # The most characters of a line that a terminal shows.
 SHOWN_CHARACTERS = 500
+_ITSELF = "what answers a question is no pattern of characters; for that, use grep itself"
 
 
 @command(
@@ -39,6 +40,16 @@ SHOWN_CHARACTERS = 500
         "Files": ("include", "exclude", "follow_links", "encoding"),
         "Output": ("after", "before", "context", "files", "as_json"),
         "Options": (),
+    },
+    missing={
+        **dict.fromkeys(("-E", "-F", "-G", "-P", "-x", "-z"), _ITSELF),
+        **dict.fromkeys(("-c", "-v", "--count", "--invert-match", "-L"), _ITSELF),
+        **dict.fromkeys(("-w", "--word-regexp"), "words are always whole; '\"two words\"' is a phrase"),
+        **dict.fromkeys(("-o", "--only-matching"), "--json has the place of the answer in its passage"),
+        **dict.fromkeys(("-m", "--max-count"), "-k N prints at most N hits"),
+        **dict.fromkeys(("-R", "--dereference-recursive"), "--follow-links reads files outside the folder"),
+        **dict.fromkeys(("-e", "--regexp"), "give the question by itself, after -- if it begins with a hyphen"),
+        **dict.fromkeys(("-q", "--quiet"), "the exit status is 0 with a hit and 1 without one"),
     },
 )
 @click.argument("question")
@@ -67,6 +78,12 @@ SHOWN_CHARACTERS = 500
 @click.option("-B", "--before-context", "before", type=click.IntRange(0), help="Lines to show before it.")
 @click.option("-C", "--context", "context", default=0, type=click.IntRange(0), help="Lines to show on both sides.")
 @click.option("-l", "--files-with-matches", "files", is_flag=True, help="Print only the names of files, best first.")
+@click.option(
+    *("-r", "--recursive", "-n", "--line-number", "-i", "--ignore-case", "-H", "-I", "as_ever"),
+    is_flag=True,
+    expose_value=False,
+    help="As in grep; here always so.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per hit and line, with the whole passage.")
 @click.option("--model", metavar="NAME|PATH", help="A model folder or a name.  [default: default]")
 def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:

@@ -59,6 +59,7 @@ class CliCommand(click.Command):
     Args:
         sections: the names of the options below each title; the last section also gets all other options.
         removed: for each option that there was, what to use instead.
+        missing: for each option that users know from other programs, what to use instead.
     """
 
     context_class = Context
@@ -68,12 +69,14 @@ class CliCommand(click.Command):
         *args: Any,
         sections: Mapping[str, Sequence[str]] | None = None,
         removed: Mapping[str, str] | None = None,
+        missing: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
         self.context_settings = {"show_default": True, **self.context_settings}
         self.sections = sections or {"Options": ()}
-        self.removed = removed or {}
+        self.instead = {name: f"{name} was removed: {said}" for name, said in (removed or {}).items()}
+        self.instead |= {name: f"there is no option {name}: {said}" for name, said in (missing or {}).items()}
         for option in self.params:
             if isinstance(option.type, click.IntRange) and option.type.max is None:
                 option.type = Count(option.type.min, min_open=option.type.min_open)
@@ -81,14 +84,13 @@ class CliCommand(click.Command):
                 option.metavar = "N" if isinstance(option.type, click.IntRange) else "X"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments and return the rest; say of a removed option what to use instead."""
+        """Parse the arguments and return the rest; say of an option that is not there what to use instead."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if error.option_name not in self.removed:
+            if error.option_name not in self.instead:
                 raise
-            said = f"{error.option_name} was removed: {self.removed[error.option_name]}"
-            raise click.UsageError(said, ctx) from None
+            raise click.UsageError(self.instead[error.option_name], ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each section below its title."""

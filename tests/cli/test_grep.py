@@ -36,6 +36,15 @@ def test_a_hit_is_printed_as_grep_prints_it():
     assert (found.stdout, found.stderr, found.returncode) == (f"security.md:5:{PASSWORDS}\n", "", 0)
 
 
+def test_options_of_grep_are_known():
+    found = run("-rniHI", "how are passwords stored", ".")
+    assert (found.stdout, found.stderr, found.returncode) == (f"security.md:5:{PASSWORDS}\n", "", 0)
+    for option, said in (("-v", "use grep itself"), ("-rnw", "is a phrase"), ("-m3", "-k N"), ("-R", "--follow-links")):
+        found = run(option, "how are passwords stored", ".")
+        assert (found.stdout, found.returncode) == ("", 2)
+        assert re.search(rf"Error: there is no option -.: .*{re.escape(said)}", found.stderr)
+
+
 def test_without_a_path_the_current_folder_or_a_pipe_is_searched():
     assert run("how are passwords stored").stdout == f"security.md:5:{PASSWORDS}\n"
     assert run("passwords", given=f"one\ntwo\n{PASSWORDS}\n").stdout == f"(standard input):3:{PASSWORDS}\n"
