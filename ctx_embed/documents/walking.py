@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import PathInside, open_regular
 
 HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "excluded", "not included"
+GENERATED = "generated"
 INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
 LEAVING = "link out of the folder"
 # How a report counts several of these.
@@ -27,6 +29,11 @@ PLURALS = {
 NOT_UTF8 = "its name is not UTF-8"
 # A folder with these two files is a search index.
 _INDEX_FILES = {"manifest.json", "documents.sqlite"}
+# Names of files that programs write for programs: minified code, source maps, lists of versions, message classes.
+_GENERATED = re.compile(
+    r".*\.min\.(?:js|mjs|css)|.*\.(?:js|mjs|css)\.map|.*_pb2(?:_grpc)?\.pyi?|.*\.pb\.(?:go|cc|h)|go\.sum|npm-shrinkwrap\.json"
+    r"|(?:package-lock|composer-lock)\.json|pnpm-lock\.yaml|(?:yarn|poetry|uv|pdm|Pipfile|Cargo|composer|Gemfile|flake)\.lock"
+)
 # Maximum number of lines to read from a .gitignore file.
 _MOST_RULES = 10_000
 # The latest time that 64-bit nanoseconds can store, in the year 2262; later times are stored as this one.
@@ -97,8 +104,8 @@ def walk(
 ) -> Iterator[File | Skipped]:
     """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
 
-    Skips hidden files, search indexes and files that a .gitignore in the folder names. Follows links to files in the
-    folder, but no links to folders.
+    Skips hidden files, search indexes, files that a .gitignore in the folder names, and without ``include`` those whose
+    names say that a program wrote them. Follows links to files in the folder, but no links to folders.
 
     Args:
         folder: an existing folder.
@@ -137,6 +144,8 @@ def walk(
                 listings.append(listing)
         elif included is not None and not included(source):
             yield Skipped(source, NOT_INCLUDED)
+        elif included is None and _GENERATED.fullmatch(entry.name):
+            yield Skipped(source, GENERATED)
         else:
             yield _file(entry, source, None if follow_links else root)
 

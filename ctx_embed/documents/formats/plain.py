@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,13 @@ from ctx_embed.documents.decoding import read_text
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.front_matter import LISTS, front_matter
 from ctx_embed.documents.grammars import LANGUAGE_OF
+from ctx_embed.documents.walking import GENERATED
+
+# Code of which the lines are longer than this on average is for browsers, not for people.
+_MINIFIED, _LONG_LINE = {".js", ".mjs", ".cjs", ".css"}, 500
+# What generators of code write into the first lines.
+_GENERATED = re.compile(r"[#/*;-] *@generated\b|[Gg]enerated\b.{0,200}DO NOT EDIT")
+_MARKED_WITHIN = 1000
 
 
 def text(path: str, encoding: str | None = None) -> Iterator[Extracted]:
@@ -25,13 +33,26 @@ def markdown(path: str, encoding: str | None = None) -> Iterator[Extracted]:
 
 
 def python(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Yield a Python file."""
-    yield Extracted(read_text(path, encoding), "python", line=1)
+    """Yield a Python file, see :func:`code`."""
+    yield Extracted(_written_by_people(read_text(path, encoding), path), "python", line=1)
 
 
 def code(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Yield a file of source code in any language."""
-    yield Extracted(read_text(path, encoding), LANGUAGE_OF.get(Path(path).suffix.lower(), "code"), line=1)
+    """Yield a file of source code in any language.
+
+    Raises:
+        UnreadableFileError: it is minified, or says that a program generated it.
+    """
+    yield Extracted(
+        _written_by_people(read_text(path, encoding), path), LANGUAGE_OF.get(Path(path).suffix.lower(), "code"), line=1
+    )
+
+
+def _written_by_people(text: str, path: str) -> str:
+    is_minified = Path(path).suffix.lower() in _MINIFIED and len(text) > _LONG_LINE * (2 + text.count("\n"))
+    if is_minified or _GENERATED.search(text[:_MARKED_WITHIN]):
+        raise UnreadableFileError("minified" if is_minified else GENERATED, counted=True)
+    return text
 
 
 def rows(path: str, encoding: str | None = None) -> Iterator[Extracted]:
