@@ -25,12 +25,14 @@ from ctx_embed.vectors import unit_rows
 
 # Prior deviations to choose from: of a weight of the embedding, whose features have deviation 1; and of a word, as a
 # multiple of its log ratio. They were chosen on topics and genres that are in no evaluation set.
-MEANING = (0.03, 0.06, 0.1, 0.17, 0.3, 0.5)
+MEANING = (0.03, 0.06, 0.1, 0.17, 0.3, 0.5, 0.8, 1.3, 2.0)
 WORDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 # Texts for each unit of strength of the words, since few texts make too much of the words that they happen to hold.
 TEXTS_OF_WORDS = 64
+# So many held-out texts say too little to choose by, and the largest deviation of the meaning is the best on average.
+FEW_TEXTS = 20
 # What is used if nothing can be held out, since each class has one text.
-MEANING_OF_FEW = 0.3
+MEANING_OF_ONE = 0.3
 INTERCEPT = 5.0
 # Texts and folds of the cross-validation: it is repeated if the texts are few, and has two folds for many classes.
 MOST_TEXTS, FOLDS, MOST_REPEATS, MANY_CLASSES = 2000, 5, 5, 10
@@ -244,7 +246,7 @@ def _chosen(
         present = np.arange(classes)
         of_rows = targets[rows]
     if len(rows) < 2 or len(present) < 2:
-        return False, MEANING_OF_FEW, 0.0, 1.0
+        return False, MEANING_OF_ONE, 0.0, 1.0
     folds = list(_folds(of_rows, random))
     few = None if counts is None else _known(counts[rows])
     of_present = None if weights is None else weights[present]
@@ -259,6 +261,7 @@ def _chosen(
             starts[number] = fit.coefficients(train, meaning, words, starts[number], ROUGH)
             logits.append(fit.logits(test, starts[number]))
         factor, loss = fit.likelihood(np.concatenate(logits), np.concatenate([test for _, test in folds]))
+        loss += (FEW_TEXTS / len(rows)) ** 4 * np.log(meaning / MEANING[-1]) ** 2
         return loss, separately, meaning, words, factor
 
     best: tuple[Any, ...] = (np.inf,)

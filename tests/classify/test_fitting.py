@@ -139,6 +139,19 @@ def test_several_labels_each_are_a_regression():
     assert one.chosen(one.logits(X[:1], ["x"])) == [("a", "b")]
 
 
+def test_few_texts_do_not_choose_a_small_weight_of_the_meaning():
+    """Eight held-out texts may all be wrong by chance, which must not make the classifier say nothing."""
+    rng = np.random.default_rng(0)
+    y = np.arange(8) % 2
+    found = []
+    for _ in range(20):
+        rows = (rng.normal(size=(8, 30)) + np.outer(2 * y - 1, np.eye(30)[0])).astype(np.float32)
+        texts = [str(row) for row in range(8)]
+        head = fitted_head(rows, Labelled(y.tolist(), texts), [0, 1])
+        found.append(np.ptp(head.logits(rows, texts)[:, 1]))
+    assert min(found) > 0.2
+
+
 def test_equal_texts_do_not_choose_the_strength():
     """Four copies of texts with random labels: what memorises them must not look good on held-out texts."""
     labels = RNG.integers(0, 2, 100).tolist() * 4

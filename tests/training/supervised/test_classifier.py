@@ -206,8 +206,8 @@ def test_labels_of_another_kind_have_no_score(classifier):
 
 
 def test_class_weights():
-    texts, labels = [f"table {number}" for number in range(24)], [number % 6 > 0 for number in range(24)]
-    for weights, share in ((None, 4 / 24), ("balanced", 0.5), ({False: 5}, 0.5)):
+    texts, labels = [f"table {number}" for number in range(240)], [number % 6 > 0 for number in range(240)]
+    for weights, share in ((None, 1 / 6), ("balanced", 0.5), ({False: 5}, 0.5)):
         classifier = TextClassifier(class_weight=weights).fit(texts, labels)
         assert classifier.predict_proba("a table")[0] == pytest.approx(share, abs=0.15)
 
