@@ -267,6 +267,7 @@ def plot(results: Path, output: Path) -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "classifiers"
     figure, axis = pyplot.subplots(figsize=(7.5, 4.2))
+    axis.set_prop_cycle(color=["tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown"])
     for system, of in means(results).items():
         ours = system.startswith("ctx-embed")
         style = {"color": "tab:red", "linestyle": "--" if "only" in system else "-"} if ours else {}

@@ -20,6 +20,7 @@ TABLES = {
     "jobs.py --json benchmarks/jobs.json --table": "docs/performance.md",
     "peers.py table": "docs/performance.md",
     "longdocs.py --table": "docs/performance.md",
+    "classifiers.py --table": "docs/training.md",
     "peers.py mteb": "docs/evaluation.md",
     "peers.py readme": "README.md",
     "jobs.py --json benchmarks/jobs.json --calls": "README.md",
@@ -27,7 +28,7 @@ TABLES = {
     "overlap.py --table": CARD,
     "truncation.py --table": CARD,
 }
-PLOTS = ("peers.py plot", "longdocs.py --plot")
+PLOTS = ("peers.py plot", "longdocs.py --plot", "classifiers.py --plot")
 CLAIM = "jobs.py --json benchmarks/jobs.json --claim"
 
 
