@@ -14,8 +14,9 @@ A comparison with a value of another type, or with a field that a document lacks
 is missing or null. `not` turns true into false and false into true.
 
 A string that is an ISO 8601 date or date with time, such as "2024-01-31" or "2024-01-31T12:00:00+01:00", is compared
-with such fields as a time; without an offset, both are in UTC. A date stands for its whole day: both `<= "2024-01-31"`
-and `= "2024-01-31"` hold at any time of that day. Fields that are other strings are compared as strings.
+with such fields as a time, to the nanosecond; without an offset (Z, +01:00, +0100 or +01), both are in UTC. A date
+stands for its whole day: both `<= "2024-01-31"` and `= "2024-01-31"` hold at any time of that day. Fields that are
+other strings are compared as strings.
 
 A filter has at most 1,000,000 characters, 200 comparisons, 10,000 values and 50 levels of parentheses and `not`. It is
 parsed in linear time, and parsing stops at the first of these limits.
@@ -27,7 +28,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any, TypeAlias
 
 from ctx_embed.errors import InputError, described
@@ -50,17 +51,28 @@ _KEYWORDS = {"and", "or", "not", "in", "is", "null", "contains", "true", "false"
 _OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 # SQLite's names of the JSON types that each type of value may be compared with.
 _TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", float: "'integer', 'real'"}
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
-# Excludes strings that are not dates, such as numbers, although SQLite's julianday() accepts them.
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII)
+_DAY, _DAY_SECONDS = len("2024-01-31"), 86_400
 _DATE_GLOB = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
-# Conditions for a whole day, from its start (the first parameter) to the start of the next day (the second).
-_DAY_COMPARISONS = {
-    "=": "{time} >= julianday(?) AND {time} < julianday(?)",
-    "<": "{time} < julianday(?)",
-    "<=": "{time} < julianday(?)",
-    ">": "{time} >= julianday(?)",
-    ">=": "{time} >= julianday(?)",
-}
+# A moment is a string that sorts as its time: 15 digits of seconds since so many days before 1970, nine of a fraction.
+_EARLIER_DAYS = 720_000
+# The field ?, as t, and its moment, as m, which is NULL unless it is a date or a date with time.
+_MOMENT = f"""(
+SELECT t, CASE WHEN seconds IS NOT NULL THEN
+    printf('%015d', seconds + {_EARLIER_DAYS * _DAY_SECONDS}) || substr(fraction || '000000000', 1, 9) END AS m
+FROM (SELECT t, fraction, CAST(strftime('%s', whole || CASE length(zone) WHEN 3 THEN zone || ':00'
+    WHEN 5 THEN substr(zone, 1, 3) || ':' || substr(zone, 4) ELSE zone END) AS INTEGER) AS seconds
+FROM (SELECT t, whole, CASE WHEN rest LIKE '.%' THEN ltrim(substr(rest, 2), '0123456789') ELSE rest END AS zone,
+    CASE WHEN rest LIKE '.%' THEN substr(rest, 2, length(rest) - 1 - length(ltrim(substr(rest, 2), '0123456789')))
+    ELSE '' END AS fraction
+FROM (SELECT t, CASE WHEN t GLOB '{_DATE_GLOB}' THEN substr(t, 1, size) END AS whole,
+    substr(t, size + 1) AS rest
+FROM (SELECT t, CASE WHEN length(t) <= {_DAY} THEN {_DAY} WHEN substr(t, 17, 1) = ':' THEN 19 ELSE 16 END AS size
+FROM (SELECT json_extract(metadata, ?) AS t))))))"""
+_FIELD = "json_extract(metadata, ?)"
+# SQLite's seconds since 1970 are quick but lose microseconds, and are NULL for some offsets. So they decide only where
+# they differ by more than two from the bounds, which is nearly everywhere; elsewhere moments do.
+_SECONDS = f"(julianday({_FIELD}) - 2440587.5) * {_DAY_SECONDS}"
 _LONGEST = 1_000_000
 # An expression is parsed by recursion, and SQLite limits the depth of a condition.
 _DEEPEST = 50
@@ -360,45 +372,73 @@ def _condition(tree: Filter) -> Condition:
 
 def is_date(value: Value) -> bool:
     """Return whether a value is an ISO 8601 date, or a date with time."""
-    if not isinstance(value, str) or not _DATE.fullmatch(value):
-        return False
+    return _moment(value) is not None
+
+
+def _moment(value: Value) -> str | None:
+    """Return a date, or a date with time, as :data:`_MOMENT` has it; None for any other value."""
+    found = _DATE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    day, *numbers, fraction, zone = found.groups()
+    sign, digits = (zone or "+00")[0], (zone or "").strip("Z+-").replace(":", "").ljust(4, "0")
+    hours, minutes, seconds = (int(number or 0) for number in numbers)
     try:
-        datetime.fromisoformat(value.replace("Z", "+00:00"))
+        if max(hours, int(digits[:2])) > 23 or max(minutes, seconds, int(digits[2:])) > 59:
+            return None
+        days = date.fromisoformat(day).toordinal() - date(1970, 1, 1).toordinal() + _EARLIER_DAYS
     except ValueError:
-        return False
-    return True
+        return None
+    offset = (int(digits[:2]) * 60 + int(digits[2:])) * (-60 if sign == "-" else 60)
+    seconds += days * _DAY_SECONDS + hours * 3600 + minutes * 60 - offset
+    return f"{seconds:015d}{(fraction or '')[:9]:0<9}"
+
+
+def _seconds(moment: str) -> int:
+    """Return the whole seconds from 1970 to a moment."""
+    return int(moment[:15]) - _EARLIER_DAYS * _DAY_SECONDS
 
 
 def _dated(path: str, operator: str, value: str) -> Condition:
     """Return a comparison of a field with a date or a date with time; other strings are compared as strings."""
-    field = "json_extract(metadata, ?)"
-    time = f"julianday({field})"
-    if len(value) == len("2024-01-31"):
-        comparison = _DAY_COMPARISONS[operator].format(time=time)
-        days = {"=": (value, next_day(value)), "<=": (next_day(value),), ">": (next_day(value),)}
-        parameters = tuple(parameter for day in days.get(operator, (value,)) for parameter in (path, day))
-    else:
-        comparison, parameters = f"{time} {operator} julianday(?)", (path, value)
+    moment = str(_moment(value))
+    following = f"{int(moment[:15]) + _DAY_SECONDS:015d}{moment[15:]}"
+    comparisons = [(operator, moment)]
+    if len(value) == _DAY:
+        of_day = {"=": [(">=", moment), ("<", following)], "<=": [("<", following)], ">": [(">=", following)]}
+        comparisons = of_day.get(operator, comparisons)
+    is_near = " OR ".join(f"ifnull(abs({_SECONDS} - ?) <= 2, 1)" for _ in comparisons)
+    exactly = " AND ".join(f"m {sign} ?" for sign, _ in comparisons)
+    roughly = " AND ".join(f"{_SECONDS} {sign} ?" for sign, _ in comparisons)
+    bounds = [bound for _, bound in comparisons]
+    of_seconds = tuple(each for bound in bounds for each in (path, _seconds(bound)))
     sql = (
-        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {field} GLOB '{_DATE_GLOB}' AND {time} IS NOT NULL "
-        f"THEN {comparison} ELSE {field} {operator} ? END, 0)"
+        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {_FIELD} NOT GLOB '{_DATE_GLOB}' "
+        f"THEN {_FIELD} {operator} ? WHEN {is_near} THEN (SELECT CASE WHEN m IS NULL THEN t {operator} ? "
+        f"ELSE {exactly} END FROM {_MOMENT}) ELSE {roughly} END, 0)"
     )
-    return Condition(sql, (path, path, path, *parameters, path, value))
+    return Condition(sql, (path, path, path, value, *of_seconds, value, *bounds, path, *of_seconds))
 
 
 def _among_dates(path: str, values: Sequence[str]) -> Condition:
     """Return whether a field is in one of the days, or at one of the times; other strings are compared as strings."""
-    field = "json_extract(metadata, ?)"
-    is_time = f"{field} GLOB '{_DATE_GLOB}' AND julianday({field}) IS NOT NULL"
-    in_days = f"date({field}) IN (SELECT value FROM json_each(?))"
-    at_times = f"julianday({field}) IN (SELECT julianday(value) FROM json_each(?))"
+    moments = {value: str(_moment(value)) for value in values}
+    days = [value for value in moments if len(value) == _DAY]
+    numbers = [int(moments[day][:15]) // _DAY_SECONDS for day in days]
+    times = [moment for value, moment in moments.items() if len(value) > _DAY]
+    ends = (_seconds(moments[day]) + part for day in days for part in (0, _DAY_SECONDS))
+    near = sorted({second + part for second in (*map(_seconds, times), *ends) for part in (-1, 0, 1)})
+    listed = "IN (SELECT value FROM json_each(?))"
     sql = (
-        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {is_time} THEN {in_days} OR {at_times} "
-        f"ELSE {field} IN (SELECT value FROM json_each(?)) END, 0)"
+        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {_FIELD} NOT GLOB '{_DATE_GLOB}' THEN {_FIELD} {listed} "
+        f"WHEN julianday({_FIELD}) IS NULL OR CAST({_SECONDS} AS INTEGER) {listed} "
+        f"THEN (SELECT CASE WHEN m IS NULL THEN t {listed} ELSE m {listed} "
+        f"OR CAST(substr(m, 1, 15) AS INTEGER) / {_DAY_SECONDS} {listed} END FROM {_MOMENT}) "
+        f"ELSE date({_FIELD}) {listed} END, 0)"
     )
-    days = json.dumps([value for value in values if len(value) == len("2024-01-31")])
-    times = json.dumps([value for value in values if len(value) > len("2024-01-31")])
-    return Condition(sql, (path, path, path, path, days, path, times, path, json.dumps(list(values))))
+    strings = json.dumps(list(values))
+    exactly = (strings, json.dumps(times), json.dumps(numbers), path)
+    return Condition(sql, (path, path, path, strings, path, path, json.dumps(near), *exactly, path, json.dumps(days)))
 
 
 def next_day(day: str) -> str:

@@ -251,3 +251,44 @@ def test_dates_are_compared_as_times(tmp_path_factory, where, found):
     with SearchIndex.create(tmp_path_factory.mktemp("dates") / "index", HashModel()) as index:
         index.add(["text"] * len(DATES), list(DATES), [{"on": value} for value in DATES.values()])
         assert "".join(index.ids(where)) == found
+
+
+# Times as people and programs write them, with their nanoseconds since 2024-05-01T17:00Z.
+TIMES = {
+    "2024-05-01T17:00": 0,
+    "2024-05-01 17:00:00": 0,
+    "2024-05-01T12:00:00-0500": 0,
+    "2024-05-01T12:00:00-05": 0,
+    "2024-05-01T22:30:00+05:30": 0,
+    "2024-05-01T17:00:00.000001Z": 1_000,
+    "2024-05-01T17:00:00.000001500+00:00": 1_500,
+    "2024-05-01T12:00:00.0000015-0500": 1_500,
+    "2024-05-01T16:59:59.999999Z": -1_000,
+    "2024-05-01T16:59:59.9999999995Z": -1,
+    "2024-05-01": -61_200_000_000_000,
+    "2024-04-30T23:59:59.9999999-01:00": -57_600_000_000_100,
+    "2024-04-30T23:59:59.9999999+00": -61_200_000_000_100,
+    "0001-01-01T00:00:00Z": -(10**20),
+    "9999-12-31T23:59:59.999999Z": 10**21,
+}
+
+
+def test_times_are_compared_to_the_nanosecond_whatever_their_offset(tmp_path):
+    from tests.index.support.hash_model import HashModel
+
+    texts = [*TIMES, "no time", "2024-05-01T17:00:00 or so", "2024-13-01"]
+    with SearchIndex.create(tmp_path / "index", HashModel()) as index:
+        index.add(["text"] * len(texts), ids=texts, metadata=[{"on": text} for text in texts])
+        for text, value in TIMES.items():
+            if len(text) == len("2024-05-01"):
+                continue
+            at = [other for other, its in TIMES.items() if its == value]
+            assert set(index.ids(f"on = '{text}'")) == set(at)
+            assert set(index.ids(f"on in ('{text}', 'x')")) == set(at)
+            for operator, holds in (("<", int.__lt__), (">=", int.__ge__)):
+                found = {other for other in index.ids(f"on {operator} '{text}'") if other in TIMES}
+                assert found == {other for other, its in TIMES.items() if holds(its, value)}
+        day = {other for other, its in TIMES.items() if -61_200_000_000_000 <= its < 25_200_000_000_000}
+        for where in ("on = '2024-05-01'", "on in ('2024-05-01', 'x')", "on >= '2024-05-01' and on <= '2024-05-01'"):
+            assert {other for other in index.ids(where) if other in TIMES} == day
+        assert index.ids("on = '2024-05-01T17:00:00 or so'") == ["2024-05-01T17:00:00 or so"]
