@@ -26,10 +26,12 @@ from typing import Any
 import click
 import numpy as np
 from common import report
-from index import HELD_OUT, collection, corpus_sentences, data_option, json_option, measured, ndcg
+from index import HELD_OUT, collection, corpus_sentences, data_option, json_option, measured, ndcg, nearest_of_all
 from tqdm import tqdm
 
 from ctx_embed import SearchIndex
+from ctx_embed.index.ann import nearest
+from ctx_embed.index.view import View
 
 CHANGED = 100
 # Fraction of the files of each kind: notes of 5 to 60 sentences, reviews and news, and files of Python's packages.
@@ -246,6 +248,11 @@ def common_words(left: str, right: str) -> float:
     return difflib.SequenceMatcher(None, *words, autojunk=False).ratio()
 
 
+def nearest_rows(view: View, queries: Any) -> list[list[int]]:
+    """Return the ten nearest rows to each query, as a search finds them."""
+    return [[row for _, row in of] for of in nearest.search(view, queries, 10)]
+
+
 @main.command()
 @data_option
 @work_option
@@ -259,27 +266,21 @@ def vectors(data: Path, work: Path, sentences: int, json_path: Path | None) -> N
     with SearchIndex.create(work) as index:
         index.add(texts[:sentences])
         queries = index.embedder.queries(texts[sentences:])
-        snapshot = index._folder.read(lambda snapshot: snapshot)
-        truth = [{row for _, row in of} for of in index._index.search_exactly(queries, 10, snapshot)]
+        truth = [set(of) for of in index._folder.read(lambda view: nearest_of_all(view, queries))]
         for dtype in ("float32", "float16", "int8"):
             start = time.process_time()
             index.compact(dtype)
             row: dict[str, Any] = {"dtype": dtype, "rewriting, processor s": time.process_time() - start}
-            snapshot = index._folder.read(lambda snapshot: snapshot)
-            for part in ("vectors", "faiss"):
-                size = sum(file.stat().st_size for file in (work / part).iterdir())
-                row[f"{part}, bytes a passage"] = size / sentences
+            row["faiss, bytes a passage"] = sum(file.stat().st_size for file in work.glob("*.faiss")) / sentences
             row["index, bytes a passage"] = index.describe()["bytes"] / sentences
-            for name, search in (("exact", index._index.search_exactly), ("auto", index._index.search)):
-                found = search(queries, 10, snapshot)
+            for name, search in (("exact", nearest_of_all), ("auto", nearest_rows)):
+                found = index._folder.read(lambda view, search=search: search(view, queries))
                 pairs = zip(found, truth, strict=True)
-                row[f"recall@10, {name}"] = sum(len({place for _, place in of} & right) for of, right in pairs) / (
-                    10 * len(queries)
-                )
+                row[f"recall@10, {name}"] = sum(len(set(of) & right) for of, right in pairs) / (10 * len(queries))
                 times = []
                 for query in queries[:100]:
                     start = time.process_time()
-                    search(query[None], 10, snapshot)
+                    index._folder.read(lambda view, search=search, query=query: search(view, query[None]))
                     times.append((time.process_time() - start) * 1000)
                 row[f"p50 processor ms, {name}"] = float(np.median(times))
             rows.append(row)

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ from common import report
 from tqdm import tqdm
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.ann.factories import effort_of
-from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.ann import nearest
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.view import View
 
 HELD_OUT = 1000
 KINDS = "SQ8 IVF4096,Flat IVF4096,PQ64 HNSW16,SQ8 HNSW32"
@@ -83,12 +86,7 @@ def million(data: Path, work: Path, sentences: int, kinds: str, json_path: Path 
     script = [sys.executable, __file__]
     built = build(work / "built.json", texts, index, sentences)
     print(json.dumps(built), file=sys.stderr)
-    sizes = {
-        part: sum(file.stat().st_size for file in (index / part).glob("*")) / 1e6
-        if (index / part).is_dir()
-        else (index / part).stat().st_size / 1e6
-        for part in ("documents.sqlite", "vectors", "faiss")
-    }
+    sizes = {part: sum(file.stat().st_size for file in index.glob(part)) / 1e6 for part in ("index.sqlite", "*.faiss")}
     rows: list[dict[str, Any]] = []
     for kind in (["auto"], ["auto", "--memory-map"], *([name] for name in kinds.split())):
         *_, output = measured([*script, "measure", str(work), *kind])
@@ -136,7 +134,8 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
     index.embedder.queries = lambda texts: np.stack([known[text] for text in texts])  # type: ignore[method-assign]
     facts: dict[str, Any] = {"embedding ms": embedding}
     if kind != "auto":
-        facts |= with_kind(index, work, kind)
+        index, own = with_kind(index, work, kind)
+        facts |= own
     index.search(queries[:5], mode="dense")
     for batch in (1, 64):
         times, processor = [], []
@@ -160,34 +159,34 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
             for quantile in (50, 99):
                 facts[f"{name} p{quantile} ms"] = float(np.percentile(times, quantile))
     facts["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    exact = index._folder.read(lambda snapshot: index._index.search_exactly(vectors, 10, snapshot))
-    effort = effort_of(index._index.index) if index._index.index is not None else None
-    if effort:
-        facts[effort[0]] = index._index._effort
+    exact = index._folder.read(lambda view: nearest_of_all(view, vectors))
+    facts |= {name: value for name, value in (index.describe()["faiss"] or {}).items() if name in ("effort", "spare")}
     hits = index.search(queries, mode="dense")
-    found = sum(len({hit.id for hit in of} & {row for _, row in truth}) for of, truth in zip(hits, exact, strict=True))
+    found = sum(len({hit.id for hit in of} & set(truth)) for of, truth in zip(hits, exact, strict=True))
     facts["recall@10"] = found / (10 * len(queries))
     print(json.dumps(facts))
 
 
-def with_kind(index: SearchIndex, work: Path, kind: str) -> dict[str, Any]:
-    """Let ``index`` search with a FAISS index of another kind over the same vectors, tuned like `auto`."""
-    from ctx_embed.index.ann.tuning import AUTO_RECALL, search_effort
+def nearest_of_all(view: View, queries: Any, k: int = 10) -> list[list[int]]:
+    """Return the k nearest rows to each query, after comparing all."""
+    found = zip(queries, nearest.compared(view, queries, k, None), strict=True)
+    return [[row for _, row in nearest.ranking(view, query, rows, k)] for query, rows in found]
 
-    folder = work / f"{kind.replace(',', '-')}.faiss"
-    folder.mkdir(exist_ok=True)
-    other = VectorIndex(folder, index._folder.vectors, kind)
+
+def with_kind(index: SearchIndex, work: Path, kind: str) -> tuple[SearchIndex, dict[str, Any]]:
+    """Return a copy of an index with a FAISS index of another kind over the same vectors, and the cost of making it."""
+    path = work / f"{kind.replace(',', '-')}.index"
+    if not path.exists():
+        index.backup(path)
+    with closing(DocumentStore(path / "index.sqlite")) as store, store.writing():
+        store.store_settings(replace(store.present(), factory=kind))
+    other = SearchIndex.open(path)
+    other.embedder.queries = index.embedder.queries  # type: ignore[method-assign]
     start = time.perf_counter()
-    snapshot = index._folder.read(lambda snapshot: snapshot)
-    other.build(snapshot)
-    seconds = time.perf_counter() - start
-    other.refresh(snapshot)
-    if effort_of(other.index) is not None:
-        other._effort = search_effort(other, snapshot, AUTO_RECALL).value
-    other.refresh = lambda snapshot: None  # type: ignore[method-assign]
-    index._index = other
-    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    return {"FAISS build s": seconds, "FAISS MB": size}
+    with closing(DocumentStore(path / "index.sqlite")) as store:
+        other.writer.tidy(store, anew=True)
+    size = sum(file.stat().st_size for file in path.glob("*.faiss")) / 1e6
+    return other, {"FAISS build s": time.perf_counter() - start, "FAISS MB": size}
 
 
 def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, int]]]:

@@ -419,12 +419,12 @@ def index_folder(inputs: Inputs) -> list[Row]:
 PHASES = """
 import json, sys, time
 from collections import Counter
-from ctx_embed.index.ann import vector_index
+from ctx_embed.index.ann import faiss_file
 from ctx_embed.index.building import plan
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.shards import ShardFolder
+from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.index.writing import writer
 spent = Counter()
 def timed(owner, name, phase):
@@ -450,9 +450,8 @@ timed(writer.Writer, "_chunk", "cut")
 timed(IndexModel, "documents", "embed")
 timed(DocumentStore, "insert", "write documents and words")
 timed(DocumentStore, "index_words", "words")
-timed(ShardFolder, "append", "write vectors")
-timed(vector_index.VectorIndex, "build", "FAISS: train and add")
-timed(writer, "tune", "FAISS: tune")
+timed(VectorTable, "put", "write vectors")
+timed(faiss_file, "write", "FAISS")
 build_index(sys.argv[1], sys.argv[2], mode="overwrite")
 spent["write documents and words"] -= spent["words"]
 spent["write documents"] = spent.pop("write documents and words")

@@ -176,6 +176,18 @@ def _usual(mode: int) -> int:
     return mode & ~mask
 
 
+def keep_permissions(old: Path, new: Path) -> None:
+    """Give a file or folder the mode of what it will replace and, where the system allows it, its owner."""
+    try:
+        found = os.stat(old)
+    except OSError:
+        return
+    if hasattr(os, "chown"):
+        with suppress(OSError):
+            os.chown(new, found.st_uid, found.st_gid)
+    new.chmod(stat.S_IMODE(found.st_mode))
+
+
 def has_locks(folder: str | Path) -> bool:
     """Return whether files in a folder can be locked, as they cannot on some network file systems."""
     if fcntl is None:
@@ -244,6 +256,7 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
         yield beside
         fsync_file(beside)
         beside.chmod(_usual(0o666))
+        keep_permissions(target, beside)
         beside.replace(target)
         fsync_folder(target.parent)
     except Exception as error:

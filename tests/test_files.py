@@ -344,7 +344,7 @@ def test_a_file_system_without_locks_is_told_from_a_busy_one(tmp_path, monkeypat
     assert has_locks(tmp_path)
 
     def message() -> str:
-        database = Database(tmp_path / "index" / "documents.sqlite")
+        database = Database(tmp_path / "index" / "index.sqlite")
         with closing(database), pytest.raises(InputError) as caught, database.reporting_errors():
             raise sqlite3.OperationalError("database is locked")
         return str(caught.value)

@@ -10,6 +10,7 @@ from ctx_embed.cli.groups import Group
 
 # Each command: its module and its function there, imported at first use.
 COMMANDS = {
+    "backup": ("maintain", "backup"),
     "build": ("build", "build"),
     "compact": ("maintain", "compact"),
     "count": ("documents", "count"),

@@ -1,4 +1,4 @@
-"""`ctx-embed index info`, `verify`, `reembed` and `compact`: inspect and maintain an index."""
+"""`ctx-embed index info`, `verify`, `backup`, `reembed` and `compact`: inspect and maintain an index."""
 
 from __future__ import annotations
 
@@ -65,13 +65,29 @@ def verify(path: str, no_model: bool, as_json: bool) -> None:
 
 @command()
 @click.argument("path", metavar="INDEX")
+@click.argument("target", metavar="NEW")
+def backup(path: str, target: str) -> None:
+    """Copy INDEX to the folder NEW as it is at one moment, while others read and write.
+
+    Example: ctx-embed index backup reviews.index backups/monday.index
+    """
+    from ctx_embed.index import SearchIndex
+
+    with SearchIndex.open(path) as index:
+        index.backup(target)
+    with SearchIndex.open(target) as index:
+        click.echo(f"{target}: {counted(index.count(), 'document')}")
+
+
+@command()
+@click.argument("path", metavar="INDEX")
 @click.option("--model", metavar="NAME|PATH", help="A model folder, a name, or 'default'.  [default: default]")
 @backend_option
 def reembed(path: str, model: str | None, backend: str | None) -> None:
     """Embed the stored texts of INDEX again with another model, such as a new default model.
 
-    Documents, ids, metadata and passages stay. INDEX changes once, when everything is ready; until then, it can be
-    searched, and finished work is in INDEX.reembedded. Repeat an interrupted command to continue.
+    Documents, ids, metadata and passages stay. Until everything is ready, INDEX can be searched and changed as before.
+    Repeat an interrupted command to continue.
 
     Example: ctx-embed index reembed reviews.index --model ./my-model
     """

@@ -27,8 +27,8 @@ PLURALS = {
     SPECIAL: "not regular files",
 }
 NOT_UTF8 = "its name is not UTF-8"
-# A folder with these two files is a search index.
-_INDEX_FILES = {"manifest.json", "documents.sqlite"}
+# A folder with this file is a search index.
+_INDEX_FILE = "index.sqlite"
 # Names of files that programs write for programs: minified code, source maps, lists of versions, message classes.
 _GENERATED = re.compile(
     r".*\.min\.(?:js|mjs|css)|.*\.(?:js|mjs|css)\.map|.*_pb2(?:_grpc)?\.pyi?|.*\.pb\.(?:go|cc|h)|go\.sum|npm-shrinkwrap\.json"
@@ -96,7 +96,7 @@ def _chosen(rules: Rules, path: str) -> bool:
 
 def is_index(folder: str | Path) -> bool:
     """Return whether a folder is a search index."""
-    return all(os.path.isfile(os.path.join(folder, name)) for name in _INDEX_FILES)
+    return os.path.isfile(os.path.join(folder, _INDEX_FILE))
 
 
 def walk(
@@ -157,7 +157,7 @@ def _listing(
     with os.scandir(path) as scanned:
         entries = [(entry, entry.is_dir(follow_symlinks=False)) for entry in scanned]
     names = {entry.name for entry, _ in entries}
-    if prefix and names >= _INDEX_FILES:
+    if prefix and _INDEX_FILE in names:
         return None
     if ".gitignore" in names:
         rules = (*rules, *_gitignore(path, prefix))

@@ -1,13 +1,10 @@
-"""Semantic search: vectors (FAISS) and documents (SQLite) in one folder.
+"""Semantic search: an index is one SQLite database in a folder, with FAISS's file beside it.
 
-    manifest.json         what the index is: format, model, dimension, factory; follows each commit
-    documents.sqlite      ids, texts, metadata, the generation and the list of shards: its transaction is the commit
-    vectors/*.safetensors the shards of raw vectors, the source of truth: row i belongs to the document of row i
-    faiss/*.faiss         a cache of the FAISS index, rebuilt if it is missing, old or damaged
+    index.sqlite  settings, documents, passages, vectors and words; each change is one transaction
+    TOKEN.faiss   FAISS's index of the vectors, derived from them: deleted at will, written again by the next writer
 
-A writer adds new shards next to the old ones, syncs them to disk, and lists them together with their documents in one
-SQLite transaction. Files that are not listed are ignored, and the next writer removes them. So if a process is killed,
-the index is in its old state or its new one, never in between.
+A reader uses FAISS's file only if its own transaction lists the token, drops candidates that it does not have, compares
+rows that the file lacks, and computes all scores from the stored vectors. So the database alone is the truth.
 """
 
 from __future__ import annotations

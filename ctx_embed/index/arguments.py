@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ctx_embed.errors import InputError, described
 
 if TYPE_CHECKING:
-    from ctx_embed.index.storage.shards import Vectors
+    from ctx_embed.index.storage.vectors import Vectors
 
 
 def checked_count(name: str, value: Any, least: int) -> None:

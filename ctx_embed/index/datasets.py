@@ -10,8 +10,8 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.view import View
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.rows.reading import unwrapped
 
@@ -34,9 +34,9 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
 
     folder = IndexFolder(index.path)
 
-    def rows(snapshot: Snapshot) -> list[dict[str, Any]]:
+    def rows(view: View) -> list[dict[str, Any]]:
         passages = list(folder.passages())
-        vectors = folder.vectors.gather(snapshot.shards, np.array([row for row, _ in passages], np.int64))
+        vectors = view.vectors.get(np.array([row for row, _ in passages], np.int64))
         return [{**passage, embedding: vector} for (_, passage), vector in zip(passages, vectors, strict=True)]
 
     try:

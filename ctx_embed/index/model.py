@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.index.searching.relevance import Unrelated
-from ctx_embed.index.storage.manifest import Manifest
-from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.settings import Settings
+from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.texts import length_batches
 from ctx_embed.vectors import unit_rows
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 
 
-def _built(folder: Path, manifest: Manifest) -> str:
-    recorded = "a model of unknown origin" if manifest.model is None else f"the model {manifest.model!r}"
-    return f"{folder}: built with {recorded}, fingerprint {manifest.model_fingerprint[:12]}"
+def _built(folder: Path, settings: Settings) -> str:
+    recorded = "a model of unknown origin" if settings.model is None else f"the model {settings.model!r}"
+    return f"{folder}: built with {recorded}, fingerprint {settings.model_fingerprint[:12]}"
 
 
 def _reembed(folder: Path, reference: str | None) -> str:
@@ -81,15 +82,15 @@ class IndexModel:
 
     @classmethod
     def for_index(
-        cls, folder: Path, manifest: Manifest, model: str | Path | Model | None, backend: str | None = None
+        cls, folder: Path, settings: Settings, model: str | Path | Model | None, backend: str | None = None
     ) -> IndexModel:
         """Return an embedder for the model that an index was built with.
 
         Args:
             folder: the index, for messages.
-            manifest: its manifest.
-            model: the name or path that the user gives; None takes the reference in the manifest, or the default model
-                if the manifest has none.
+            settings: its settings.
+            model: the name or path that the user gives; None takes the reference in the settings, or the default model
+                if they have none.
             backend: as for :meth:`of`.
 
         Raises:
@@ -97,28 +98,28 @@ class IndexModel:
             InputError: there is no ``model``.
         """
         try:
-            embedder = cls.of(manifest.model if model is None else model, backend, local_files_only=model is None)
+            embedder = cls.of(settings.model if model is None else model, backend, local_files_only=model is None)
         except InputError as error:
             if model is not None:
                 raise
             raise OtherModelError(
-                f"{_built(folder, manifest)}, which cannot be loaded ({error}): say where it is now with --model PATH "
+                f"{_built(folder, settings)}, which cannot be loaded ({error}): say where it is now with --model PATH "
                 f"(in Python model=PATH), or embed the documents with another model: {_reembed(folder, None)}"
             ) from None
-        cls.require(folder, manifest, embedder)
+        cls.require(folder, settings, embedder)
         return embedder
 
     @staticmethod
-    def require(folder: Path, manifest: Manifest, embedder: IndexModel) -> None:
+    def require(folder: Path, settings: Settings, embedder: IndexModel) -> None:
         """Raise an error unless ``embedder`` is the one that an index was built with.
 
         Raises:
             OtherModelError: it is a different one; the message names both.
         """
-        if (embedder.fingerprint, embedder.dimension) != (manifest.model_fingerprint, manifest.dimension):
+        if (embedder.fingerprint, embedder.dimension) != (settings.model_fingerprint, settings.dimension):
             given = "this one" if embedder.reference is None else f"the model {embedder.reference!r}"
             raise OtherModelError(
-                f"{_built(folder, manifest)}, dimension {manifest.dimension}; {given} has the fingerprint "
+                f"{_built(folder, settings)}, dimension {settings.dimension}; {given} has the fingerprint "
                 f"{embedder.fingerprint[:12]}, dimension {embedder.dimension}: open it with the model it was built "
                 f"with, or embed its documents again: {_reembed(folder, embedder.reference)}"
             )
@@ -126,7 +127,7 @@ class IndexModel:
     @cached_property
     def unrelated(self) -> Unrelated | None:
         """The cosines of unrelated questions, by which relevance is judged."""
-        return Unrelated.of(self.queries)
+        return Unrelated.of(self.quiet_queries)
 
     def knows(self, word: str) -> bool:
         """Return whether a lower-case word is one entry of the model's vocabulary, so that it is hardly a typo."""
@@ -147,6 +148,12 @@ class IndexModel:
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Return unit vectors (len(texts), dimension) of queries, see :meth:`documents`."""
         return self._unit_vectors(self.model.encode_query, texts)
+
+    def quiet_queries(self, texts: Sequence[str]) -> Vectors:
+        """Return :meth:`queries` of texts that no user has asked, without warnings of what the model cannot read."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self.queries(texts)
 
     def _unit_vectors(self, encode: Callable[..., Any], texts: Sequence[str]) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)

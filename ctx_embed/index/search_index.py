@@ -20,17 +20,12 @@ import numpy as np
 from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
-from ctx_embed.index.ann.vector_index import FEW_ROWS, VectorIndex
 from ctx_embed.index.arguments import as_list, checked_count
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.bm25 import Bm25
-from ctx_embed.index.searching.corrections import Corrections
 from ctx_embed.index.searching.highlights import highlighted
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.relevance import Unrelated
 from ctx_embed.index.searching.search import (
-    LiveRows,
     Queries,
     Search,
     checked_examples,
@@ -43,7 +38,7 @@ from ctx_embed.index.storage import dtypes
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import Condition, field_path, parse_filter
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
+from ctx_embed.index.storage.settings import DATABASE, Settings
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
@@ -81,17 +76,13 @@ class SearchIndex:
         self,
         folder: IndexFolder,
         embedder: IndexModel | None = None,
-        memory_map: bool = False,
         backend: str | None = None,
-        few_rows: int = FEW_ROWS,
     ) -> None:
         if not isinstance(folder, IndexFolder):
             raise InputError(f"open an index with SearchIndex.open({str(folder)!r}) or make one: SearchIndex.create")
         self._embedder = embedder
         self._other_model: OtherModelError | None = None
         self._backend = backend
-        self._memory_map = memory_map
-        self._few_rows = few_rows
         self._reranker: tuple[Any, Reranker] | None = None
         self._changing = threading.Lock()
         self._searching = threading.RLock()
@@ -100,11 +91,9 @@ class SearchIndex:
 
     def _take(self, folder: IndexFolder) -> None:
         """Use this folder for all later searches and changes."""
+        factories.checked_factory(folder.settings.factory, folder.settings.dimension)
         self._folder = folder
-        self._index = VectorIndex.of(folder, self._memory_map, self._few_rows)
-        self._bm25 = Bm25(folder.documents)
-        self._corrections = Corrections(folder.documents, lambda: self.embedder)
-        self._live = LiveRows(folder.documents)
+        self._searched = False
         self._writer: Writer | None = None
 
     @classmethod
@@ -147,7 +136,7 @@ class SearchIndex:
         dtypes.checked_dtype(dtype)
         embedder = IndexModel.of(model, backend)
         factories.checked_factory(factory, embedder.dimension)
-        manifest = Manifest(
+        settings = Settings(
             uuid.uuid4().hex,
             embedder.fingerprint,
             embedder.reference,
@@ -155,15 +144,11 @@ class SearchIndex:
             factory,
             chunk,
             dtype=dtype,
-            titled=chunk.partition(":")[0] == "passages",
             unrelated=embedder.unrelated,
         )
         try:
             with replaced_folder(folder, new=True) as beside:
-                (beside / VECTORS).mkdir()
-                (beside / CACHE).mkdir()
-                DocumentStore.create(beside / DOCUMENTS, manifest.index_id)
-                write_manifest(beside, manifest)
+                DocumentStore.create(beside / DATABASE, settings)
         except (OSError, sqlite3.OperationalError) as error:
             # Another process may have created the folder meanwhile.
             anothers = getattr(error, "errno", None) in (errno.ENOTEMPTY, errno.EEXIST)
@@ -190,10 +175,10 @@ class SearchIndex:
         Raises:
             InputError: the folder is not an index, or it is damaged, of another format or of another model.
         """
-        folder = IndexFolder(path)
+        folder = IndexFolder(path, memory_map)
         try:
-            embedder = None if model is None else IndexModel.for_index(folder.path, folder.manifest, model, backend)
-            return cls(folder, embedder, memory_map, backend)
+            embedder = None if model is None else IndexModel.for_index(folder.path, folder.settings, model, backend)
+            return cls(folder, embedder, backend)
         except BaseException:
             folder.documents.close()
             raise
@@ -206,7 +191,7 @@ class SearchIndex:
     @property
     def factory(self) -> str:
         """The FAISS factory string, or ``auto``."""
-        return self._folder.manifest.factory
+        return self._folder.settings.factory
 
     @property
     def embedder(self) -> IndexModel:
@@ -215,7 +200,7 @@ class SearchIndex:
             if self._other_model is not None:
                 raise self._other_model
             try:
-                self._embedder = IndexModel.for_index(self.path, self._folder.manifest, None, self._backend)
+                self._embedder = IndexModel.for_index(self.path, self._folder.settings, None, self._backend)
             except OtherModelError as error:
                 self._other_model = error
                 raise
@@ -228,13 +213,7 @@ class SearchIndex:
         if self._writer is None:
             from ctx_embed.index.writing.writer import Writer
 
-            self._writer = Writer(
-                self._folder,
-                self._index,
-                lambda: self.embedder,
-                self._changing,
-                self._searching,
-            )
+            self._writer = Writer(self._folder, lambda: self.embedder, self._changing)
         return self._writer
 
     def count(self, where: str | None = None) -> int:
@@ -612,7 +591,7 @@ class SearchIndex:
             min_relevance,
             highlight,
         )
-        queries = checked_queries(query, like, mode, self._folder.manifest.dimension)
+        queries = checked_queries(query, like, mode, self._folder.settings.dimension)
         if rerank is not None and queries.vectors is not None:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
         if min_relevance is not None and (queries.vectors is not None or queries.like):
@@ -645,7 +624,7 @@ class SearchIndex:
         for item in examples:
             if item not in ids and item not in texts:
                 raise InputError(f"exclude: no document has the id {item!r}")
-        avoided = self.embedder.queries(texts) if texts else np.empty((0, self._folder.manifest.dimension), np.float32)
+        avoided = self.embedder.queries(texts) if texts else np.empty((0, self._folder.settings.dimension), np.float32)
         if queries.vectors is None and not queries.like:
             try:
                 queries = replace(queries, vectors=self.embedder.queries(queries.texts))
@@ -654,21 +633,14 @@ class SearchIndex:
                     raise
                 if mode == "hybrid":
                     warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
-                mode, dimension = "words", self._folder.manifest.dimension
+                mode, dimension = "words", self._folder.settings.dimension
                 queries = replace(queries, vectors=np.zeros((len(queries.texts), dimension), np.float32))
-        search, unrelated = Search(options, queries, list(ids), avoided, mode), self._folder.manifest.unrelated
+        search = Search(options, queries, list(ids), avoided, mode)
         with self._searching:
-            found = self._folder.read(
-                lambda snapshot: search.run(
-                    self._folder.documents,
-                    self._bm25,
-                    self._index,
-                    self._live,
-                    None if unrelated is None else Unrelated(*unrelated),
-                    self._corrections,
-                    snapshot,
-                )
-            )
+            if self._searched:
+                self._folder.documents.map()
+            self._searched = True
+            found = self._folder.read(lambda view: search.run(view, lambda: self.embedder))
         if reranker is not None:
             found = reranked(found, reranker, int(options.candidates))
         hits = [chosen(candidates, options) for candidates in found]
@@ -702,9 +674,8 @@ class SearchIndex:
     ) -> int:
         """Embed all stored texts again with another model; documents, ids, metadata and passages stay as they are.
 
-        The index changes once, when everything is ready. Until then readers search the old vectors, and other writers
-        are refused. After an interruption, another call with the same model resumes. Other processes that had the index
-        open must open it again.
+        Until everything is ready, others search the old vectors, and may also change the index. After an interruption,
+        another call with the same model resumes. Other processes that had the index open must then open it again.
 
         Args:
             model: the new model, as for :meth:`create`; None takes the default model.
@@ -718,19 +689,46 @@ class SearchIndex:
             InputError: there is no such model, it does not fit the kind of FAISS index or returns NaN, or another
                 process is writing.
         """
-        from ctx_embed.index.building.reembedding import reembedding
+        from ctx_embed.index.building.reembedding import reembed
 
         self._require_open()
         embedder = IndexModel.of(model, backend)
-        changed = reembedding(self._folder, embedder, progress=progress)
-        with self._changing, changed as exchange, self._searching:
-            if exchange is None:
+        with self._changing:
+            if not reembed(self._folder, embedder, progress=progress):
                 return 0
-            exchange()
-            self._folder.documents.close()
-            self._embedder = embedder
-            self._take(IndexFolder(self.path))
+            with self._searching:
+                self._folder.documents.close()
+                self._embedder, self._other_model = embedder, None
+                self._take(IndexFolder(self.path, self._folder.memory_map, self._folder.few_rows))
+            with closing(DocumentStore(self._folder.documents.path)) as store:
+                self.writer.tidy(store)
         return self.count()
+
+    @property
+    def embedded_again(self) -> bool:
+        """Whether the index has got another model since it was opened, so that it must be opened again."""
+        documents = self._folder.documents
+        # A search that is under way finds out itself.
+        if self._closed or not documents.lock.acquire(blocking=False):
+            return False
+        try:
+            return documents.present().table != self._folder.settings.table
+        finally:
+            documents.lock.release()
+
+    def backup(self, target: str | Path) -> None:
+        """Copy the index to a new folder as it is in its newest generation, while others may read and write.
+
+        Args:
+            target: the folder, which must not exist or be empty.
+
+        Raises:
+            InputError: the folder is taken or cannot be written, or the index is damaged.
+        """
+        from ctx_embed.index.building.backup import back_up
+
+        self._require_open()
+        back_up(self._folder, Path(target).absolute())
 
     def verify(self, embed: bool = True) -> Problems:
         """Check the index for damage: checksums, counts, words, and vectors against documents.
@@ -756,7 +754,7 @@ class SearchIndex:
         """Return the properties of the index as JSON values, without loading its model.
 
         Returns:
-            path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, tuned, model,
+            path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, faiss, model,
             model_fingerprint, generation, format_version and bytes (on disk).
         """
         self._require_open()
@@ -840,9 +838,7 @@ class SearchIndex:
         """Release files and memory; a closed index cannot be used any more."""
         with self._changing, self._searching:
             self._closed = True
-            self._folder.documents.close()
-            self._folder.vectors.forget_unlisted([])
-            self._index.forget()
+            self._folder.close()
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -889,6 +885,6 @@ class SearchIndex:
     def __repr__(self) -> str:
         if self._closed:
             return f"SearchIndex({str(self.path)!r}, closed)"
-        manifest = self._folder.manifest
-        model = manifest.model_fingerprint[:12] if manifest.model is None else repr(manifest.model)
-        return f"SearchIndex({str(self.path)!r}, {self.count()} documents, model {model}, {manifest.factory})"
+        settings = self._folder.settings
+        model = settings.model_fingerprint[:12] if settings.model is None else repr(settings.model)
+        return f"SearchIndex({str(self.path)!r}, {self.count()} documents, model {model}, {settings.factory})"

@@ -17,7 +17,7 @@ from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.location import named_location
 from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.searching.hits import Hit, Hits, snippets
-from ctx_embed.index.storage.manifest import read_manifest
+from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.serving.analysing import Analyses, topics
 from ctx_embed.serving.batching import Batcher
@@ -60,7 +60,7 @@ class SharedModels:
         Raises:
             InputError: the folder is not an index, or it is damaged.
         """
-        index = SearchIndex.open(path, self._by_fingerprint.get(read_manifest(path).model_fingerprint))
+        index = SearchIndex.open(path, self._by_fingerprint.get(read_settings(path).model_fingerprint))
         try:
             embedder = index.embedder
         except OtherModelError as error:
@@ -74,7 +74,7 @@ class SharedModels:
 
 
 class OpenIndex:
-    """An index in a folder, reopened when another index has replaced it there.
+    """An index in a folder, reopened when another index has replaced it there, or when it has got another model.
 
     Args:
         path: the folder.
@@ -99,7 +99,7 @@ class OpenIndex:
     def newest(self) -> SearchIndex:
         """Return the index that is in the folder now."""
         with self._lock:
-            if (place := self._found()) != self.place:
+            if (place := self._found()) != self.place or self._index.embedded_again:
                 opened, replaced = self._models.open(self._path), self._index
                 self._index, self.place = opened, place
                 # Close the replaced index later: other threads may still use it.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ctx_embed.errors import InputError
 from ctx_embed.index.building.build import Built, build_index
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.storage.manifest import read_manifest
+from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.stores.parquet import Parquet
 from ctx_embed.stores.store import RUN, Collection
@@ -70,7 +70,7 @@ def index_parquet(
         if runs and not runs[-1]["finished"]:
             raise InputError(f"{store.name}: is not complete; wait for its run, or repeat that `ctx-embed encode`")
     if model is None:
-        model = read_manifest(Path(path)).model if mode in ("append", "upsert") else collections[0].model
+        model = read_settings(Path(path)).model if mode in ("append", "upsert") else collections[0].model
     embedder = IndexModel.of(model)
     collections[0].require(stores[0].name, Collection.of(embedder))
     return build_index(

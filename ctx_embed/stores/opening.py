@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctx_embed.errors import InputError, described, without_secrets
-from ctx_embed.index.storage.manifest import MANIFEST
+from ctx_embed.index.storage.settings import DATABASE
 from ctx_embed.stores.store import Store
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
         from ctx_embed.stores.qdrant import Qdrant
 
         return Qdrant(rest, name, model)
-    if "://" not in text and (Path(text) / MANIFEST).is_file():
+    if "://" not in text and (Path(text) / DATABASE).is_file():
         raise InputError(
             f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build "
             "--from-parquet DIRECTORY INDEX`. To search it, use ctx_embed.SearchIndex"

@@ -107,8 +107,7 @@ def test_what_is_left_out(tmp_path):
             ".hidden": "x",
             ".git/config": "x",
             "~$kept.docx": "x",
-            "notes.index/manifest.json": "{}",
-            "notes.index/documents.sqlite": "x",
+            "notes.index/index.sqlite": "x",
             "sub/kept.txt": "x",
         },
     )

@@ -25,13 +25,13 @@ from typing import Any
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.main import main
-from ctx_embed.index.storage.manifest import MANIFEST
+from ctx_embed.index.storage.settings import DATABASE
 from tests.helpers.power import Disk
 
 LIBRARY = ctypes.CDLL(None)
 LIBRARY.calls.restype = ctypes.c_long
 # Names of unfinished work end so, and those of a teacher's embeddings, which are computed again.
-UNFINISHED = (".partial", ".reembedded", ".teacher")
+UNFINISHED = (".partial", ".teacher")
 SLOW_IMPORTS = {"train": "ctx_embed.training.supervised.train", "distill": "ctx_embed.training.distillation.job"}
 # What the library counts.
 CALLS, SYNCS, ALLOCATIONS = range(3)
@@ -51,7 +51,7 @@ def content(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name.endswith(UNFINISHED):
             continue
-        if (path / MANIFEST).exists():
+        if (path / DATABASE).exists():
             with SearchIndex.open(path) as index:
                 assert index.verify() == [], path
                 documents = [(each.id, each.text, each.metadata) for each in index.documents()]

@@ -77,7 +77,7 @@ def kills_while_building(folder: Path, model, kills: int) -> int:
                     present = stored(path)
                     assert present in ((before, after) if before is not None else (after,))
                     finished = finished or (present == after and mode == "create" and not partial.exists())
-                if partial.exists() and (partial / "manifest.json").exists():
+                if partial.exists() and (partial / "index.sqlite").exists():
                     kept = list(stored(partial).values())
                     assert kept == [row["text"] for row in (rows if mode == "create" else extra)][: len(kept)]
                     assert len(kept) >= acknowledged
@@ -102,7 +102,7 @@ from ctx_embed.index import search_index
 from ctx_embed.index.building import build
 from tests.index.support.hash_model import HashEmbedder
 search_index.IndexModel.of = lambda *arguments: HashEmbedder()
-search_index.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+search_index.DocumentStore.create = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 build.build_index(sys.argv[1], sys.argv[2])
 """
 
@@ -186,7 +186,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small_disk, hash_model):
     with SearchIndex.create(path, hash_model) as index, pytest.raises(InputError) as caught:
         fill(index)
     message = str(caught.value)
-    assert message.startswith(("cannot write to ", f"{path / 'documents.sqlite'}: cannot be written"))
+    assert message.startswith(("cannot write to ", f"{path / 'index.sqlite'}: cannot be written"))
     assert "\n" not in message
     assert len(expected) >= 20
     assert stored(path) == expected

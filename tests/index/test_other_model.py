@@ -13,8 +13,8 @@ import pytest
 
 from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.storage.manifest import MANIFEST
 from tests.index.support.child import ENVIRONMENT
+from tests.index.support.settings import changed_settings
 from tests.serving.server import post, serving
 
 COMMAND = [sys.executable, "-c", "from ctx_embed.cli.main import main; main()"]
@@ -32,9 +32,7 @@ SENTENCES = [
 
 def made_by(path: Path, fingerprint: str) -> None:
     """Let an index say that another model has made it, as after a change of the default model."""
-    manifest = path / MANIFEST
-    found = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(found | {"model_fingerprint": fingerprint}))
+    changed_settings(path, model_fingerprint=fingerprint)
 
 
 class TestAnIndexOfAnotherDefaultModel:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sqlite3
 import threading
+import zlib
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,10 @@ import numpy as np
 import pytest
 
 from ctx_embed import Hit, InputError, SearchIndex
-from ctx_embed.index import search_index
-from ctx_embed.index.storage.documents import DEEPEST_METADATA
+from ctx_embed.index.storage.documents import DEEPEST_METADATA, DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel
+from tests.index.support.settings import changed_settings
 
 REMEDY = "restore it from a copy or build the index again"
 
@@ -151,12 +152,11 @@ def test_a_text_of_a_megabyte(index):
 )
 def test_what_cannot_be_added_is_one_line_and_changes_nothing(index, path, arguments, message):
     index.add(["kept"], ["stored"])
-    files = sorted(file.name for file in (path / "vectors").iterdir())
     with pytest.raises(InputError) as caught:
         index.add(*arguments)
     assert str(caught.value) == message
     assert index.count() == 1
-    assert sorted(file.name for file in (path / "vectors").iterdir()) == files
+    assert index.verify() == []
     assert index.add(["next"]) == [0]
 
 
@@ -182,10 +182,9 @@ def test_a_stream_that_fails_undoes_what_came_before(index, path):
             yield Document(f"text {number}")
         raise InputError("line 31 is broken")
 
-    with pytest.raises(InputError, match="line 31 is broken"), index.writer.editing(shard_rows=8) as edit:
+    with pytest.raises(InputError, match="line 31 is broken"), index.writer.editing() as edit:
         edit.add_all(stream(), replacing=False, batch=4)
     assert index.count() == 1
-    assert len(list((path / "vectors").iterdir())) == 1
     assert index.add_documents(Document(f"text {number}") for number in range(30)) == list(range(1, 31))
     assert index.search("text 29", k=1)[0].id == 30
 
@@ -277,17 +276,17 @@ def test_create_needs_a_free_place(path, hash_model, tmp_path):
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_of_two_who_create_an_index_the_slower_is_refused(path, hash_model, monkeypatch, tmp_path, empty):
-    write = search_index.write_manifest
+    create = DocumentStore.create
 
-    def quicker(beside, manifest) -> None:
-        write(beside, manifest)
-        monkeypatch.setattr(search_index, "write_manifest", write)
+    def quicker(database, settings) -> None:
+        create(database, settings)
+        monkeypatch.setattr(DocumentStore, "create", create)
         with SearchIndex.create(path, hash_model) as index:
             index.add(["kept"])
 
     if empty:
         path.mkdir()
-    monkeypatch.setattr(search_index, "write_manifest", quicker)
+    monkeypatch.setattr(DocumentStore, "create", quicker)
     with pytest.raises(InputError) as caught:
         SearchIndex.create(path, hash_model)
     assert (
@@ -303,7 +302,7 @@ def test_what_is_not_an_index_is_named(tmp_path, hash_model):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("text")
     for name, message in [
-        ("folder", "a folder but not an index (it has no manifest.json)"),
+        ("folder", "a folder but not an index (it has no index.sqlite)"),
         ("file", "must be the folder of an index, got a file"),
         ("nothing", "no such index; make one with `ctx-embed index build` or SearchIndex.create"),
     ]:
@@ -327,74 +326,58 @@ def refused(path) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 4}, "has format 4, but this ctx-embed reads formats up to 3; upgrade ctx-embed"),
-        (
-            {"format_version": 1},
-            "has the old format 1, but this ctx-embed reads 2 and later; build the index again",
-        ),
-        ({"format_version": None}, f"damaged (no format_version); {REMEDY}"),
-        ({"format_version": True}, f"damaged (no format_version); {REMEDY}"),
-        ({"dimension": "8"}, f"damaged (the field 'dimension' is missing or of the wrong type); {REMEDY}"),
-        ({"dimension": 0}, f"damaged (dimension 0, dtype 'float32'); {REMEDY}"),
-        ({"dtype": "float7"}, f"damaged (dimension 8, dtype 'float7'); {REMEDY}"),
-        ({"chunk": "oone"}, f"damaged (chunk 'oone'); {REMEDY}"),
-        ({"index_id": 5}, f"damaged (the field 'index_id' is missing or of the wrong type); {REMEDY}"),
+        ({"format_version": 4}, "{folder}: has format 4, but this ctx-embed reads 1; build it again"),
+        ({"format_version": None}, "{damaged} (its settings have no format_version)"),
+        ({"format_version": True}, "{damaged} (the setting 'format_version' is missing or of the wrong type)"),
+        ({"dimension": "8"}, "{damaged} (the setting 'dimension' is missing or of the wrong type)"),
+        ({"dimension": 0}, "{damaged} (dimension 0, dtype 'float32')"),
+        ({"dtype": "float7"}, "{damaged} (dimension 8, dtype 'float7')"),
+        ({"chunk": "oone"}, "{damaged} (chunk 'oone')"),
+        ({"index_id": 5}, "{damaged} (the setting 'index_id' is missing or of the wrong type)"),
+        ({"unrelated": [1.0, None]}, "{damaged} (the setting 'unrelated' is of the wrong type)"),
     ],
 )
-def test_a_changed_manifest(path, change, message):
+def test_changed_settings(path, change, message):
     filled(path)
-    manifest = path / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
-    assert refused(path) == f"{manifest}: {message}"
+    changed_settings(path, **change)
+    found = refused(path).removesuffix(f"; {REMEDY}")
+    assert found == message.format(folder=path, damaged=f"{path / 'index.sqlite'}: damaged")
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"", "not JSON: Expecting value: line 1 column 1 (char 0)"),
-        (b'{"format_version": 1', "not JSON: Expecting ',' delimiter: line 1 column 21 (char 20)"),
-        (b"\xff\xfe", "not UTF-8"),
-        (b"[1]", "no format_version"),
-    ],
-)
-def test_a_damaged_manifest(path, content, reason):
+@pytest.mark.parametrize("content", [b"", b'{"format_version": 1', b"\xff\xfe", b"[1]"])
+def test_damaged_settings(path, content):
     filled(path)
-    (path / "manifest.json").write_bytes(content)
-    assert refused(path) == f"{path / 'manifest.json'}: damaged ({reason}); {REMEDY}"
+    for checksum in (0, zlib.crc32(content)):
+        with closing(sqlite3.connect(path / "index.sqlite")) as connection:
+            values = (content.decode("latin-1"), checksum)
+            connection.execute("UPDATE settings SET content = ?, checksum = ?", values)
+            connection.commit()
+        assert refused(path).startswith(f"{path / 'index.sqlite'}: damaged (")
 
 
-def test_the_manifest_may_lag_but_not_lead(path, hash_model):
-    filled(path)
-    manifest = path / "manifest.json"
-    fields = json.loads(manifest.read_text())
-    assert fields["generation"] == 1
-    manifest.write_text(json.dumps({**fields, "generation": 0}))
-    with SearchIndex.open(path, hash_model) as index:
-        index.add(["more"])
-    assert json.loads(manifest.read_text())["generation"] == 2
-    manifest.write_text(json.dumps({**fields, "generation": 3}))
-    assert refused(path) == f"{path}: manifest and documents come from different states of the index; {REMEDY}"
-    manifest.write_text(json.dumps({**fields, "index_id": "another"}))
-    assert refused(path) == f"{path}: manifest and documents come from different states of the index; {REMEDY}"
+def test_an_index_of_a_development_version_is_one_line(tmp_path):
+    for name in ("manifest.json", "documents.sqlite"):
+        (tmp_path / name).write_text("{}")
+    assert refused(tmp_path) == f"{tmp_path}: made by an earlier development version; build the index again"
 
 
 def test_a_damaged_database(path):
     filled(path)
-    database = path / "documents.sqlite"
+    database = path / "index.sqlite"
     content = database.read_bytes()
     database.write_bytes(b"")
-    assert refused(path) == f"{database}: cannot be read (no such table: state); {REMEDY}"
+    assert refused(path) == f"{database}: cannot be read (no such table: settings); {REMEDY}"
     database.write_bytes(b"no database, but long enough to be one" * 100)
     assert refused(path) == f"{database}: cannot be read (file is not a database); {REMEDY}"
     database.write_bytes(content[: len(content) // 2])
     assert refused(path) == f"{database}: cannot be read (database disk image is malformed); {REMEDY}"
     database.unlink()
-    assert refused(path) == f"{database}: missing; {REMEDY}"
+    assert refused(path) == f"{path}: a folder but not an index (it has no index.sqlite)"
 
 
 def test_a_database_that_lost_rows(path, hash_model):
     filled(path)
-    database = path / "documents.sqlite"
+    database = path / "index.sqlite"
     connection = sqlite3.connect(database)
     connection.execute("DELETE FROM documents WHERE row = 7")
     connection.commit()
@@ -404,29 +387,36 @@ def test_a_database_that_lost_rows(path, hash_model):
     connection.execute("DELETE FROM documents WHERE row > 40")
     connection.execute("UPDATE documents SET metadata = '{' WHERE row = 3")
     connection.commit()
-    message = f"{path}: lists 41 passages but 50 vectors; {REMEDY}"
+    message = f"{path}: has 41 rows, but its count is 50; {REMEDY}"
     assert refused(path) == message
     connection.execute("DELETE FROM state")
     connection.commit()
     connection.close()
-    assert refused(path) == f"{database}: damaged (it has no state); {REMEDY}"
+    assert refused(path) == f"{database}: damaged (its state has a wrong type); {REMEDY}"
 
 
 def test_damaged_vectors(path, hash_model):
     filled(path)
-    (shard,) = (path / "vectors").iterdir()
-    content = shard.read_bytes()
-    shard.write_bytes(content[:-5])
-    assert refused(path) == f"{shard}: damaged (it has {len(content) - 5} bytes, not {len(content)}); {REMEDY}"
-    shard.write_bytes(content[:-1] + b"\x99")
-    with SearchIndex.open(path, hash_model) as index:
-        for work in (lambda: index.search("text 7"), lambda: index.add(["more"] * 30)):
-            with pytest.raises(InputError) as caught:
-                work()
-            assert str(caught.value) == f"{shard}: damaged (its checksum is wrong); {REMEDY}"
-        assert index.count() == 50
-    shard.unlink()
-    assert refused(path) == f"{shard}: missing; {REMEDY}"
+    database = path / "index.sqlite"
+    for statement, reason in (
+        ("UPDATE vectors_1 SET code = substr(code, 2) WHERE row = 7", "the checksum of a vector is wrong"),
+        ("UPDATE vectors_1 SET checksum = checksum + 1 WHERE row = 7", "the checksum of a vector is wrong"),
+        ("UPDATE vectors_1 SET code = 'text' WHERE row = 7", "the checksum of a vector is wrong"),
+        ("DELETE FROM vectors_1 WHERE row = 7", "vectors are missing"),
+    ):
+        content = database.read_bytes()
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute(statement)
+            connection.commit()
+        with SearchIndex.open(path, hash_model) as index:
+            for work in (lambda: index.search("text 7"), lambda: index.upsert(["text 7"], [8])):
+                with pytest.raises(InputError) as caught:
+                    work()
+                assert str(caught.value) == f"{database}: damaged ({reason}); {REMEDY}"
+            assert index.count() == 50
+            assert f"{database}: damaged ({reason}); {REMEDY}" in index.verify() or reason == "vectors are missing"
+            assert index.verify() != []
+        database.write_bytes(content)
 
 
 def test_a_folder_that_cannot_be_written_can_be_read(path, hash_model, monkeypatch):
@@ -436,7 +426,7 @@ def test_a_folder_that_cannot_be_written_can_be_read(path, hash_model, monkeypat
         assert index.search("text 7", k=1)[0].text == "text 7"
         with pytest.raises(InputError, match="attempt to write a readonly database"):
             index.add(["more"])
-    assert sorted(file.name for file in path.iterdir()) == ["documents.sqlite", "faiss", "manifest.json", "vectors"]
+    assert [file.name for file in path.iterdir()] == ["index.sqlite"]
 
 
 def test_searching_reads_no_other_documents(path, hash_model, monkeypatch):
@@ -465,10 +455,10 @@ def test_describe(path):
         "vectors_of_deleted": 0,
         "factory": "auto",
         "chunk": "none",
-        "tuned": {},
+        "faiss": None,
         "model": None,
         "generation": 1,
-        "format_version": 2,
+        "format_version": 1,
     }
 
 
@@ -498,17 +488,17 @@ def test_a_mode_that_is_no_name(path):
 )
 def test_embeddings_that_no_float_holds(path, value, message):
     with SearchIndex.create(path) as index:
-        embedding = np.full((1, IndexFolder(path).manifest.dimension), value)
+        embedding = np.full((1, IndexFolder(path).settings.dimension), value)
         with pytest.raises(InputError, match=message):
             index.add(["a cat"], embeddings=embedding)
 
 
 def test_a_kind_that_faiss_cannot_build_is_reported_once(path, monkeypatch, caplog):
-    def failing(self, snapshot):
+    def failing(*arguments, **options):
         raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
 
-    monkeypatch.setattr("ctx_embed.index.ann.vector_index.VectorIndex.is_stale", lambda self, snapshot: True)
-    monkeypatch.setattr("ctx_embed.index.ann.vector_index.VectorIndex.build", failing)
+    monkeypatch.setattr("ctx_embed.index.ann.faiss_file.is_stale", lambda *arguments: True)
+    monkeypatch.setattr("ctx_embed.index.ann.faiss_file.write", failing)
     with SearchIndex.create(path, factory="HNSW8") as index:
         index.add(["a cat"])
         index.add(["a dog"])

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ctx_embed.files import replaced_file, require_file
-from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.view import View
 
 ROWS_AT_ONCE = 2048
 
@@ -30,20 +30,20 @@ def export_index(folder: IndexFolder, output: Path) -> int:
     require_file(vectors_path)
     require_file(texts_path)
 
-    def write(snapshot: Snapshot) -> int:
-        count = snapshot.rows - folder.documents.deleted_rows()
+    def write(view: View) -> int:
+        count = view.count
         with (
             replaced_file(vectors_path) as vectors,
             replaced_file(texts_path) as texts,
             vectors.open("wb") as array,
             texts.open("w", encoding="utf-8") as lines,
         ):
-            header = {"descr": "<f4", "fortran_order": False, "shape": (count, folder.manifest.dimension)}
+            header = {"descr": "<f4", "fortran_order": False, "shape": (count, folder.settings.dimension)}
             np.lib.format.write_array_header_1_0(array, header)
             passages = folder.passages()
             while part := list(islice(passages, ROWS_AT_ONCE)):
                 rows = np.array([row for row, _ in part])
-                array.write(folder.vectors.gather(snapshot.shards, rows).astype("<f4").tobytes())
+                array.write(view.vectors.get(rows).astype("<f4").tobytes())
                 lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)
         return count
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.ann.vector_index import Rows
-from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.vectors import Rows
+from ctx_embed.index.view import View
 
 # At most this number of vectors train the clusters; words are counted in at most this number of passages.
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000
@@ -59,17 +59,17 @@ def find_topics(folder: IndexFolder, count: int | None = None, seed: int = 0) ->
     Raises:
         InputError: there are fewer passages than clusters, a file is damaged, or scikit-learn is not installed.
     """
-    return folder.read(lambda snapshot: _topics(folder, snapshot, count, seed))
+    return folder.read(lambda view: _topics(folder, view, count, seed))
 
 
-def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: int) -> list[Topic]:
-    live = np.flatnonzero(folder.documents.live(snapshot.rows))
+def _topics(folder: IndexFolder, view: View, count: int | None, seed: int) -> list[Topic]:
+    live = view.rows[view.live]
     clusters = count or int(np.clip(round((len(live) / 2) ** 0.5), 2, 50))
     if len(live) < clusters:
         raise InputError(f"{folder.path}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
-    sample = folder.vectors.gather(snapshot.shards, _spread(live, SAMPLED_VECTORS))
+    sample = view.vectors.get(_spread(live, SAMPLED_VECTORS))
     means = faiss.Kmeans(
-        folder.manifest.dimension,
+        folder.settings.dimension,
         clusters,
         niter=20,
         seed=(seed + 1) % 2**31,  # FAISS takes a seed of 32 bits
@@ -82,13 +82,14 @@ def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: in
     nearness = np.empty(len(live), np.float32)
     for first in range(0, len(live), ROWS_AT_ONCE):
         part = slice(first, first + ROWS_AT_ONCE)
-        scores = folder.vectors.gather(snapshot.shards, live[part]) @ centres.T
+        scores = view.vectors.get(live[part]) @ centres.T
         topic_of[part], nearness[part] = scores.argmax(axis=1), scores.max(axis=1)
     typical = _typical_words(folder, live, topic_of, clusters)
     sizes = np.bincount(topic_of, minlength=clusters)
     by_size = [int(topic) for topic in np.argsort(-sizes, kind="stable") if sizes[topic]]
     labels = labels_of([typical[topic] for topic in by_size])
-    documents = topics_of_documents(folder.documents.document_rows(snapshot.rows)[live], topic_of)
+    firsts = np.array([row for row, _ in view.store.firsts()], np.int64)
+    documents = topics_of_documents(np.searchsorted(firsts, live, side="right"), topic_of)
     ids = folder.documents.ids_matching(None)
     topics = []
     for topic, label in zip(by_size, labels, strict=True):

@@ -7,9 +7,10 @@ from typing import Any
 
 import faiss as _faiss
 import numpy as np
+from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.storage.documents import Mask
+from ctx_embed.index.storage.settings import Settings
 
 # FAISS's type stubs lack the keyword arguments of its Python layer and the types of array arguments.
 faiss: Any = _faiss
@@ -23,6 +24,8 @@ OPQ_CENTROIDS = 256
 # Vectors of fewer dimensions are too small to be worth compressing.
 LEAST_COMPRESSED = 64
 LARGEST_LISTS = 65_536
+# The kinds that compare all vectors, which stay on disk.
+COMPARING_ALL = ("Flat", "SQfp16", "SQ8")
 _ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
 
 
@@ -42,6 +45,17 @@ def auto_factory(rows: int, dimension: int) -> str:
     lists = min(2 ** round(np.log2(rows**0.5)), LARGEST_LISTS)
     codes = "SQ8" if dimension < LEAST_COMPRESSED or dimension % 2 else f"PQ{dimension // 2}x4fs"
     return f"IVF{lists},{codes}"
+
+
+def factory_for(factory: str, rows: int, settings: Settings) -> str:
+    """Return the factory string for a number of rows, of which Flat depends on the data type of the vectors."""
+    found = auto_factory(rows, settings.dimension) if factory == AUTO else factory
+    return flat(settings.dtype) if found == "Flat" else found
+
+
+def flat(dtype: str) -> str:
+    """Return the kind that compares all vectors of a data type."""
+    return {"float16": "SQfp16", "int8": "SQ8"}.get(dtype, "Flat")
 
 
 def checked_factory(factory: Any, dimension: int) -> str:
@@ -168,6 +182,6 @@ def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
     return faiss.SearchParameters(**options) if options else None
 
 
-def selector_of(mask: Mask) -> Any:
+def selector_of(mask: NDArray[np.bool_]) -> Any:
     """Return FAISS's selector of the rows where ``mask`` is true; keep a reference to it while the search runs."""
     return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))

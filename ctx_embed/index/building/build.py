@@ -35,7 +35,8 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
-from ctx_embed.index.storage.manifest import DOCUMENTS, MANIFEST, read_manifest
+from ctx_embed.index.storage.folder import read_settings
+from ctx_embed.index.storage.settings import DATABASE
 from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.index.writing.transaction import Edit, Embedded, TakenIdError
 from ctx_embed.progress import Meter
@@ -125,16 +126,16 @@ def build_index(
     # A link to an index stays; what it points to is replaced.
     target = Path(os.path.realpath(path) if Path(path).is_symlink() else path).absolute()
     if mode in ("append", "upsert"):
-        manifest = read_manifest(target)
+        settings = read_settings(target)
         for name, given, there in (
-            ("factory", factory, manifest.factory),
-            ("chunk", chunk, manifest.chunk),
-            ("dtype", dtype, manifest.dtype),
+            ("factory", factory, settings.factory),
+            ("chunk", chunk, settings.chunk),
+            ("dtype", dtype, settings.dtype),
         ):
             if given not in (None, there):
                 raise InputError(f"{target}: {name} must be {there!r}, got {given!r}; leave --{name} out")
-        factory, chunk, dtype = manifest.factory, manifest.chunk, manifest.dtype
-        model = manifest.model if model is None else model
+        factory, chunk, dtype = settings.factory, settings.chunk, settings.dtype
+        model = settings.model if model is None else model
     plan = Plan(
         sources=[str(name) for name in listed],
         target=target,
@@ -183,9 +184,9 @@ def _check_sources(plan: Plan) -> None:
 
 def _follows(plan: Plan) -> bool:
     """Return whether there is an index that follows all folders of the plan."""
-    if not (plan.target / MANIFEST).is_file():
+    if not (plan.target / DATABASE).is_file():
         return False
-    with closing(DocumentStore(plan.target / DOCUMENTS)) as store:
+    with closing(DocumentStore(plan.target / DATABASE)) as store:
         return all(known_folder(store, folder) is not None for folder in plan.folders)
 
 
@@ -209,7 +210,7 @@ def _build(plan: Plan) -> Built:
                 stack.enter_context(only_build(plan.partial))
                 ours = True
                 if plan.adds:
-                    IndexModel.require(plan.target, read_manifest(plan.target), index.embedder)
+                    IndexModel.require(plan.target, read_settings(plan.target), index.embedder)
             run = _begun(plan)
             if plan.files and not run.finished:
                 run = _add_files(index, plan, run, documents)
@@ -268,13 +269,13 @@ def _begun(plan: Plan) -> Run:
     Raises:
         InputError: the run there has other sources or options.
     """
-    with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+    with closing(DocumentStore(plan.partial / DATABASE)) as store:
         known = runs.recorded(store)
         if not known:
             run = Run(uuid.uuid4().hex, plan.signature)
             next_id = 0
             if plan.adds:
-                with closing(DocumentStore(plan.target / DOCUMENTS)) as target:
+                with closing(DocumentStore(plan.target / DATABASE)) as target:
                     next_id = target.state().next_id
             runs.begin(store, run, next_id)
             return run
@@ -295,7 +296,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
             f"{run.documents} documents, or delete {plan.partial} and start again"
         )
     with ExitStack() as stack:
-        target = DocumentStore(plan.target / DOCUMENTS) if plan.mode == "append" else None
+        target = DocumentStore(plan.target / DATABASE) if plan.mode == "append" else None
         if target is not None:
             stack.enter_context(closing(target))
         meter = stack.enter_context(
@@ -317,11 +318,10 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
                     more = bool(some)
                 run = replace(run, documents=edit.counted, digest=digest.hexdigest())
                 runs.record(edit.store, run)
-            edit.vectors.remove_unlisted(edit.shards)
         meter.now("finishing")
         if not run.documents:
             raise _no_documents(plan)
-        with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+        with closing(DocumentStore(plan.partial / DATABASE)) as store:
             index.writer.tidy(store)
             run = replace(run, finished=True)
             with store.writing():
@@ -388,6 +388,6 @@ def _unknown_share(index: SearchIndex, plan: Plan) -> float:
     """Return the share of unknown tokens in the first documents of INDEX.partial; 0 if the build embedded none."""
     if plan.embedding_field is not None or plan.embedded is not None:
         return 0.0
-    with closing(DocumentStore(index.path / DOCUMENTS)) as store:
+    with closing(DocumentStore(index.path / DATABASE)) as store:
         texts = [document.text[:SAMPLED_CHARACTERS] for document in store.after(-1, SAMPLED_TEXTS)]
     return unknown_share(tokenizer_of(index.embedder.model), texts)

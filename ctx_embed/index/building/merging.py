@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace as replace_settings
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,9 @@ from ctx_embed.index.building import runs
 from ctx_embed.index.building.runs import Run
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, Id
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import DOCUMENTS, Manifest, read_manifest
+from ctx_embed.index.storage.folder import IndexFolder, read_settings
+from ctx_embed.index.storage.settings import DATABASE, Settings
+from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.index.writing.transaction import Copied, TakenIdError
 from ctx_embed.progress import Meter
 
@@ -24,8 +27,6 @@ def merge_indexes(
     sources: Sequence[str | Path], path: str | Path, *, replace: bool = False, progress: bool = False
 ) -> int:
     """Merge several indexes with the same model into one.
-
-    Vectors are copied, except for passages of an index made before passages had titles, which are embedded again.
 
     Args:
         sources: two indexes or more. The new index gets the FAISS factory and the data type of the first one.
@@ -43,11 +44,11 @@ def merge_indexes(
     folders = [Path(source).absolute() for source in sources]
     if len(folders) < 2:
         raise InputError(f"merging needs two indexes or more, got {len(folders)}")
-    first, *others = [read_manifest(folder) for folder in folders]
-    for folder, manifest in zip(folders[1:], others, strict=True):
+    first, *others = [read_settings(folder) for folder in folders]
+    for folder, settings in zip(folders[1:], others, strict=True):
         for name, here, there in (
-            ("the model", _model(first), _model(manifest)),
-            ("chunk", repr(first.chunk), repr(manifest.chunk)),
+            ("the model", _model(first), _model(settings)),
+            ("chunk", repr(first.chunk), repr(settings.chunk)),
         ):
             if here != there:
                 raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
@@ -55,16 +56,14 @@ def merge_indexes(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target}: already exists; choose another name")
     try:
-        with (
-            replaced_folder(target, new=True) as beside,
-            SearchIndex.create(beside, first.model, first.factory, first.chunk, dtype=first.dtype) as index,
-        ):
-            titled = read_manifest(beside).titled
-            with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
-                for folder in folders:
-                    edit.add_all(meter.each(_copies(IndexFolder(folder), titled)), replacing=replace)
-                meter.now("finishing")
-            return index.count()
+        with replaced_folder(target, new=True) as beside:
+            DocumentStore.create(beside / DATABASE, replace_settings(first, index_id=uuid.uuid4().hex, table=1))
+            with SearchIndex.open(beside) as index:
+                with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
+                    for folder in folders:
+                        edit.add_all(meter.each(_copies(IndexFolder(folder))), replacing=replace)
+                    meter.now("finishing")
+                return index.count()
     except TakenIdError as error:
         first_owner, second_owner, *_ = [folder for folder in folders if _has(folder, error.identifier)]
         raise InputError(
@@ -85,23 +84,19 @@ def add_build(source: SearchIndex, target: Path, run: Run, *, replacing: bool) -
         InputError: an id is taken, or another process is writing.
     """
     with SearchIndex(IndexFolder(target), source.embedder) as index:
-        with closing(DocumentStore(target / DOCUMENTS)) as store:
+        with closing(DocumentStore(target / DATABASE)) as store:
             if run.run in {known.run for known in runs.recorded(store)}:
                 return
-        copies = _copies(IndexFolder(source.path), read_manifest(target).titled)
+        copies = _copies(IndexFolder(source.path))
         with index.writer.editing() as edit:
             edit.add_all(copies, replacing=replacing)
             runs.record(edit.store, run)
 
 
-def _copies(folder: IndexFolder, titled: bool) -> Iterator[Copied]:
-    """Yield the documents of one state of an index; ids that a build numbered automatically become None.
-
-    Their vectors are None if only one of the two indexes embeds passages with titles; ``titled`` is for the new index.
-    """
-    same = folder.manifest.titled == titled
+def _copies(folder: IndexFolder) -> Iterator[Copied]:
+    """Yield the documents of one state of an index; ids that a build numbered automatically become None."""
     with closing(folder.documents) as store, store.reading():
-        shards = store.shards()
+        vectors = VectorTable(store, store.present())
         for document in store.all():
             rows = np.arange(document.row, document.row + document.passages)
             yield Copied(
@@ -109,7 +104,7 @@ def _copies(folder: IndexFolder, titled: bool) -> Iterator[Copied]:
                 None if runs.is_automatic(store, document.id) else document.id,
                 document.metadata,
                 spans=store.spans(document),
-                vectors=folder.vectors.gather(shards, rows) if same else [None] * document.passages,
+                vectors=vectors.get(rows),
             )
 
 
@@ -118,5 +113,5 @@ def _has(folder: Path, identifier: Id) -> bool:
         return bool(store.find([identifier]))
 
 
-def _model(manifest: Manifest) -> str:
-    return f"{manifest.model!r} (fingerprint {manifest.model_fingerprint[:12]}, dimension {manifest.dimension})"
+def _model(settings: Settings) -> str:
+    return f"{settings.model!r} (fingerprint {settings.model_fingerprint[:12]}, dimension {settings.dimension})"

@@ -7,23 +7,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import locked, put_in_place, remove_folder, remove_leftovers, require_folder
+from ctx_embed.files import keep_permissions, locked, put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.building import runs
 from ctx_embed.index.building.plan import Plan
 from ctx_embed.index.building.runs import Run
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, RERANKING, VECTORS
+from ctx_embed.index.storage.folder import IndexFolder, holds_only_an_index
+from ctx_embed.index.storage.settings import DATABASE
 
 LOCK = "lock"
-_DATABASE = [f"{DOCUMENTS}{suffix}" for suffix in ("", "-journal", "-shm", "-wal")]
-_OWN_FILES = {MANIFEST, *_DATABASE, VECTORS, CACHE, RERANKING, LOCK}
-
-
-def holds_only_an_index(folder: Path) -> bool:
-    """Return whether a folder has nothing but the files of an index and leftovers of killed writers."""
-    names = {entry.name for entry in folder.iterdir()}
-    return all(name in _OWN_FILES or name.startswith(f".{MANIFEST}.") for name in names)
 
 
 @contextmanager
@@ -43,7 +35,7 @@ def only_build(partial: Path) -> Iterator[None]:
 def _without_writers(target: Path) -> Iterator[None]:
     """Hold the writer's lock of an index that is about to be replaced, so that no change to it gets lost."""
     try:
-        store = DocumentStore(target / DOCUMENTS)
+        store = DocumentStore(target / DATABASE)
     except InputError:
         # There is no index, or it is damaged and nobody can write to it.
         yield
@@ -64,7 +56,7 @@ def require_free(plan: Plan) -> None:
         return
     if not target.is_dir():
         raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
-    if not holds_only_an_index(target):
+    if not holds_only_an_index(target, LOCK):
         raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
     if plan.mode != "overwrite":
         raise InputError(f"{target}: already exists; add to it with --append or replace it with --overwrite")
@@ -84,7 +76,7 @@ def remove_stale(plan: Plan, resume: bool) -> None:
         remove_leftovers(folder)
     if not plan.partial.exists():
         return
-    if not plan.partial.is_dir() or not holds_only_an_index(plan.partial):
+    if not plan.partial.is_dir() or not holds_only_an_index(plan.partial, LOCK):
         raise InputError(
             f"{plan.partial}: exists but is not an interrupted build; delete it or choose another index name"
         )
@@ -100,7 +92,7 @@ def remove_stale(plan: Plan, resume: bool) -> None:
 
 def finished_before(plan: Plan) -> Run | None:
     """Return the finished build in INDEX that this one repeats, or None."""
-    if not (plan.target / MANIFEST).is_file():
+    if not (plan.target / DATABASE).is_file():
         return None
     with closing(IndexFolder(plan.target).documents) as store:
         same = [run for run in runs.recorded(store) if run.signature == plan.signature]
@@ -113,6 +105,11 @@ def publish(plan: Plan) -> None:
         remove_folder(plan.partial)
     else:
         with _without_writers(plan.target):
+            if (plan.target / DATABASE).is_file():
+                # A private index stays private.
+                for path in plan.partial.iterdir():
+                    keep_permissions(plan.target / DATABASE, path)
+                keep_permissions(plan.target, plan.partial)
             put_in_place(plan.partial, plan.target)
         with suppress(OSError):
             (plan.target / LOCK).unlink()
@@ -121,7 +118,7 @@ def publish(plan: Plan) -> None:
 def remove_if_empty(plan: Plan) -> int:
     """Remove INDEX.partial if no step of it was finished, and return the number of documents in it."""
     try:
-        with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+        with closing(DocumentStore(plan.partial / DATABASE)) as store:
             stored = sum(run.documents for run in runs.recorded(store))
         if not stored:
             remove_folder(plan.partial)

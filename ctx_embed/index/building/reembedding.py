@@ -1,179 +1,152 @@
-"""Reembedding: embed the stored texts with another model in a new index, which replaces the old one at the end."""
+"""Reembedding: fill a second table of vectors with another model, step by step, and switch to it at the end."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
-from threading import Lock, RLock
 
 import numpy as np
 
-from ctx_embed.errors import InputError
-from ctx_embed.files import put_in_place, remove_folder, remove_leftovers, require_folder
-from ctx_embed.index.ann import factories
-from ctx_embed.index.ann.vector_index import VectorIndex
-from ctx_embed.index.building.partial import holds_only_an_index
+from ctx_embed.index.ann import factories, faiss_file
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.storage.database import State
+from ctx_embed.index.storage.database import NEXT
 from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import (
-    CACHE,
-    DOCUMENTS,
-    MANIFEST,
-    VECTORS,
-    Manifest,
-    read_manifest,
-    write_manifest,
-)
-from ctx_embed.index.storage.shards import Shard, ShardFolder, Vectors
+from ctx_embed.index.storage.settings import Settings
+from ctx_embed.index.storage.vectors import Vectors, VectorTable, create_table
 from ctx_embed.index.writing.steps import STEPS, Steps
-from ctx_embed.index.writing.writer import Writer
 from ctx_embed.progress import Meter
 
+# Rows that are deleted in one commit when a table of vectors is removed.
+ROWS_AT_ONCE = 16_384
 
-@contextmanager
-def reembedding(
-    folder: IndexFolder, embedder: IndexModel, *, progress: bool = False, steps: Steps = STEPS
-) -> Iterator[Callable[[], None] | None]:
-    """Embed all passages of an index again, in a new index next to it; yield a function that exchanges the two.
 
-    Yield None if the index already has the vectors of this model.
+def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False, steps: Steps = STEPS) -> bool:
+    """Embed all passages of an index again; return whether it needed that.
 
-    The new index has the same documents, ids, passages and rows: its database is a copy, only the vectors differ.
-    Until the exchange, readers search the old index, and other writers are refused. Finished steps are stored in
-    INDEX.reembedded; after an interruption, another call for the same index and model resumes there.
+    Readers and writers go on with the old vectors until the last commit. Finished steps are stored in the index; after
+    an interruption, another call with the same model resumes there.
 
     Args:
-        folder: the index; a link to it stays.
+        folder: the index.
         embedder: its new model.
         progress: whether to show progress on standard error.
         steps: how often to commit.
 
     Raises:
-        InputError: another process is writing, the new model does not fit the kind of FAISS index or returns NaN, or
+        InputError: the new model does not fit the kind of FAISS index or returns NaN, another process is writing, or
             the disk is full.
     """
-    target = Path(os.path.realpath(folder.path))
-    new = target.with_name(f"{target.name}.reembedded")
-    factories.checked_factory(folder.manifest.factory, embedder.dimension)
-    require_folder(new)
-    with closing(DocumentStore(target / DOCUMENTS)) as source, source.writing():
-        folder.require_in_place()
-        if (embedder.fingerprint, embedder.dimension) == (folder.manifest.model_fingerprint, folder.manifest.dimension):
-            # A process that was killed after the exchange leaves the old index there.
-            if new.is_dir() and holds_only_an_index(new):
-                remove_folder(new)
-            yield None
-            return
-        manifest = _manifest(folder.manifest, source.state(), embedder)
-        try:
-            _prepare(folder, new, manifest)
-            _embed(new, manifest, embedder, progress, steps)
-        except (OSError, sqlite3.Error) as error:
-            raise InputError(
-                f"cannot write {new}: {error}; finished work is stored there; repeat the command to resume"
-            ) from None
-        yield lambda: put_in_place(new, target)
-
-
-def _manifest(old: Manifest, state: State, embedder: IndexModel) -> Manifest:
-    """Return the new manifest; its id depends on documents and model, so that a run resumes only its own work."""
-    parts = [old.index_id, state.generation, embedder.fingerprint, embedder.dimension, old.dtype]
-    return replace(
-        old,
-        index_id=hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32],
-        model_fingerprint=embedder.fingerprint,
-        model=embedder.reference,
-        dimension=embedder.dimension,
-        unrelated=embedder.unrelated,
-        generation=state.generation,
-    )
-
-
-def _prepare(folder: IndexFolder, new: Path, manifest: Manifest) -> None:
-    """Make the new index without vectors, unless an interrupted run has made it.
-
-    Raises:
-        InputError: something else is in its place.
-    """
-    remove_leftovers(new)
-    if new.exists():
-        if not new.is_dir() or not holds_only_an_index(new):
-            raise InputError(f"{new}: exists but is not an index; rename or delete it")
-        if (new / MANIFEST).is_file() and read_manifest(new).index_id == manifest.index_id:
-            return
-        remove_folder(new)
-    for part in (new, new / VECTORS, new / CACHE):
-        part.mkdir()
-    with closing(sqlite3.connect(new / DOCUMENTS)) as copy:
-        with folder.documents.reading():
-            folder.documents.connection.backup(copy)
-        copy.execute("PRAGMA journal_mode = WAL")
-        copy.execute("DELETE FROM shards")
-        copy.execute("UPDATE state SET index_id = ?, tuned = '{}'", (manifest.index_id,))
-        copy.commit()
-    # Written last: a folder with a manifest is complete.
-    write_manifest(new, manifest)
-
-
-def _embed(new: Path, manifest: Manifest, embedder: IndexModel, progress: bool, steps: Steps) -> None:
-    """Embed the rows that have no vector yet, step by step, and build FAISS's file."""
-    vectors = ShardFolder(new / VECTORS, manifest.dimension, manifest.dtype)
-    with closing(DocumentStore(new / DOCUMENTS)) as store:
-        with store.writing():
-            store.store_checksums()
-        shards = store.shards()
-        vectors.remove_unlisted(shards)
-        rows = store.state().rows
-        row = sum(shard.rows for shard in shards)
-        with Meter("embedding", rows, "passages", done=row, shown=progress) as meter:
-            while row < rows:
+    factories.checked_factory(folder.settings.factory, embedder.dimension)
+    with closing(DocumentStore(folder.documents.path)) as store:
+        _remove_old_tables(store)
+        present = store.present()
+        if (embedder.fingerprint, embedder.dimension) == (present.model_fingerprint, present.dimension):
+            return False
+        following = _begun(folder, store, embedder)
+        vectors = VectorTable(store, following)
+        with store.reading(), store.reporting_errors():
+            (row,) = store.connection.execute(f"SELECT ifnull(max(row), -1) FROM {vectors.name}").fetchone()
+        with Meter("embedding", store.state().next_row, "passages", done=row + 1, shown=progress) as meter:
+            switched = False
+            while not switched:
                 began, first = time.monotonic(), row
-                blocks: list[Vectors] = []
-                while not blocks or (row < rows and not steps.ends(row - first, began)):
-                    documents = store.after(row - 1, steps.batch)
-                    end = documents[-1].row + documents[-1].passages if documents else rows
-                    blocks.append(_vectors(store, documents, row, end, embedder, manifest.titled))
-                    meter.update(end - row)
-                    row = end
-                shards = _stored(store, vectors, shards, np.concatenate(blocks))
-        index = IndexFolder(new)
-        with closing(index.documents):
-            Writer(index, VectorIndex.of(index), lambda: embedder, Lock(), RLock()).tidy(store)
+                found: list[tuple[Sequence[Stored], Vectors]] = []
+                while not found or not steps.ends(row - first, began):
+                    with store.reading():
+                        documents = store.after(row, steps.batch)
+                        spans = store.all_spans(documents)
+                    if not documents:
+                        break
+                    found.append((documents, _vectors(documents, spans, embedder, present.titled)))
+                    meter.update(documents[-1].row + documents[-1].passages - 1 - row)
+                    row = documents[-1].row + documents[-1].passages - 1
+                with store.writing():
+                    folder.require_in_place()
+                    for some, of_some in found:
+                        _store(store, vectors, some, of_some)
+                    if not found and not store.after(row, 1):
+                        _switch(store, following)
+                        switched = True
+        _remove_old_tables(store)
+    return True
+
+
+def _begun(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> Settings:
+    """Return the settings of the new vectors, whose table is there afterwards; a run for another model is forgotten."""
+    with store.writing():
+        folder.require_in_place()
+        present, following = store.present(), store.settings(NEXT)
+        wanted = embedder.fingerprint, embedder.dimension
+        if following is not None and (following.model_fingerprint, following.dimension) == wanted:
+            return following
+        with store.reporting_errors():
+            if following is not None:
+                store.connection.execute(f"DROP TABLE vectors_{following.table}")
+            table = max(present.table, following.table if following else 0) + 1
+            create_table(store.connection, table)
+        following = replace(
+            present,
+            model_fingerprint=embedder.fingerprint,
+            model=embedder.reference,
+            dimension=embedder.dimension,
+            unrelated=embedder.unrelated,
+            table=table,
+        )
+        store.store_settings(following, NEXT)
+    return following
 
 
 def _vectors(
-    store: DocumentStore, documents: Sequence[Stored], first: int, end: int, embedder: IndexModel, titled: bool
+    documents: Sequence[Stored], spans: Sequence[Sequence[tuple[int, int]]], embedder: IndexModel, titled: bool
 ) -> Vectors:
-    """Return the vectors (end - first, dimension) of rows; those of deleted documents are zero."""
-    texts = {
-        row: text
-        for document in documents
-        for row, text in enumerate(
-            embedded_texts(document.text, document.metadata, store.spans(document), titled), document.row
-        )
-    }
-    distinct = list(dict.fromkeys(texts.values()))
+    """Return the vectors (n, dimension) of all passages of documents; equal texts are embedded once."""
+    texts = [
+        text
+        for document, of_document in zip(documents, spans, strict=True)
+        for text in embedded_texts(document.text, document.metadata, of_document, titled)
+    ]
+    distinct = list(dict.fromkeys(texts))
     place_of = {text: place for place, text in enumerate(distinct)}
-    vectors = np.zeros((end - first, embedder.dimension), np.float32)
-    if distinct:
-        rows = np.fromiter(texts, np.int64) - first
-        vectors[rows] = embedder.documents(distinct)[[place_of[text] for text in texts.values()]]
-    return vectors
+    return embedder.documents(distinct)[[place_of[text] for text in texts]]
 
 
-def _stored(store: DocumentStore, vectors: ShardFolder, shards: list[Shard], block: Vectors) -> list[Shard]:
-    """Write the vectors of the next rows, list their shards in one commit, and return the new list."""
-    shards = vectors.append(shards, block)
-    with store.writing():
-        store.finish(store.state(), shards)
-    vectors.remove_unlisted(shards)
-    return shards
+def _store(store: DocumentStore, vectors: VectorTable, documents: Sequence[Stored], of_documents: Vectors) -> None:
+    """Store the vectors of the documents that are still there."""
+    rows = np.concatenate([np.arange(document.row, document.row + document.passages) for document in documents])
+    there = store.rows_there([document.row for document in documents])
+    kept = np.repeat([document.row in there for document in documents], [document.passages for document in documents])
+    vectors.put(rows[kept].tolist(), of_documents[kept])
+
+
+def _switch(store: DocumentStore, following: Settings) -> None:
+    """Make the new vectors those of the index, with the settings that it has by now."""
+    state = store.state()
+    store.store_settings(replace(following, dtype=store.present().dtype))
+    store.store_settings(None, NEXT)
+    faiss_file.listed(store, None)
+    store.finish(replace(state, generation=state.generation + 1))
+
+
+def _remove_old_tables(store: DocumentStore) -> None:
+    """Remove tables of vectors that no settings name, in small commits."""
+    with store.reading(), store.reporting_errors():
+        following = store.settings(NEXT)
+        used = {store.present().table, *([] if following is None else [following.table])}
+        names = [
+            name
+            for (name,) in store.connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'vectors_[0-9]*'"
+            )
+            if name not in {f"vectors_{number}" for number in used}
+        ]
+    for name in names:
+        left = True
+        while left:
+            with store.writing(), store.reporting_errors():
+                rows = f"SELECT row FROM {name} ORDER BY row LIMIT {ROWS_AT_ONCE}"
+                left = store.connection.execute(f"DELETE FROM {name} WHERE row IN ({rows})").rowcount == ROWS_AT_ONCE
+                if not left:
+                    store.connection.execute(f"DROP TABLE {name}")

@@ -69,7 +69,7 @@ def record(store: DocumentStore, run: Run) -> None:
 def begin(store: DocumentStore, run: Run, next_id: int) -> None:
     """Record a new run in an empty index; automatic ids start at ``next_id``."""
     with store.writing():
-        store.finish(replace(store.state(), next_id=next_id), store.shards())
+        store.finish(replace(store.state(), next_id=next_id))
         record(store, run)
 
 

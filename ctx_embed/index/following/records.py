@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ctx_embed.errors import DamagedError
 from ctx_embed.index.storage.documents import VALUES_A_QUERY, DocumentStore, Id, metadata_json
-from ctx_embed.index.storage.manifest import REMEDY
+from ctx_embed.index.storage.settings import REMEDY
 from ctx_embed.texts import Document
 
 # These tables are made with the first folder of an index. `id` has no type, as in `documents`.

@@ -35,7 +35,7 @@ from ctx_embed.index.following.changes import Change, changes, content_hash, has
 from ctx_embed.index.following.records import FolderOptions, FollowedFolder, RecordedFile
 from ctx_embed.index.following.report import Synced
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, metadata_json
-from ctx_embed.index.storage.manifest import DOCUMENTS
+from ctx_embed.index.storage.settings import DATABASE
 from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.index.writing.transaction import Edit
 from ctx_embed.progress import Meter
@@ -95,7 +95,7 @@ def sync_folder(
     if path == inside or path.startswith(inside + os.sep):
         raise InputError(f"{path}: lies in the index itself; name the folder of the documents")
     result = Synced()
-    with closing(DocumentStore(index.path / DOCUMENTS)) as store:
+    with closing(DocumentStore(index.path / DATABASE)) as store:
         known = known_folder(store, path)
         last = known.options if known else FolderOptions()
         options = FolderOptions(
@@ -259,7 +259,6 @@ def _apply(
             step.store()
             if committing is not None:
                 committing(edit, result.documents - documents)
-        edit.vectors.remove_unlisted(edit.shards)
 
 
 class _Step:
@@ -418,9 +417,9 @@ class _Step:
     def store(self) -> None:
         """Embed and store the waiting documents."""
         if self._documents:
-            before = self.edit.state.rows
+            before = self.edit.state.next_row
             self.edit.add(self._documents, replacing=True)
-            self.result.passages += self.edit.state.rows - before
+            self.result.passages += self.edit.state.next_row - before
             self._documents, self._characters = [], 0
             self._waiting.clear()
 

@@ -18,21 +18,23 @@ import math
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from itertools import islice
-from typing import Any, TypeAlias
+from itertools import compress
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.index.storage.database import TOKENIZER, Database, State
-from ctx_embed.index.storage.documents import Mask
+from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.text.words import words as words_of
 
-# The rows (n,) that have a word, and the score (n,) that the word adds to each.
-Postings: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float64]]
+if TYPE_CHECKING:
+    from ctx_embed.index.view import Mask, View
+
+# The positions (n,) that have a word, and the score (n,) that the word adds to each.
+Postings: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 # English function words, which say nothing of what a passage is about.
 _FUNCTION_WORDS = """
@@ -108,31 +110,37 @@ def _tokenizer() -> tuple[sqlite3.Connection, threading.Lock]:
 
 
 class Bm25:
-    """Keyword search in the documents of an index.
+    """Keyword search in one generation of an index.
 
     Args:
-        database: the documents; call the methods inside :meth:`Database.reading`.
-        large: the number of passages above which common words are left out and scores are computed in NumPy.
+        view: the generation; call the methods inside its transaction.
+        before: the search in an earlier generation.
+        large: the number of passages above which common words are left out and scores are computed in NumPy; None:
+            :data:`LARGE`.
         common_part: the share of passages from which on a word is common.
         lists: the word lists; None makes them when a second search needs them.
     """
 
     def __init__(
         self,
-        database: Database,
-        large: int = LARGE,
+        view: View,
+        before: Bm25 | None = None,
+        large: int | None = None,
         common_part: float = COMMON_PART,
         lists: WordLists | None = None,
     ) -> None:
-        self.database = database
-        self.large = large
-        self.common_part = common_part
+        self.view = view
+        self.database = view.store
+        self.large: int = LARGE if large is None else large
+        self.common_part: float = common_part if before is None else before.common_part
         self.lists = lists
-        self._searched = lists is not None
-        # For the present number of rows, whether each word is too common.
-        self._common: tuple[int, dict[str, bool]] = (0, {})
+        if before is not None and before.lists is not None:
+            self.lists = WordLists(view, before.lists)
+        self._searched: bool = self.lists is not None or (before is not None and before._searched)
+        # Whether each word is too common.
+        self._common: dict[str, bool] = {}
 
-    def best(self, query: str, k: int, rows: int, allowed: Mask | None) -> dict[int, float]:
+    def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
         """Return the scores, by row, of the k best passages with a word and all phrases of the query.
 
         The best one is first; ties are in the order of rows. Scores are above 0.
@@ -140,19 +148,19 @@ class Bm25:
         Args:
             query: any text.
             k: at least 1.
-            rows: the number of rows in the index.
-            allowed: which rows may be found, (rows,); None allows all that are not deleted.
+            allowed: which positions may be found; None allows all passages.
         """
+        passages = self.view.count
         terms = expression(" ".join(content_words(query))).split(" OR ")
-        if rows > self.large and len(terms) > 1:
-            terms = self._rare(terms, rows) or terms
+        if passages > self.large and len(terms) > 1:
+            terms = self._rare(terms, passages) or terms
         if terms == [""]:
             return {}
         match = " OR ".join(terms)
         if required := phrases(query):
             # The phrases are also alternatives of the expression, as a passage may have no other word of the query.
             match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
-        elif rows > self.large:
+        elif passages > self.large:
             found = self._from_lists([term.strip('"') for term in terms], k, allowed)
             if found is not None:
                 return found
@@ -162,7 +170,9 @@ class Bm25:
             ranked = self.database.connection.execute(select, (match, k if allowed is None else -1))
             if allowed is None:
                 return dict(ranked)
-            return dict(islice((pair for pair in ranked if allowed[pair[0]]), k))
+            every = ranked.fetchall()
+        places = self.view.positions(np.array([row for row, _ in every], np.int64))
+        return dict(list(compress(every, allowed[places].tolist()))[:k])
 
     def without_missing_phrases(self, query: str) -> str:
         """Return a query without its quotation marks if no passage has all of its phrases.
@@ -179,13 +189,13 @@ class Bm25:
                 return _PHRASE.sub(lambda phrase: phrase[1], normalised(query))
         return query
 
-    def with_phrases(self, query: str, rows: int) -> Mask:
-        """Return a mask (rows,) of the passages that contain every quoted phrase of a query; it must have one."""
-        mask = np.zeros(rows, bool)
+    def with_phrases(self, query: str) -> Mask:
+        """Return a mask of the positions of passages that contain every quoted phrase of a query; it must have one."""
+        mask = np.zeros(len(self.view.rows), bool)
         with self.database.reporting_errors():
             match = " AND ".join(phrases(query))
             found = self.database.connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (match,)).fetchall()
-        mask[[row for (row,) in found]] = True
+        mask[self.view.positions(np.array([row for (row,) in found], np.int64))] = True
         return mask
 
     def _from_lists(self, words: list[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
@@ -193,15 +203,13 @@ class Bm25:
         if not self._searched:
             self._searched = True
             return None
-        self.lists = self.lists or WordLists(self.database)
+        self.lists = self.lists or WordLists(self.view)
         return self.lists.best(words, k, allowed)
 
-    def _rare(self, terms: list[str], rows: int) -> list[str]:
+    def _rare(self, terms: list[str], passages: int) -> list[str]:
         """Return the terms that are not common; the answers are cached."""
-        most = int(self.common_part * rows)
-        if self._common[0] != rows:
-            self._common = (rows, {})
-        known = self._common[1]
+        most = int(self.common_part * passages)
+        known = self._common
         count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
         for term in terms:
             if term not in known and len(known) < REMEMBERED_TERMS:
@@ -211,29 +219,35 @@ class Bm25:
 
 
 class WordLists:
-    """The part of a full-text index that searches have used, in memory.
+    """The part of a full-text index that searches have used, in memory, for one generation of an index.
 
     Args:
-        database: the documents; call the methods inside :meth:`Database.reading`.
-        kept_postings: the maximum number of rows in all lists that stay in memory.
-        lengths_at_once: the number of passages whose lengths are read in one query.
+        view: the generation.
+        before: the lists of an earlier generation.
+        kept_postings: the maximum number of positions in all lists that stay in memory.
+        lengths_at_once: the number of rows whose lengths are read in one query.
     """
 
     def __init__(
-        self, database: Database, kept_postings: int = KEPT_POSTINGS, lengths_at_once: int = LENGTHS_AT_ONCE
+        self,
+        view: View,
+        before: WordLists | None = None,
+        kept_postings: int = KEPT_POSTINGS,
+        lengths_at_once: int = LENGTHS_AT_ONCE,
     ) -> None:
-        self.database = database
-        self.kept_postings = kept_postings
+        self.view = view
+        self.database = view.store
+        self.kept_postings: int = kept_postings if before is None else before.kept_postings
         self.lengths_at_once = lengths_at_once
-        self._state: State | None = None
-        self._lengths: NDArray[np.int32] = np.empty(0, np.int32)
-        # K1 * (1 - B + B * length / average length) for each row.
-        self._norms: NDArray[Any] = np.empty(0)
-        self._scores: NDArray[np.float64] = np.empty(0)
+        self._known_lengths: NDArray[np.int32] = np.empty(0, np.int32) if before is None else before._known_lengths
+        self._known_stop: int = 0 if before is None else before._known_stop
+        self._tokens: dict[str, list[str]] = {} if before is None else before._tokens
+        # K1 * (1 - B + B * length / average length) for each position.
+        self._norms: NDArray[Any] | None = None
+        self._scores: NDArray[np.float64] = np.zeros(len(view.rows))
         self._passages = 0
         self._lists: dict[str, Postings] = {}
         self._kept = 0
-        self._tokens: dict[str, list[str]] = {}
 
     def best(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
         """Return the BM25 scores, by row, of the k best passages for any of the words, best first; ties by row.
@@ -241,7 +255,7 @@ class WordLists:
         Args:
             words: lower-case words; each of them counts, even if two have the same stem.
             k: at least 1.
-            allowed: which rows may be found, (rows,); None allows all.
+            allowed: which positions may be found; None allows all.
 
         Returns:
             None if FTS5 splits a word into several tokens.
@@ -249,11 +263,12 @@ class WordLists:
         tokens = self._tokens_of(words)
         if any(len(of) > 1 for of in tokens):
             return None
-        self._refresh()
+        if self._norms is None:
+            self._read_lengths()
         lists = [self._postings(of[0]) for of in tokens if of]
-        for rows, added in lists:
-            np.add.at(self._scores, rows, added)
-        found = np.flatnonzero(self._scores >= self._bound([rows for rows, _ in lists], k, allowed))
+        for places, added in lists:
+            np.add.at(self._scores, places, added)
+        found = np.flatnonzero(self._scores >= self._bound([places for places, _ in lists], k, allowed))
         if allowed is not None:
             found = found[allowed[found]]
         scores = self._scores[found]
@@ -262,12 +277,12 @@ class WordLists:
             chosen = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
             found, scores = found[chosen], scores[chosen]
         order = np.lexsort((found, -scores))[:k]
-        return dict(zip(found[order].tolist(), scores[order].tolist(), strict=True))
+        return dict(zip(self.view.rows[found[order]].tolist(), scores[order].tolist(), strict=True))
 
-    def _bound(self, lists: Sequence[NDArray[np.int32]], k: int, allowed: Mask | None) -> float:
-        """Return a score above 0 that at least k rows (or all rows with a word) reach: a short list's k-th best."""
-        for rows in sorted(lists, key=len):
-            some = rows if allowed is None or len(rows) < k else rows[allowed[rows]]
+    def _bound(self, lists: Sequence[NDArray[np.int64]], k: int, allowed: Mask | None) -> float:
+        """Return a score above 0 that at least k places (or all with a word) reach: a short list's k-th best."""
+        for places in sorted(lists, key=len):
+            some = places if allowed is None or len(places) < k else places[allowed[places]]
             if len(some) >= k:
                 return float(np.partition(self._scores[some], -k)[-k])
         return float(np.finfo(np.float64).tiny)
@@ -282,32 +297,25 @@ class WordLists:
             self._tokens |= zip(new, tokens_of(new), strict=True)
         return [self._tokens[word] for word in words]
 
-    def _refresh(self) -> None:
-        """Bring the lengths up to date; the lists are read again when the index has changed."""
-        state = self.database.state()
-        if self._state == state:
-            return
-        if self._state is None or self._state.numbering != state.numbering:
-            self._lengths = np.empty(0, np.int32)
-        self._lists, self._kept = {}, 0
-        self._lengths = np.concatenate([self._lengths, *self._new_lengths(len(self._lengths), state.rows)])
+    def _read_lengths(self) -> None:
+        """Read the lengths of passages, those that an earlier generation has not read."""
+        stop = self.view.state.next_row
+        lengths = np.zeros(len(self.view.rows), np.int32)
+        if len(self._known_lengths) <= len(lengths):
+            lengths[: len(self._known_lengths)] = self._known_lengths
+        else:
+            self._known_stop = 0
+        select = "SELECT group_concat(id), group_concat(hex(sz), '') FROM words_docsize WHERE id >= ? AND id < ?"
+        for first in range(self._known_stop, stop, self.lengths_at_once):
+            with self.database.reporting_errors():
+                rows, sizes = self.database.connection.execute(select, (first, first + self.lengths_at_once)).fetchone()
+            if rows is not None:
+                places = self.view.positions(np.fromstring(rows, np.int64, sep=","))
+                lengths[places] = varints(bytes.fromhex(sizes))
+        self._known_lengths, self._known_stop = lengths, stop
         self._passages, tokens = self._totals()
         average = tokens / max(self._passages, 1) or 1.0
-        self._norms = K1 * (1 - B + B * self._lengths / average)
-        self._scores = np.zeros(state.rows)
-        self._state = state
-
-    def _new_lengths(self, start: int, stop: int) -> Iterator[NDArray[np.int32]]:
-        """Yield the lengths in words of the passages in the rows from ``start`` up to ``stop``; 0 for deleted ones."""
-        select = "SELECT group_concat(id), group_concat(hex(sz), '') FROM words_docsize WHERE id >= ? AND id < ?"
-        for first in range(start, stop, self.lengths_at_once):
-            last = min(first + self.lengths_at_once, stop)
-            lengths = np.zeros(last - first, np.int32)
-            with self.database.reporting_errors():
-                rows, sizes = self.database.connection.execute(select, (first, last)).fetchone()
-            if rows is not None:
-                lengths[np.fromstring(rows, np.int64, sep=",") - first] = varints(bytes.fromhex(sizes))
-            yield lengths
+        self._norms = K1 * (1 - B + B * lengths / average)
 
     def _totals(self) -> tuple[int, int]:
         """Return the number of passages and of their words, as FTS5 records them."""
@@ -329,22 +337,24 @@ class WordLists:
                 (rows,) = self.database.connection.execute(
                     "SELECT group_concat(doc) FROM temp.tokens WHERE term = ?", (token,)
                 ).fetchone()
-            every = np.fromstring(rows or "", np.int32, sep=",")
+            every = np.fromstring(rows or "", np.int64, sep=",")
             first = np.flatnonzero(np.diff(every, prepend=-1))
-            postings = every[first], self._added(every[first], np.diff(first, append=len(every)))
+            places = self.view.positions(every[first])
+            postings = places, self._added(places, np.diff(first, append=len(every)))
             self._kept += len(first)
         self._lists[token] = postings
         while self._kept > self.kept_postings and len(self._lists) > 1:
             self._kept -= len(self._lists.pop(next(iter(self._lists)))[0])
         return postings
 
-    def _added(self, rows: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the score that a word adds to each row, given its number of occurrences in the row."""
-        hits = len(rows)
+    def _added(self, places: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the score that a word adds to each position, given its number of occurrences there."""
+        assert self._norms is not None
+        hits = len(places)
         weight = math.log((self._passages - hits + 0.5) / (hits + 0.5)) if hits else 0.0
         weight = weight if weight > 0 else LEAST_WEIGHT
         # In FTS5's order of operations, so that rounding is the same.
-        added: NDArray[np.float64] = weight * ((counts * (K1 + 1)) / (counts + self._norms[rows]))
+        added: NDArray[np.float64] = weight * ((counts * (K1 + 1)) / (counts + self._norms[places]))
         return added
 
 

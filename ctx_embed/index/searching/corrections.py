@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of, without_phrases
-from ctx_embed.index.storage.database import State
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.text.words import words as words_of
 
 if TYPE_CHECKING:
@@ -43,17 +42,16 @@ def respelled(query: str, corrected: Mapping[str, str] | None) -> str:
 
 
 class Corrections:
-    """The words of an index, read when a query has one that the index lacks.
+    """The words of one generation of an index, read when a query has one that the index lacks.
 
     Args:
-        documents: the documents; call the methods inside :meth:`Database.reading`.
+        documents: the documents; call the methods inside the transaction of the generation.
         model: returns the model of the index, which knows words that are no typos, and embeds corrected queries.
     """
 
     def __init__(self, documents: DocumentStore, model: Callable[[], IndexModel]) -> None:
         self.documents = documents
         self.model = model
-        self._state: State | None = None
         # For each word, its correction, or None if the index has it or nothing like it.
         self._corrected: dict[str, str | None] = {}
         # For each first letter, the tokens that begin with it and their numbers of passages.
@@ -64,9 +62,8 @@ class Corrections:
 
         Words that the index has, words with digits and quoted phrases stay as they are.
         """
-        state = self.documents.state()
-        if self._state != state or len(self._corrected) > REMEMBERED_WORDS:
-            self._state, self._corrected, self._tokens = state, {}, {}
+        if len(self._corrected) > REMEMBERED_WORDS:
+            self._corrected.clear()
         words = dict.fromkeys(content_words(without_phrases(query)))
         corrected: dict[str, str] = {}
         for word in list(words)[:MOST_WORDS]:

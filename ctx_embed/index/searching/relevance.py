@@ -15,7 +15,6 @@ Source: Gumbel, Statistics of Extremes (1958).
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -52,10 +51,7 @@ class Unrelated(NamedTuple):
             None if the model can read too few of them, or gives all the same vector.
         """
         questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
-        with warnings.catch_warnings():
-            # The user did not ask these questions.
-            warnings.simplefilter("ignore")
-            vectors = np.asarray(embed(questions), np.float32)
+        vectors = np.asarray(embed(questions), np.float32)
         vectors = vectors[vectors.any(axis=1)]
         if len(vectors) < LEAST_QUESTIONS:
             return None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.numpy_model.checks import read_json
 
 

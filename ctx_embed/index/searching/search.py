@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.ann import nearest
 from ctx_embed.index.arguments import as_list, unit_vector
-from ctx_embed.index.searching.bm25 import Bm25, phrases
-from ctx_embed.index.searching.corrections import Corrections, respelled
+from ctx_embed.index.searching.bm25 import phrases
+from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.searching.hits import Hit, Scored, hits_of
 from ctx_embed.index.searching.options import BY_DOCUMENT, Mode, Options
 from ctx_embed.index.searching.relevance import Unrelated, word_shares
-from ctx_embed.index.storage.database import Snapshot
-from ctx_embed.index.storage.documents import DocumentStore, Id, Mask, Stored, checked_id
-from ctx_embed.index.storage.filters import field_path, parse_filter
-from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.documents import DocumentStore, Id, Stored, checked_id
+from ctx_embed.index.storage.filters import field_path
+from ctx_embed.index.storage.vectors import Vectors
+from ctx_embed.index.view import Mask, View
 from ctx_embed.texts import well_formed
 from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
+    from ctx_embed.index.model import IndexModel
     from ctx_embed.index.searching.reranking import Reranker
 
 Key: TypeAlias = Hashable
@@ -40,8 +41,6 @@ FUSION_CONSTANT = 60
 DENSE_DEPTH, APPROXIMATE_DEPTH, FUSED_RANKS, DEEPER = 25, 400, 100, 4
 # A lowest relevance is looked for among this number of passages.
 MOST_JUDGED = 1600
-# The number of filters whose rows are cached as long as the index does not change.
-REMEMBERED_FILTERS = 8
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class Candidates(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """A search in one state of the index, inside :meth:`IndexFolder.read`.
+    """A search in one generation of the index, inside :meth:`IndexFolder.read`.
 
     Args:
         options: the options.
@@ -163,23 +162,20 @@ class Search:
     avoided: Vectors
     mode: Mode
 
-    def run(
-        self,
-        store: DocumentStore,
-        bm25: Bm25,
-        index: VectorIndex,
-        live: LiveRows,
-        unrelated: Unrelated | None,
-        corrections: Corrections,
-        snapshot: Snapshot,
-    ) -> list[Candidates]:
-        """Return the best passages for each query, or one list if the queries are fused."""
-        index.vectors.forget_unlisted(snapshot.shards)
-        searched = Searched(store, bm25, index, snapshot, live.allowed(snapshot, self.options.where))
+    def run(self, view: View, model: Callable[[], IndexModel]) -> list[Candidates]:
+        """Return the best passages for each query, or one list if the queries are fused.
+
+        Args:
+            view: the generation.
+            model: returns the model of the index, for corrected queries.
+        """
+        store, bm25 = view.store, view.bm25
+        searched = Searched(view, view.allowed(self.options.where))
         texts, vectors = self.queries.texts, self.queries.vectors
         corrected: list[dict[str, str]] = []
         if self.mode != "dense" and not self.queries.like:
             assert vectors is not None
+            corrections = view.corrections(model)
             texts = [bm25.without_missing_phrases(text) for text in texts]
             corrected = [corrections.of(text) for text in texts]
             texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
@@ -190,14 +186,14 @@ class Search:
         corrected = corrected or [{} for _ in texts]
         asked = [texts] if self.options.fuse else [[text] for text in texts]
         judged = any(self.queries.texts) and bool(vectors.any())
-        passages = live.count(snapshot)
+        unrelated = None if view.settings.unrelated is None else Unrelated(*view.settings.unrelated)
         # A query that the model cannot read has no meaning by which to judge a hit.
         known = [bool(vector.any()) for vector in vectors]
         known = [any(known)] if self.options.fuse else known
         if self.options.fuse:
             corrected = [{typed: word for words in corrected for typed, word in words.items()}]
         self._require_group(store)
-        pool, most = self.options.pool, max(snapshot.rows, 1)
+        pool, most = self.options.pool, max(view.count, 1)
         while True:
             rankings = self._rankings(searched, texts, vectors, pool)
             found = hits_of(store, rankings, int(self.options.context), self.options.document)
@@ -206,7 +202,7 @@ class Search:
                 for hits, words in zip(found, corrected, strict=True)
             ]
             found = [
-                _with_relevance(hits, of_query, unrelated, passages) if unrelated and judged and is_known else hits
+                _with_relevance(hits, of_query, unrelated, view.count) if unrelated and judged and is_known else hits
                 for hits, of_query, is_known in zip(found, asked, known, strict=True)
             ]
             kept = [[place for place, hit in enumerate(hits) if self._is_relevant(hit)] for hits in found]
@@ -241,7 +237,7 @@ class Search:
         self, searched: Searched, texts: list[str], vectors: Vectors | None
     ) -> tuple[Searched, list[str], Vectors]:
         """Return the searched rows without the examples, and the queries moved away from the examples to avoid."""
-        store, snapshot = searched.store, searched.snapshot
+        store, view = searched.view.store, searched.view
         liked = self._documents(store, self.queries.like)
         excluded = store.find(list(self.excluded))
         if liked:
@@ -255,9 +251,10 @@ class Search:
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
             # A query that the model cannot read has no meaning, so it stays zero.
             vectors = np.where(vectors.any(axis=1, keepdims=True), moved, np.float32(0))
-        allowed: Mask = np.ones(snapshot.rows, bool) if searched.allowed is None else searched.allowed.copy()
+        allowed: Mask = view.live.copy() if searched.allowed is None else searched.allowed.copy()
         for document in [*liked, *excluded.values()]:
-            allowed[document.row : document.row + document.passages] = False
+            first = int(view.positions(np.array([document.row]))[0])
+            allowed[first : first + document.passages] = False
         return replace(searched, allowed=allowed), texts, vectors
 
     @staticmethod
@@ -272,24 +269,24 @@ class Search:
     def _centre(searched: Searched, document: Stored) -> Vectors:
         """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
         rows = np.arange(document.row, document.row + document.passages)
-        centre: Vectors = unit_rows(searched.index.vectors.gather(searched.snapshot.shards, rows).mean(axis=0)[None])[0]
+        centre: Vectors = unit_rows(searched.view.vectors.get(rows).mean(axis=0)[None])[0]
         return centre
 
     @staticmethod
     def _vectors(searched: Searched, ranking: Sequence[Scored]) -> Vectors:
         rows = np.array([found.row for found in ranking], np.int64)
-        return searched.index.vectors.gather(searched.snapshot.shards, rows)
+        return searched.view.vectors.get(rows)
 
     def _rankings(self, searched: Searched, texts: list[str], vectors: Vectors, pool: int) -> list[list[Scored]]:
         """Return at most ``pool`` passages for each query, by mode, threshold, fusion and grouping.
 
         A ranking is read in pieces of fixed depths, whatever page of it is wanted, so that pages agree.
         """
-        options, store = self.options, searched.store
+        options, store = self.options, searched.view.store
         path = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
         depth = FUSED_RANKS
         if self.mode == "dense" and not options.fuse:
-            exact = searched.index.factory_for(searched.snapshot.rows) == "Flat"
+            exact = searched.view.faiss is None or searched.view.faiss.exact
             depth = DENSE_DEPTH if exact else APPROXIMATE_DEPTH
         count = 1 if options.fuse else len(texts)
         kept: list[list[Scored]] = [[] for _ in range(count)]
@@ -378,61 +375,11 @@ def _with_relevance(hits: Sequence[Hit], texts: Sequence[str], unrelated: Unrela
     ]
 
 
-@dataclass
-class LiveRows:
-    """The rows that may be found, cached until the index changes.
-
-    Args:
-        store: the documents.
-    """
-
-    store: DocumentStore
-    _state: tuple[int, int] = (-1, -1)
-    _live: Mask | None = None
-    _filtered: dict[str, Mask] = field(default_factory=dict)
-
-    def count(self, snapshot: Snapshot) -> int:
-        """Return the number of passages of the index."""
-        live = self.allowed(snapshot, None)
-        return snapshot.rows if live is None else int(live.sum())
-
-    def allowed(self, snapshot: Snapshot, where: str | None) -> Mask | None:
-        """Return which rows (rows,) a search may find, or None if it may find all.
-
-        Args:
-            snapshot: the state of the current transaction.
-            where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
-
-        Raises:
-            InputError: the filter cannot be understood.
-        """
-        if self._state != (snapshot.generation, snapshot.rows):
-            live = self.store.live(snapshot.rows)
-            self._live = None if live.all() else live
-            self._filtered = {}
-            self._state = (snapshot.generation, snapshot.rows)
-        if where is None:
-            return self._live
-        if where not in self._filtered:
-            condition = parse_filter(where)
-            try:
-                mask = self.store.matching(condition.sql, condition.values, snapshot.rows)
-            except OverflowError as error:
-                raise InputError(f"filter {where[:80]!r}: {error}") from None
-            if len(self._filtered) == REMEMBERED_FILTERS:
-                self._filtered.pop(next(iter(self._filtered)))
-            self._filtered[where] = mask
-        return self._filtered[where]
-
-
 @dataclass(frozen=True)
 class Searched:
-    """The documents, words, vectors and state that a search reads, and the rows that it may find."""
+    """The generation that a search reads, and the positions that it may find; None for all."""
 
-    store: DocumentStore
-    bm25: Bm25
-    index: VectorIndex
-    snapshot: Snapshot
+    view: View
     allowed: Mask | None
 
 
@@ -442,7 +389,7 @@ Pieces: TypeAlias = list[tuple[list[Scored], bool]]
 
 def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
     """Rank passages by the cosines of their vectors; zero vectors, of texts that it cannot read, are not found."""
-    rankings = searched.index.search(vectors, min(depth, searched.snapshot.rows), searched.snapshot, searched.allowed)
+    rankings = nearest.search(searched.view, vectors, depth, searched.allowed)
     return [([Scored(score, row) for score, row in ranking], len(ranking) < depth) for ranking in rankings]
 
 
@@ -450,7 +397,7 @@ def words(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int
     """Rank passages by BM25; passages without any word of the query are not found."""
     pieces = []
     for text, vector in zip(texts, vectors, strict=True):
-        found = searched.bm25.best(text, depth, searched.snapshot.rows, searched.allowed)
+        found = searched.view.bm25.best(text, depth, searched.allowed)
         shares = shares_of_best(list(found.values())).tolist()
         scored = _with_cosines(searched, vector, list(found))
         ranking = [each._replace(by_words=share) for each, share in zip(scored, shares, strict=True)]
@@ -552,10 +499,11 @@ RANKINGS: dict[Mode, Callable[[Searched, Sequence[str], Vectors, int], Pieces]] 
 
 def _with_phrases(searched: Searched, text: str) -> Searched:
     """Return the searched rows, without passages that lack a quoted phrase of the query."""
-    mask = searched.bm25.with_phrases(text, searched.snapshot.rows)
+    mask = searched.view.bm25.with_phrases(text)
     return replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
 
 
 def _with_cosines(searched: Searched, vector: Vectors, rows: list[int]) -> list[Scored]:
-    cosines = {row: score for score, row in searched.index.ranked(vector, np.array(rows, np.int64), searched.snapshot)}
+    ranked = nearest.ranking(searched.view, vector, np.array(rows, np.int64), alike=False)
+    cosines = {row: score for score, row in ranked}
     return [Scored(cosines[row], row) for row in rows]

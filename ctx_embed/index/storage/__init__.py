@@ -1,1 +1,1 @@
-"""The parts of an index on disk: manifest, shards of vectors, documents and metadata filters."""
+"""The parts of an index on disk: one database of settings, documents and vectors, and metadata filters."""

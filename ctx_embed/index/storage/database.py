@@ -6,34 +6,39 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple
 from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
 from ctx_embed.files import has_locks
-from ctx_embed.index.storage import checksums, connections
-from ctx_embed.index.storage.manifest import REMEDY
-from ctx_embed.index.storage.shards import Shard
+from ctx_embed.index.storage import connections
+from ctx_embed.index.storage.settings import REMEDY, Settings
+from ctx_embed.index.storage.vectors import create_table, page_size
 
-# Rows are numbered from 0 in the order of addition, one for each passage; a document has the row of its first passage.
-# `id` has no type, so SQLite distinguishes 1 and '1'. The text comes last, so scans of other columns skip it.
+# Rows are numbered in the order of addition, one for each passage, and never used twice; a document has the row of its
+# first passage. `id` has no type, so SQLite distinguishes 1 and '1'. Long columns come last, so scans skip them.
 SCHEMA = """
+CREATE TABLE settings (name TEXT PRIMARY KEY, content TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE state (
-    index_id TEXT NOT NULL, generation INTEGER NOT NULL, numbering INTEGER NOT NULL, next_id INTEGER NOT NULL,
-    documents INTEGER NOT NULL, rows INTEGER NOT NULL, tuned TEXT NOT NULL
-);
-CREATE TABLE shards (
-    name TEXT PRIMARY KEY, first INTEGER NOT NULL, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, crc32 INTEGER NOT NULL
+    generation INTEGER NOT NULL, next_row INTEGER NOT NULL, next_id INTEGER NOT NULL, documents INTEGER NOT NULL,
+    edited INTEGER NOT NULL
 );
 CREATE TABLE documents (
-    row INTEGER PRIMARY KEY, passages INTEGER NOT NULL, id NOT NULL UNIQUE, metadata TEXT NOT NULL, text TEXT NOT NULL
+    row INTEGER PRIMARY KEY, passages INTEGER NOT NULL, checksum INTEGER NOT NULL, id NOT NULL UNIQUE,
+    metadata TEXT NOT NULL, text TEXT NOT NULL
 );
 CREATE TABLE passages (row INTEGER PRIMARY KEY, start INTEGER NOT NULL, stop INTEGER NOT NULL);
-CREATE TABLE deleted (row INTEGER PRIMARY KEY, passages INTEGER NOT NULL);
+CREATE TABLE deleted (number INTEGER PRIMARY KEY, row INTEGER NOT NULL, passages INTEGER NOT NULL);
+CREATE TABLE compaction (generation INTEGER NOT NULL, stop INTEGER NOT NULL, ranges BLOB NOT NULL);
+CREATE TABLE faiss (token TEXT PRIMARY KEY, facts TEXT NOT NULL, ranges BLOB NOT NULL);
 CREATE TABLE hashes (hash INTEGER PRIMARY KEY, row INTEGER NOT NULL);
 CREATE TABLE automatic (id INTEGER PRIMARY KEY);
 CREATE TABLE builds (
@@ -44,68 +49,77 @@ CREATE TABLE builds (
 # Words are stemmed and stripped of accents; the texts themselves stay in `documents`.
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 WORDS = f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{TOKENIZER}')"
+# The names of the settings of the index, and of those that a reembedding will give it.
+PRESENT, NEXT = "present", "next"
 # Seconds that a writer waits for another one before it gives up; long enough for small additions to take turns.
 PATIENCE_SECONDS = 2.0
 # SQLite's page cache in KiB; it is large because hashes are looked up all over their table.
-PAGE_CACHE = 64 * 1024
+PAGE_CACHE = 16 * 1024
+# Bytes of the database that are mapped from the second search on: rows from all over the file are read faster then, but
+# each brings its neighbours into memory.
+MAPPED = 1 << 34
 
 
 @dataclass(frozen=True)
 class State:
-    """The state of an index besides its documents and shards; each commit updates it.
+    """What each commit changes besides documents and vectors.
 
     Args:
-        index_id: the random id of the index.
         generation: the number of commits.
-        numbering: the generation in which the newest compaction renumbered the rows.
+        next_row: the next row.
         next_id: the next automatic id.
         documents: the number of documents.
-        rows: the number of vectors, including those of deleted documents.
-        tuned: search parameters by FAISS factory, as JSON.
+        edited: the last generation that changed metadata in place.
     """
 
-    index_id: str
     generation: int = 0
-    numbering: int = 0
+    next_row: int = 0
     next_id: int = 0
     documents: int = 0
-    rows: int = 0
-    tuned: str = "{}"
+    edited: int = 0
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """The vectors of one generation.
-
-    Args:
-        generation: the number of commits.
-        numbering: the generation in which the rows were last renumbered.
-        rows: the number of vectors, including those of deleted documents.
-        shards: the shards that hold them.
-        tuned: search parameters by FAISS factory, as JSON.
-    """
+class Compaction(NamedTuple):
+    """The last compaction: its generation, the row that was next, and the rows that were there (n,)."""
 
     generation: int
-    numbering: int
-    rows: int
-    shards: Sequence[Shard]
-    tuned: str = "{}"
+    stop: int
+    rows: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, state: State, shards: Sequence[Shard]) -> Snapshot:
-        """Return the snapshot of a state and its list of shards."""
-        return cls(state.generation, state.numbering, state.rows, shards, state.tuned)
+
+def ranges_of(rows: NDArray[np.int64]) -> bytes:
+    """Return ascending rows (n,) as the first and last row of each of their ranges."""
+    edges = np.flatnonzero(np.diff(rows) > 1)
+    first, last = np.append(0, edges + 1), np.append(edges, len(rows) - 1)
+    return np.stack([rows[first], rows[last]], axis=1).astype("<i8").tobytes() if len(rows) else b""
+
+
+def rows_of(ranges: bytes) -> NDArray[np.int64]:
+    """Return the rows of :func:`ranges_of`.
+
+    Raises:
+        ValueError: the ranges are damaged.
+    """
+    pairs = np.frombuffer(ranges, "<i8").reshape(-1, 2).astype(np.int64)
+    flat = pairs.ravel()
+    if len(flat) and (flat[0] < 0 or (np.diff(flat[1:]) < 0).any() or (pairs[:, 0] > pairs[:, 1]).any()):
+        raise ValueError("ranges of rows overlap")
+    lengths = pairs[:, 1] - pairs[:, 0] + 1
+    starts = np.repeat(pairs[:, 0] - np.append(0, np.cumsum(lengths)[:-1]), lengths) if len(pairs) else flat
+    return starts + np.arange(len(starts))
 
 
 MESSAGE_CHARACTERS = 200
 # A disk with less space than this is full: SQLite needs 32 kB even for reading.
 FREE_BYTES = 1 << 16
 
-Record = TypeVar("Record", State, Shard)
+
+class ChangedError(InputError):
+    """Another process has changed a database that this one may only read."""
 
 
 class Database:
-    """A connection to ``documents.sqlite``, in WAL mode, so readers never wait for the writer.
+    """A connection to ``index.sqlite``, in WAL mode, so readers never wait for the writer.
 
     A child process that inherits it by a fork gets a connection of its own, see :mod:`.connections`.
 
@@ -121,13 +135,16 @@ class Database:
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
+        self._mapped = False
+        # The size and time of a database that others have not written to since it was opened without their permission.
+        self._unchanged: tuple[int, ...] | None = None
         if not path.is_file():
             raise DamagedError(f"{path}: missing; {REMEDY}")
         found = path.stat()
         self.opened = found.st_dev, found.st_ino
         connections.register(self)
         try:
-            self.state()
+            self.present()
         except BaseException:
             self.close()
             raise
@@ -135,6 +152,8 @@ class Database:
     @property
     def connection(self) -> sqlite3.Connection:
         """The connection, made again after a fork; use it while holding :attr:`lock`."""
+        if self._connection is not None and not self._connection.in_transaction and self._has_changed():
+            self.release()
         if self._connection is None:
             if self._closed:
                 raise InputError(f"{self.path.parent}: this index is closed; open it again")
@@ -143,13 +162,37 @@ class Database:
         return self._connection
 
     def _connected(self) -> sqlite3.Connection:
+        mode = "mode=rw"
+        if not self._writable():
+            # SQLite reads a log only together with its index of the log, which another process has made.
+            self._unchanged = None if self._has_log() else self._stamp()
+            mode = "mode=ro" if self._unchanged is None else "mode=ro&immutable=1"
         connection = sqlite3.connect(
-            _uri(self.path), uri=True, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
+            f"file:{quote(str(self.path.absolute()))}?{mode}",
+            uri=True,
+            timeout=PATIENCE_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
         )
-        connection.create_function("checksum", 5, checksums.checksum, deterministic=True)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE}")
+        if self._mapped:
+            connection.execute(f"PRAGMA mmap_size = {MAPPED}")
         return connection
+
+    def _writable(self) -> bool:
+        return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
+
+    def _has_log(self) -> bool:
+        return self.path.with_name(f"{self.path.name}-wal").exists()
+
+    def _stamp(self) -> tuple[int, ...]:
+        found = self.path.stat()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _has_changed(self) -> bool:
+        """Return whether others have written to a database that this process may only read, since it was opened."""
+        return self._unchanged is not None and (self._has_log() or self._stamp() != self._unchanged)
 
     def release(self) -> None:
         """Close the connection until it is next used; call it while holding :attr:`lock`, outside a transaction."""
@@ -157,16 +200,28 @@ class Database:
         if connection is not None:
             connection.close()
 
+    def map(self) -> None:
+        """Read from a map of the file from now on; call it outside a transaction."""
+        with self.reporting_errors():
+            if not self._mapped:
+                self._mapped = True
+                self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
+
     @staticmethod
-    def create(path: Path, index_id: str) -> None:
+    def create(path: Path, settings: Settings) -> None:
         """Create a database without documents."""
         with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA page_size = {page_size(settings.dimension, settings.dtype)}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
             connection.execute(WORDS)
-            for statement in checksums.SCHEMA:
-                connection.execute(statement)
-            connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(State(index_id)))
+            create_table(connection, settings.table)
+            connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", astuple(State()))
+            connection.execute("INSERT INTO compaction VALUES (0, 0, x'')")
+            content = settings.json()
+            connection.execute(
+                "INSERT INTO settings VALUES (?, ?, ?)", (PRESENT, content, zlib.crc32(content.encode()))
+            )
             connection.commit()
 
     def close(self) -> None:
@@ -177,7 +232,11 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Let the block read one unchanging state of the database."""
+        """Let the block read one unchanging state of the database.
+
+        Raises:
+            ChangedError: this process may not write, and another one has written to the database meanwhile.
+        """
         with self.lock:
             try:
                 with self.reporting_errors():
@@ -185,6 +244,9 @@ class Database:
                 yield
             finally:
                 self._end()
+                if self._has_changed():
+                    self.release()
+                    raise ChangedError(f"{self.path.parent}: was changed while it was read; try again")
 
     @contextmanager
     def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
@@ -243,6 +305,11 @@ class Database:
                 raise BusyError(
                     f"{self.path.parent}: another process is writing to this index; try again when it has finished"
                 ) from None
+            if "unable to open" in message and not self._writable():
+                raise UnwritableError(
+                    f"{self.path.parent}: has changes in {self.path.name}-wal that can be read only with write "
+                    "permission for the folder; open it once with that permission"
+                ) from None
             if any(word in message for word in ("full", "readonly", "disk I/O")):
                 # SQLite cannot open a database on a full disk either, and then speaks of an I/O error.
                 if shutil.disk_usage(self.path.parent).free < FREE_BYTES:
@@ -257,35 +324,63 @@ class Database:
         """Return the state of the newest commit, or of the current transaction."""
         with self.reporting_errors():
             row = self.connection.execute(
-                "SELECT index_id, generation, numbering, next_id, documents, rows, tuned FROM state"
+                "SELECT generation, next_row, next_id, documents, edited FROM state"
             ).fetchone()
+        if row is None or any(type(value) is not int or value < 0 for value in row):
+            raise DamagedError(f"{self.path}: damaged (its state has a wrong type); {REMEDY}")
+        return State(*row)
+
+    def finish(self, state: State) -> None:
+        """Store the state that a commit publishes; call it inside :meth:`writing`."""
+        with self.reporting_errors():
+            assigned = ", ".join(f"{field.name} = ?" for field in fields(State))
+            self.connection.execute(f"UPDATE state SET {assigned}", astuple(state))
+
+    def settings(self, name: str = PRESENT) -> Settings | None:
+        """Return settings, or None if there are none of this name.
+
+        Raises:
+            DamagedError: they are damaged or of another format.
+        """
+        with self.reporting_errors():
+            row = self.connection.execute("SELECT content, checksum FROM settings WHERE name = ?", (name,)).fetchone()
         if row is None:
-            raise DamagedError(f"{self.path}: damaged (it has no state); {REMEDY}")
-        return self._record(State, row)
+            return None
+        try:
+            return Settings.of(*row)
+        except InputError as error:
+            raise InputError(f"{self.path.parent}: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise DamagedError(f"{self.path}: damaged ({error}); {REMEDY}") from None
 
-    def shards(self) -> list[Shard]:
-        """Return the shards of raw vectors in the order of their rows."""
+    def present(self) -> Settings:
+        """Return the settings of the index."""
+        found = self.settings()
+        if found is None:
+            raise DamagedError(f"{self.path}: damaged (it has no settings); {REMEDY}")
+        return found
+
+    def store_settings(self, settings: Settings | None, name: str = PRESENT) -> None:
+        """Store or delete settings; call it inside :meth:`writing`."""
         with self.reporting_errors():
-            rows = self.connection.execute("SELECT name, first, rows, bytes, crc32 FROM shards ORDER BY first")
-            return [self._record(Shard, row) for row in rows]
+            self.connection.execute("DELETE FROM settings WHERE name = ?", (name,))
+            if settings is not None:
+                values = (name, settings.json(), zlib.crc32(settings.json().encode()))
+                self.connection.execute("INSERT INTO settings VALUES (?, ?, ?)", values)
 
-    def _record(self, kind: type[Record], values: Sequence[Any]) -> Record:
-        """Return a row as a dataclass, after checking types: in a damaged file SQLite may read any type."""
-        if [type(value).__name__ for value in values] != [field.type for field in fields(kind)]:
-            raise DamagedError(f"{self.path}: damaged (the {kind.__name__.lower()} has a wrong type); {REMEDY}")
-        return kind(*values)
+    def compaction(self) -> Compaction:
+        """Return the last compaction.
 
-    def snapshot(self) -> Snapshot:
-        """Return the state of the vectors; call it inside :meth:`reading` or :meth:`writing`."""
-        return Snapshot.of(self.state(), self.shards())
-
-    def finish(self, state: State, shards: Sequence[Shard]) -> None:
-        """Store the state and the shards that a commit publishes; call it inside :meth:`writing`."""
+        Raises:
+            DamagedError: its row is missing or damaged.
+        """
         with self.reporting_errors():
-            self.connection.execute("DELETE FROM shards")
-            self.connection.executemany("INSERT INTO shards VALUES (?, ?, ?, ?, ?)", map(astuple, shards))
-            self.connection.execute("DELETE FROM state")
-            self.connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(state))
+            row = self.connection.execute("SELECT generation, stop, ranges FROM compaction").fetchone()
+            try:
+                rows = rows_of(row[2])
+            except (ValueError, TypeError, MemoryError):
+                raise DamagedError(f"{self.path}: damaged (its rows overlap); {REMEDY}") from None
+        return Compaction(row[0], row[1], rows)
 
     def vacuum(self) -> None:
         """Free the disk space of deleted rows.
@@ -296,11 +391,3 @@ class Database:
         with self.reporting_errors():
             self.connection.execute("VACUUM")
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _uri(path: Path) -> str:
-    """Return SQLite's URI of a database; in a read-only folder, which allows no WAL files, it opens as immutable."""
-    mode = "mode=rw"
-    if not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
-        mode = "mode=ro&immutable=1"
-    return f"file:{quote(str(path.absolute()))}?{mode}"

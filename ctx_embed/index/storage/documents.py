@@ -5,21 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import numbers
+import sqlite3
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import DamagedError, InputError, described
-from ctx_embed.index.storage import checksums
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.filters import Condition
-from ctx_embed.index.storage.manifest import REMEDY
+from ctx_embed.index.storage.settings import REMEDY
+from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.text.words import indexed
 from ctx_embed.texts import well_formed
 
@@ -35,6 +36,12 @@ DEEPEST_METADATA = 100
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 # Number of documents read at a time when all are read.
 DOCUMENTS_AT_ONCE = 2048
+# The passages of a document as one text, which its checksum covers, and the columns of a document.
+_SPANS = (
+    "(SELECT group_concat(start || ' ' || stop) FROM passages AS p "
+    "WHERE p.row >= documents.row AND p.row < documents.row + documents.passages)"
+)
+COLUMNS = f"documents.row, passages, id, metadata, text, checksum, {_SPANS}"
 
 
 class Stored(NamedTuple):
@@ -216,45 +223,41 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
+def checksum(passages: Any, identifier: Any, metadata: Any, text: Any, spans: Any) -> int:
+    """Return the CRC-32 of a document.
+
+    Args:
+        passages: the number of its passages.
+        identifier: its id.
+        metadata: its metadata, as JSON.
+        text: its text.
+        spans: the start and the stop of each passage, as one text; None if the document is its only passage.
+    """
+    # Formatting accepts values of any type, which a damaged database may hold.
+    return zlib.crc32(f"{(passages, identifier, spans)!r}{metadata}{text}".encode("utf-8", "surrogatepass"))
+
+
 class DocumentStore(Database):
-    """The documents in ``documents.sqlite``; call the methods that change them inside :meth:`Database.writing`."""
+    """The documents in ``index.sqlite``; call the methods that change them inside :meth:`Database.writing`."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def _connected(self) -> sqlite3.Connection:
+        connection = super()._connected()
+        connection.create_function("checksum_of", 5, checksum, deterministic=True)
+        return connection
+
+    def store_checksums(self, where: str, *values: Any) -> None:
+        """Store the checksums of the documents that match an SQL condition, inside :meth:`Database.writing`."""
         with self.reporting_errors():
-            # Indexes of older versions have no checksums until their next change.
-            self._has_checksums = checksums.prepare(self.connection)
+            self.connection.execute(
+                f"UPDATE documents SET checksum = checksum_of(passages, id, metadata, text, {_SPANS}) WHERE {where}",
+                values,
+            )
 
-    @property
-    def _columns(self) -> str:
-        """The columns that :meth:`_stored` takes."""
-        return checksums.CHECKED_COLUMNS if self._has_checksums else checksums.COLUMNS
-
-    def store_checksums(self, where: str | None = None, *values: Any) -> None:
-        """Store the checksums of the documents that match an SQL condition; None: of all documents without one.
-
-        Call it inside :meth:`Database.writing`.
-        """
+    def damaged_rows(self) -> list[int]:
+        """Return the rows of the documents whose checksum is wrong."""
+        select = f"SELECT row FROM documents WHERE checksum IS NOT checksum_of(passages, id, metadata, text, {_SPANS})"
         with self.reporting_errors():
-            self._require_checksums()
-            checksums.add(self.connection, where or checksums.MISSING, *values)
-
-    def _require_checksums(self) -> None:
-        if not self._has_checksums:
-            for statement in checksums.SCHEMA:
-                self.connection.execute(statement)
-            self._has_checksums = True
-
-    def require_whole(self) -> None:
-        """Raise an error if a document has a wrong checksum.
-
-        Raises:
-            DamagedError: there is one.
-        """
-        with self.reporting_errors():
-            damaged = self._has_checksums and checksums.damaged(self.connection)
-        if damaged:
-            raise DamagedError(f"{self.path}: damaged (`ctx-embed index verify` lists the problems); {REMEDY}")
+            return [row for (row,) in self.connection.execute(select)]
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """Return the passages of some rows, by row.
@@ -262,7 +265,7 @@ class DocumentStore(Database):
         Raises:
             DamagedError: the database lacks a row.
         """
-        select = f"SELECT {self._columns} FROM documents WHERE row <= ? ORDER BY row DESC LIMIT 1"
+        select = f"SELECT {COLUMNS} FROM documents WHERE row <= ? ORDER BY row DESC LIMIT 1"
         found: dict[int, Passage] = {}
         document: Stored | None = None
         for row in sorted(rows):
@@ -309,7 +312,7 @@ class DocumentStore(Database):
         found: dict[Id, Stored] = {}
         for start in range(0, len(ids), VALUES_A_QUERY):
             part = ids[start : start + VALUES_A_QUERY]
-            select = f"SELECT {self._columns} FROM documents WHERE id IN ({_marks(part)})"
+            select = f"SELECT {COLUMNS} FROM documents WHERE id IN ({_marks(part)})"
             with self.reporting_errors():
                 values = self.connection.execute(select, part).fetchall()
             found |= {document.id: document for document in map(self._stored, values)}
@@ -317,7 +320,7 @@ class DocumentStore(Database):
 
     def after(self, row: int, count: int) -> list[Stored]:
         """Return up to ``count`` documents after a row, in order."""
-        select = f"SELECT {self._columns} FROM documents WHERE row > ? ORDER BY row LIMIT ?"
+        select = f"SELECT {COLUMNS} FROM documents WHERE row > ? ORDER BY row LIMIT ?"
         with self.reporting_errors():
             found = self.connection.execute(select, (row, count)).fetchall()
         return self._in_order(found, row)
@@ -336,6 +339,20 @@ class DocumentStore(Database):
             spans = self.connection.execute(select, (document.row, document.row + document.passages)).fetchall()
         return self._checked(spans) or [(0, len(document.text))]
 
+    def all_spans(self, documents: Iterable[Stored]) -> list[list[Span]]:
+        """Return :meth:`spans` of each document."""
+        return [self.spans(document) for document in documents]
+
+    def rows_there(self, rows: Sequence[int]) -> set[int]:
+        """Return which of some rows are the first ones of documents."""
+        found: set[int] = set()
+        for start in range(0, len(rows), VALUES_A_QUERY):
+            part = rows[start : start + VALUES_A_QUERY]
+            with self.reporting_errors():
+                select = f"SELECT row FROM documents WHERE row IN ({_marks(part)})"
+                found |= {row for (row,) in self.connection.execute(select, part)}
+        return found
+
     def _checked(self, spans: list[Span]) -> list[Span]:
         """Return the spans of passages after checking their types: in a damaged file SQLite may read any type."""
         if not all(type(start) is type(stop) is int for start, stop in spans):
@@ -350,12 +367,9 @@ class DocumentStore(Database):
         return list(map(self._stored, found))
 
     def _stored(self, values: Sequence[Any]) -> Stored:
-        row, passages, identifier, metadata, text, *check = values
-        if check:
-            stored, spans = check
-            if stored is not None and stored != checksums.checksum(passages, identifier, metadata, text, spans):
-                raise DamagedError(f"{self.path}: damaged (the checksum of a document is wrong); {REMEDY}")
-        # A damaged document may have lost its checksum too.
+        row, passages, identifier, metadata, text, stored, spans = values
+        if stored != checksum(passages, identifier, metadata, text, spans):
+            raise DamagedError(f"{self.path}: damaged (the checksum of a document is wrong); {REMEDY}")
         if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
             raise DamagedError(f"{self.path}: damaged (a document has a wrong type); {REMEDY}")
         try:
@@ -363,45 +377,44 @@ class DocumentStore(Database):
         except (ValueError, RecursionError) as error:
             raise DamagedError(f"{self.path}: damaged (metadata: {error}); {REMEDY}") from None
 
-    def last_row(self) -> int:
-        """Return the number of rows up to the end of the last document, deleted or not."""
-        ends = []
-        for table in ("documents", "deleted"):
-            with self.reporting_errors():
-                last = self.connection.execute(f"SELECT row + passages FROM {table} ORDER BY row DESC LIMIT 1")
-                ends.append(int((last.fetchone() or (0,))[0]))
-        return max(ends)
+    def next_row(self) -> int:
+        """Return the row after all that documents have or had."""
+        select = (
+            "SELECT max(ifnull((SELECT row + passages FROM documents ORDER BY row DESC LIMIT 1), 0), "
+            "ifnull((SELECT max(row + passages) FROM deleted), 0), (SELECT stop FROM compaction))"
+        )
+        with self.reporting_errors():
+            return int(self.connection.execute(select).fetchone()[0])
+
+    def deleted(self, after: int = 0) -> list[tuple[int, int, int]]:
+        """Return the documents deleted since the last compaction: number, row and passages, from a number on."""
+        with self.reporting_errors():
+            select = "SELECT number, row, passages FROM deleted WHERE number > ? ORDER BY number"
+            return self._integers(self.connection.execute(select, (after,)).fetchall())
+
+    def _integers(self, found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return what was found if all of it are integers: in a damaged file SQLite may read any type."""
+        if any(type(value) is not int for values in found for value in values):
+            raise DamagedError(f"{self.path}: damaged (a row has a wrong type); {REMEDY}")
+        return found
 
     def deleted_rows(self) -> int:
-        """Return the number of rows of deleted documents."""
+        """Return the number of rows of documents deleted since the last compaction."""
         with self.reporting_errors():
             return int(self.connection.execute("SELECT ifnull(sum(passages), 0) FROM deleted").fetchone()[0])
 
-    def live(self, rows: int) -> Mask:
-        """Return which of ``rows`` rows belong to documents that were not deleted, (rows,)."""
-        mask = np.ones(rows, bool)
+    def matching(self, condition: str, values: Sequence[Any], first: int = 0) -> list[tuple[int, int]]:
+        """Return row and passages of the documents from a row on that match a condition of :mod:`.filters`."""
         with self.reporting_errors():
-            for row, passages in self.connection.execute("SELECT row, passages FROM deleted"):
-                mask[row : row + passages] = False
-        return mask
+            select = f"SELECT row, passages FROM documents WHERE row >= ? AND {condition}"
+            return self._integers(self.connection.execute(select, (first, *values)).fetchall())
 
-    def matching(self, condition: str, values: Sequence[Any], rows: int) -> Mask:
-        """Return which of ``rows`` rows belong to documents that match a condition of :mod:`.filters`, (rows,)."""
-        mask = np.zeros(rows, bool)
+    def firsts(self) -> list[tuple[int, int]]:
+        """Return row and passages of all documents, in the order of rows."""
         with self.reporting_errors():
-            for row, passages in self.connection.execute(
-                f"SELECT row, passages FROM documents WHERE {condition}", values
-            ):
-                mask[row : row + passages] = True
-        return mask
-
-    def document_rows(self, rows: int) -> NDArray[np.int64]:
-        """Return the first row of the document that each row belongs to, (rows,); -1 for rows of deleted documents."""
-        first = np.full(rows, -1, np.int64)
-        with self.reporting_errors():
-            for row, passages in self.connection.execute("SELECT row, passages FROM documents"):
-                first[row : row + passages] = row
-        return first
+            return self._integers(
+                self.connection.execute("SELECT row, passages FROM documents ORDER BY row").fetchall()
+            )
 
     def ids_matching(self, condition: Condition | None) -> list[Id]:
         """Return the ids of the documents whose metadata match a condition (None: all), in the order of addition."""
@@ -421,7 +434,7 @@ class DocumentStore(Database):
             limit: the maximum number of documents; None: all.
         """
         sql, values = ("1", ()) if condition is None else (condition.sql, condition.values)
-        select = f"SELECT {self._columns} FROM documents WHERE row > ? AND {sql} ORDER BY row LIMIT ? OFFSET ?"
+        select = f"SELECT {COLUMNS} FROM documents WHERE row > ? AND {sql} ORDER BY row LIMIT ? OFFSET ?"
         row = -1
         while limit is None or limit > 0:
             count = DOCUMENTS_AT_ONCE if limit is None else min(limit, DOCUMENTS_AT_ONCE)
@@ -505,22 +518,20 @@ class DocumentStore(Database):
 
     def insert(self, row: int, documents: Iterable[NewDocument]) -> None:
         """Add documents whose ids are not taken, with their passages in the rows from ``row`` on."""
-        records, sums, cut, words = [], [], [], []
+        records, cut, words = [], [], []
         for document in documents:
             identifier, metadata, text, spans = document
             is_cut = list(spans) != [(0, len(text))]
-            values = (len(spans), identifier, metadata, text)
-            sums.append((row, checksums.checksum(*values, checksums.spans_text(spans) if is_cut else None)))
-            records.append((row, *values))
+            joined = ",".join(f"{start} {stop}" for start, stop in spans) if is_cut else None
+            check = checksum(len(spans), identifier, metadata, text, joined)
+            records.append((row, len(spans), check, identifier, metadata, text))
             for place, (start, stop) in enumerate(spans, row):
                 words.append((place, text[start:stop]))
                 if is_cut:
                     cut.append((place, start, stop))
             row += len(spans)
         with self.reporting_errors():
-            self._require_checksums()
-            self.connection.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", records)
-            self.connection.executemany("INSERT INTO checksums VALUES (?, ?)", sums)
+            self.connection.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", records)
             self.connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", cut)
         self.index_words(words)
 
@@ -535,8 +546,8 @@ class DocumentStore(Database):
         with self.reporting_errors():
             self.connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?)", sorted(pairs))
 
-    def remove(self, documents: Sequence[Stored]) -> None:
-        """Delete documents; their rows are not used again before the next compaction."""
+    def remove(self, documents: Sequence[Stored], tables: Sequence[VectorTable]) -> None:
+        """Delete documents and their vectors in some tables; their rows are never used again."""
         words = [
             (row, indexed(document.text[start:stop]))
             for document in documents
@@ -548,7 +559,9 @@ class DocumentStore(Database):
             run("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
             run("DELETE FROM passages WHERE row >= ? AND row < ? + ?", [(row, row, count) for row, count in rows])
             run("DELETE FROM documents WHERE row = ? AND passages = ?", rows)
-            run("INSERT INTO deleted VALUES (?, ?)", rows)
+            run("INSERT INTO deleted (row, passages) VALUES (?, ?)", rows)
+        for table in tables:
+            table.remove(rows)
 
     def documents_up_to(self, first: int, row: int) -> int:
         """Return how many documents start in the rows ``first`` to ``row``, both included."""

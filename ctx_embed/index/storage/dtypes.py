@@ -17,10 +17,9 @@ LARGEST_CODE, BEND = 127, 64
 
 
 class DType(NamedTuple):
-    """A data type: its NumPy scalar, its name in safetensors files, and functions to and from float32 (n, d)."""
+    """A data type: its NumPy scalar, and functions to and from float32 (n, d)."""
 
     scalar: Any
-    safetensors: str
     encode: Callable[[Vectors], NDArray[Any]]
     decode: Callable[[NDArray[Any]], Vectors]
 
@@ -68,9 +67,9 @@ def _from_float16(halves: NDArray[np.float16]) -> Vectors:
 
 
 DTYPES = {
-    DEFAULT: DType(np.float32, "F32", _same, _same),
-    "float16": DType(np.float16, "F16", lambda vectors: vectors.astype(np.float16), _from_float16),
-    "int8": DType(np.int8, "I8", _to_int8, _from_int8),
+    DEFAULT: DType(np.float32, _same, _same),
+    "float16": DType(np.float16, lambda vectors: vectors.astype(np.float16), _from_float16),
+    "int8": DType(np.int8, _to_int8, _from_int8),
 }
 
 

@@ -1,106 +1,162 @@
-"""The folder of an index, without its model: open it, check it, and read one unchanging state of it."""
+"""The folder of an index, without its model: create it, open it, check it, and read one generation of it."""
 
 from __future__ import annotations
 
-import json
 import os
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ctx_embed.errors import DamagedError, InputError
-from ctx_embed.index.storage.database import Snapshot
+from ctx_embed.index.storage.database import ChangedError
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.manifest import DOCUMENTS, REMEDY, VECTORS, read_manifest
-from ctx_embed.index.storage.shards import ShardFolder
+from ctx_embed.index.storage.settings import DATABASE, DATABASE_FILES, FAISS_SUFFIX, OLD_FILES, REMEDY, Settings
+from ctx_embed.index.view import View
 
 Result = TypeVar("Result")
 
-# A writer may merge and remove a listed shard before a reader opens it; the reader then reads the new list.
+# A process without write permission reads again what others changed while it read.
 ATTEMPTS = 20
 
 
+def read_settings(path: str | Path) -> Settings:
+    """Return the settings of the index in a folder.
+
+    Raises:
+        InputError: the folder is not an index, or it is damaged or of another format.
+    """
+    with closing(DocumentStore(database_of(Path(path).absolute()))) as store:
+        return store.present()
+
+
+def holds_only_an_index(folder: Path, *others: str) -> bool:
+    """Return whether a folder has nothing but the files of an index, and some others."""
+    return all(
+        entry.name in (*DATABASE_FILES, *others) or entry.name.endswith((FAISS_SUFFIX, f"{FAISS_SUFFIX}.tmp"))
+        for entry in folder.iterdir()
+    )
+
+
+def database_of(folder: Path) -> Path:
+    """Return the database of the index in a folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = folder / DATABASE
+    try:
+        # Opening a pipe would wait for its writer, and a link may lead anywhere.
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise DamagedError(f"{path}: damaged (not a regular file); {REMEDY}")
+    except OSError as error:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise InputError(_why_no_index(folder)) from None
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    return path
+
+
+def _why_no_index(folder: Path) -> str:
+    if folder.is_dir():
+        if all((folder / name).exists() for name in OLD_FILES):
+            return f"{folder}: made by an earlier development version; build the index again"
+        return f"{folder}: a folder but not an index (it has no {DATABASE})"
+    if folder.exists():
+        return f"{folder}: must be the folder of an index, got a file"
+    return f"{folder}: no such index; make one with `ctx-embed index build` or SearchIndex.create"
+
+
 class IndexFolder:
-    """The manifest, documents and vectors of an index, checked to belong together.
+    """An index: its documents, its settings, and its newest generation.
 
     Args:
         path: the folder.
+        memory_map: whether to leave FAISS's vectors on disk, whatever its kind.
+        few_rows: see :class:`View`.
 
     Raises:
         InputError: the folder is not an index, or it is damaged or of another format.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, memory_map: bool = False, few_rows: int | None = None) -> None:
         self.path = Path(path).absolute()
-        self.manifest = read_manifest(self.path)
-        self.vectors = ShardFolder(self.path / VECTORS, self.manifest.dimension, self.manifest.dtype)
-        self.documents = DocumentStore(self.path / DOCUMENTS)
+        self.memory_map = memory_map
+        self.few_rows = few_rows
+        self.documents = DocumentStore(database_of(self.path))
         self._opened = self._file()
+        self._view: View | None = None
         try:
+            self.settings = self.documents.present()
             self.read(self._check)
         except BaseException:
             self.documents.close()
             raise
 
+    def close(self) -> None:
+        """Release files and memory."""
+        self.documents.close()
+        self._view = None
+
     def _file(self) -> tuple[int, int] | None:
         """Return device and inode of the database that is in the folder now; None if there is none."""
         try:
-            found = os.stat(self.path / DOCUMENTS)
+            found = os.stat(self.path / DATABASE)
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
-    def _check(self, snapshot: Snapshot) -> None:
-        state = self.documents.state()
-        if state.index_id != self.manifest.index_id or state.generation < self.manifest.generation:
-            raise DamagedError(f"{self.path}: manifest and documents come from different states of the index; {REMEDY}")
-        self.vectors.check(snapshot.shards)
-        listed = sum(shard.rows for shard in snapshot.shards)
-        rows = self.documents.last_row()
-        if not rows == snapshot.rows == listed:
-            raise DamagedError(f"{self.path}: lists {rows} passages but {listed} vectors; {REMEDY}")
+    def _check(self, view: View) -> None:
+        rows = self.documents.next_row()
+        if rows != view.state.next_row:
+            raise DamagedError(f"{self.path}: has {rows} rows, but its count is {view.state.next_row}; {REMEDY}")
 
-    def read(self, work: Callable[[Snapshot], Result]) -> Result:
-        """Return the result of ``work`` on the newest state, which stays the same while ``work`` runs.
+    def read(self, work: Callable[[View], Result]) -> Result:
+        """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs.
 
         Raises:
-            InputError: a listed file is missing, or the folder now holds another index.
+            InputError: the folder now holds another index.
         """
         for _ in range(ATTEMPTS):
-            with self.documents.reading():
-                snapshot = self.documents.snapshot()
-                try:
-                    return work(snapshot)
-                except FileNotFoundError as error:
-                    missing = error.filename
-        self.require_in_place()
-        raise DamagedError(f"{missing}: missing; {REMEDY}")
+            with suppress(ChangedError), self.documents.reading():
+                return work(self.view())
+        raise ChangedError(f"{self.path}: was changed while it was read; try again")
+
+    def view(self) -> View:
+        """Return the generation of the current transaction, which takes over what the last one knew."""
+        before = self._view
+        if before is None or before.state != self.documents.state():
+            before = View(self, self.documents, before)
+            if before.settings.table != self.settings.table:
+                raise self.embedded_again()
+            self.settings, self._view = before.settings, before
+        return before
+
+    def embedded_again(self) -> InputError:
+        """Return the error for an index that has another model than it had when it was opened."""
+        return InputError(f"{self.path}: was embedded again with another model meanwhile; open it again")
 
     def require_no_copy(self) -> None:
         """Raise an error if a copy of this index, such as a backup, is in the folder now.
 
-        After another index has taken the folder, the opened one still answers. Beside a copy it must not: the files of
-        both have the same names.
+        After another index has taken the folder, the opened one still answers. Beside a copy it must not: both are
+        known by the same name.
 
         Raises:
             InputError: a copy is in the folder.
         """
-        if self._file() not in (None, self._opened) and read_manifest(self.path).index_id == self.manifest.index_id:
+        if self._file() not in (None, self._opened) and read_settings(self.path).index_id == self.settings.index_id:
             raise self._replaced()
 
     def require_in_place(self) -> None:
-        """Raise an error if the index that was opened has been replaced or removed; otherwise update the manifest.
+        """Raise an error if the index that was opened has been replaced or removed.
 
         Raises:
             InputError: the folder holds another index, or none.
         """
-        manifest = read_manifest(self.path)
-        if manifest.index_id != self.manifest.index_id or self._file() != self._opened:
+        if self._file() != self._opened:
+            database_of(self.path)
             raise self._replaced()
-        # Another process may have changed the data type.
-        self.manifest = manifest
-        self.vectors.dtype = manifest.dtype
 
     def _replaced(self) -> InputError:
         return InputError(f"{self.path}: another index has replaced it; open it again")
@@ -124,24 +180,28 @@ class IndexFolder:
     def describe(self) -> dict[str, Any]:
         """Return the properties of the index as JSON values, without loading its model."""
         size = 0
-        for file in self.path.rglob("*"):
+        for file in self.path.iterdir():
             # A writer may remove files meanwhile.
             with suppress(OSError):
-                size += file.stat().st_size if file.is_file() else 0
-        state = self.documents.state()
-        return {
-            "path": str(self.path),
-            "documents": state.documents,
-            "vectors": state.rows,
-            "vectors_of_deleted": self.documents.deleted_rows(),
-            "dimension": self.manifest.dimension,
-            "dtype": self.manifest.dtype,
-            "factory": self.manifest.factory,
-            "chunk": self.manifest.chunk,
-            "tuned": json.loads(state.tuned),
-            "model": self.manifest.model,
-            "model_fingerprint": self.manifest.model_fingerprint,
-            "generation": state.generation,
-            "format_version": self.manifest.format_version,
-            "bytes": size,
-        }
+                size += file.stat().st_size
+
+        def facts(view: View) -> dict[str, Any]:
+            settings = view.settings
+            return {
+                "path": str(self.path),
+                "documents": view.state.documents,
+                "vectors": len(view.rows),
+                "vectors_of_deleted": len(view.rows) - view.count,
+                "dimension": settings.dimension,
+                "dtype": settings.dtype,
+                "factory": settings.factory,
+                "chunk": settings.chunk,
+                "faiss": None if view.record is None else view.record.facts,
+                "model": settings.model,
+                "model_fingerprint": settings.model_fingerprint,
+                "generation": view.state.generation,
+                "format_version": settings.format_version,
+                "bytes": size,
+            }
+
+        return self.read(facts)

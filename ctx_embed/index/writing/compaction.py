@@ -1,151 +1,108 @@
-"""Compaction: renumber the rows, and rewrite shards and word lists without the deleted documents."""
+"""Compaction: forget the rows of deleted documents, and give their space back to the disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+import shutil
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ctx_embed.errors import DamagedError, InputError
-from ctx_embed.index.storage.database import WORDS
-from ctx_embed.index.storage.documents import DocumentStore, Mask, embedded_texts, text_hash
+from ctx_embed.errors import DamagedError, UnwritableError
+from ctx_embed.index.storage.database import ranges_of
+from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import DOCUMENTS, REMEDY, Manifest, write_manifest
-from ctx_embed.index.storage.shards import READ_ROWS, SHARD_ROWS, Shard, ShardFolder
+from ctx_embed.index.storage.settings import REMEDY
+from ctx_embed.index.storage.vectors import VectorTable
 
-# A writer compacts automatically once deleted documents have at least this many vectors and more than half of all. It
-# then rewrites fewer vectors than were deleted, so the cost per deletion is constant.
+# A writer compacts automatically once deleted documents had at least this many vectors and more than half of all.
 LEAST_DEAD_ROWS = 20_000
+# Vectors whose data type changes in one commit.
+ROWS_AT_ONCE = 8192
 
 
 def dead_rows(store: DocumentStore, least: int = LEAST_DEAD_ROWS) -> int:
-    """Return the number of vectors of deleted documents if that calls for compaction, otherwise 0."""
-    state = store.state()
-    # A document has at least one row, which gives an upper bound without reading the table.
-    if state.rows - state.documents < least:
-        return 0
+    """Return the number of rows of deleted documents if that calls for compaction, otherwise 0."""
     dead = store.deleted_rows()
-    return dead if dead >= least and 2 * dead > state.rows else 0
+    return dead if dead >= least and dead > store.state().documents else 0
 
 
-def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None], dtype: str | None = None) -> int:
-    """Rewrite an index without its deleted documents, as one commit; readers are not interrupted.
+def compact(folder: IndexFolder, tidy: Callable[[DocumentStore, bool], None], dtype: str | None = None) -> int:
+    """Forget the rows of deleted documents, and rewrite FAISS's file; readers are not interrupted.
 
-    Vectors of a data type that the index no longer uses are rewritten too.
+    Vectors of a data type that the index no longer uses are rewritten in small commits.
 
     Args:
         folder: the index.
-        tidy: :meth:`Writer.tidy`, which removes the old files and builds FAISS's file.
+        tidy: :meth:`Writer.tidy`, which writes FAISS's file; its second argument says whether anew.
         dtype: the data type in which to store all vectors from now on; None keeps that of the index.
 
     Returns:
-        The number of vectors removed.
+        The number of rows forgotten.
 
     Raises:
         InputError: another process is writing, the disk is full, or a file is damaged.
     """
-    with closing(DocumentStore(folder.path / DOCUMENTS)) as store:
-        try:
-            with store.writing():
-                folder.require_in_place()
-                before = folder.manifest
-                wanted = replace(before, dtype=dtype or before.dtype)
-                try:
-                    if wanted.format_version > before.format_version:
-                        # Older versions must refuse the index before it lists a shard that they cannot read.
-                        _declare(folder, wanted)
-                    folder.vectors.dtype = wanted.dtype
-                    removed = _compact(store, folder.vectors, before.titled)
-                except BaseException:
-                    with suppress(InputError, OSError):
-                        _declare(folder, before)
-                    raise
-            if wanted.dtype != folder.manifest.dtype:
-                _declare_if_true(folder, store, wanted.dtype)
-        finally:
-            tidy(store)
-        # The index is already compact; a later call can free the disk space.
-        with suppress(InputError):
-            store.vacuum()
+    with closing(DocumentStore(folder.documents.path)) as store:
+        with store.writing():
+            folder.require_in_place()
+            settings = store.present()
+            if dtype not in (None, settings.dtype):
+                store.store_settings(replace(settings, dtype=str(dtype)))
+            removed = _forget(store)
+        changed = 0
+        while rewritten := _rewrite(store):
+            changed += rewritten
+        tidy(store, bool(removed or changed))
     return removed
 
 
-def _declare(folder: IndexFolder, manifest: Manifest) -> None:
-    """Write a manifest if it differs from the present one."""
-    if manifest != folder.manifest:
-        write_manifest(folder.path, manifest)
-    folder.manifest = manifest
-    folder.vectors.dtype = manifest.dtype
-
-
-def _declare_if_true(folder: IndexFolder, store: DocumentStore, dtype: str) -> None:
-    """Declare a data type in the manifest, unless a shard of another type is still listed."""
-    with store.writing():
-        folder.require_in_place()
-        if all(folder.vectors.dtype_of(shard) == dtype for shard in store.shards()):
-            _declare(folder, replace(folder.manifest, dtype=dtype))
-
-
-def _compact(store: DocumentStore, vectors: ShardFolder, titled: bool) -> int:
+def _forget(store: DocumentStore) -> int:
+    """Forget the rows of deleted documents, in one commit."""
     state = store.state()
-    live = store.live(state.rows)
-    rows = np.flatnonzero(live)
-    shards = store.shards()
-    if len(rows) == state.rows and all(vectors.dtype_of(shard) == vectors.dtype for shard in shards):
-        store.store_checksums()
+    removed = store.deleted_rows()
+    if not removed:
         return 0
-    shards = _rewritten(vectors, shards, rows)
+    if store.damaged_rows():
+        raise DamagedError(f"{store.path}: damaged (`ctx-embed index verify` lists the problems); {REMEDY}")
+    firsts = np.array(store.firsts(), np.int64).reshape(-1, 2)
+    starts = (
+        np.repeat(firsts[:, 0] - np.append(0, np.cumsum(firsts[:, 1])[:-1]), firsts[:, 1])
+        if len(firsts)
+        else firsts[:, 0]
+    )
+    rows = starts + np.arange(len(starts))
     generation = state.generation + 1
-    new_state = replace(state, generation=generation, numbering=generation, rows=len(rows), tuned="{}")
-    if len(rows) < state.rows:
-        # Documents that move lose their checksums, so damage would go unnoticed afterwards.
-        store.require_whole()
-        _renumber(store, live, titled)
-    store.store_checksums()
-    store.finish(new_state, shards)
-    return state.rows - len(rows)
-
-
-def _renumber(store: DocumentStore, live: Mask, titled: bool) -> None:
-    """Give the live rows new numbers without gaps in all tables."""
-    # Numbers only decrease, so if rows are renumbered in ascending order, each new number is free.
-    numbers = np.cumsum(live) - 1
     with store.reporting_errors():
-        for table in ("documents", "passages"):
-            moved = [row for (row,) in store.connection.execute(f"SELECT row FROM {table} ORDER BY row")]
-            if any(not 0 <= row < len(numbers) for row in moved):
-                raise DamagedError(f"{store.path}: damaged ({table} have rows that the index lacks); {REMEDY}")
-            pairs = [(int(numbers[row]), row) for row in moved if numbers[row] != row]
-            store.connection.executemany(f"UPDATE {table} SET row = ? WHERE row = ?", pairs)
-        for statement in ("DELETE FROM deleted", "DELETE FROM hashes", "DROP TABLE words", WORDS):
-            store.connection.execute(statement)
-    _write_words(store, titled)
+        run = store.connection.execute
+        run("DELETE FROM deleted")
+        run("UPDATE compaction SET generation = ?, stop = ?, ranges = ?", (generation, state.next_row, ranges_of(rows)))
+        run(f"DELETE FROM hashes WHERE row NOT IN (SELECT row FROM {VectorTable(store, store.present()).name})")
+    store.finish(replace(state, generation=generation))
+    return removed
 
 
-def _rewritten(vectors: ShardFolder, shards: Sequence[Shard], rows: NDArray[np.int64]) -> list[Shard]:
-    """Verify the old shards, then write and return new ones with the chosen rows."""
-    new: list[Shard] = []
-    for shard in shards:
-        vectors.verify(shard)
-    for start in range(0, len(rows), SHARD_ROWS):
-        part = rows[start : start + SHARD_ROWS]
-        blocks = (vectors.gather(shards, part[at : at + READ_ROWS]) for at in range(0, len(part), READ_ROWS))
-        new.append(vectors.write(start, blocks, len(part)))
-    return new
+def _rewrite(store: DocumentStore) -> int:
+    """Store some vectors in the data type of the index, in one commit; return their number."""
+    with store.writing():
+        vectors = VectorTable(store, store.present())
+        rows = vectors.other_types(ROWS_AT_ONCE)
+        if rows:
+            vectors.put(rows, vectors.get(np.array(rows, np.int64)))
+            state = store.state()
+            store.finish(replace(state, generation=state.generation + 1))
+    return len(rows)
 
 
-def _write_words(store: DocumentStore, titled: bool) -> None:
-    """Fill the tables derived from the texts: the word lists, and the row in which each text was embedded."""
-    for document in store.all():
-        passages = [
-            (row, document.text[start:stop]) for row, (start, stop) in enumerate(store.spans(document), document.row)
-        ]
-        store.index_words(passages)
-        with store.reporting_errors():
-            embedded = embedded_texts(document.text, document.metadata, store.spans(document), titled)
-            # A passage embedded with a title must not be found by its text alone.
-            hashes = [(text_hash(text), row) for (row, text), of in zip(passages, embedded, strict=True) if text == of]
-            store.connection.executemany("INSERT OR IGNORE INTO hashes VALUES (?, ?)", hashes)
+def require_space(store: DocumentStore) -> None:
+    """Raise an error unless the disk has room for a copy of the database, which VACUUM writes.
+
+    Raises:
+        UnwritableError: it has not.
+    """
+    needed = 2 * store.path.stat().st_size
+    if (free := shutil.disk_usage(store.path.parent).free) < needed:
+        raise UnwritableError(
+            f"{store.path}: giving deleted space back needs {needed >> 20} MiB of free space, got {free >> 20} MiB"
+        )

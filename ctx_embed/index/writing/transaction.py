@@ -1,4 +1,4 @@
-"""One transaction: documents added and deleted, and new shards, which readers see only once they are listed."""
+"""One transaction: documents added and deleted, with the vectors of their passages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctx_embed.documents.blocks import Block
 from ctx_embed.documents.units import Structured
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.arguments import as_list, unit_vector
-from ctx_embed.index.storage.database import Snapshot
+from ctx_embed.index.storage.database import NEXT
 from ctx_embed.index.storage.documents import (
     LARGEST_ID,
     DocumentStore,
@@ -26,7 +26,7 @@ from ctx_embed.index.storage.documents import (
     metadata_json,
     text_hash,
 )
-from ctx_embed.index.storage.shards import SHARD_ROWS, ShardFolder, Vectors
+from ctx_embed.index.storage.vectors import Vectors, VectorTable
 from ctx_embed.texts import Document, well_formed
 
 # Number of documents that are embedded and written at a time.
@@ -112,38 +112,30 @@ class Edit:
 
     Args:
         store: the documents, in a writing transaction.
-        vectors: the shards' folder.
         embed: returns the unit vectors (n, dimension) of n texts; called in another thread.
         chunk: returns the passages of each text, given with its blocks.
         counted: the number of documents that the same operation has already added, for messages.
-        titled: whether passages are embedded with the title of their document, see :func:`embedded_texts`.
-        shard_rows: the number of vectors that may wait in memory.
     """
 
     def __init__(
         self,
         store: DocumentStore,
-        vectors: ShardFolder,
         embed: Callable[[Sequence[str]], Vectors],
         chunk: Callable[[Sequence[tuple[str, Sequence[Block]]]], Sequence[Sequence[Span]]],
         counted: int = 0,
-        *,
-        titled: bool = False,
-        shard_rows: int = SHARD_ROWS,
     ) -> None:
         self.store = store
-        self.vectors = vectors
         self.embed = embed
         self.chunk = chunk
         self.counted = counted
-        self.titled = titled
-        self.shard_rows = shard_rows
+        settings, following = store.present(), store.settings(NEXT)
+        self.titled = settings.titled
+        self.vectors = VectorTable(store, settings)
+        # A reembedding fills a second table at the same time.
+        self._tables = [self.vectors, *([] if following is None else [VectorTable(store, following)])]
         self.state = store.state()
-        self.shards = store.shards()
-        self.changed = False
-        self._first_row = 0 if counted else self.state.rows
-        self._written = self.state.rows
-        self._waiting: list[Vectors] = []
+        self.changed = self.edited = False
+        self._first_row = 0 if counted else self.state.next_row
 
     def add_all(self, documents: Iterable[Document], *, replacing: bool, batch: int = BATCH_DOCUMENTS) -> list[Id]:
         """Add a stream of documents in batches, and return their ids; see :meth:`add`."""
@@ -254,40 +246,28 @@ class Edit:
         given = [vector for document in documents for vector in document.vectors]
         passages = [text for document in documents for text in document.new.passages()]
         rows: dict[str, int] = {}
-        for row, (text, passage) in enumerate(zip(embedded, passages, strict=True), self.state.rows):
+        for row, (text, passage) in enumerate(zip(embedded, passages, strict=True), self.state.next_row):
             if text == passage:
                 rows.setdefault(text, row)
         hashes = {text: text_hash(text) for text in rows}
-        # Rows are looked up before documents are replaced, since vectors of deleted documents can be copied too.
+        # Vectors are copied before their documents are replaced.
         known = self.store.rows_of_texts(hashes)
         wanted = dict.fromkeys(text for text, vector in zip(embedded, given, strict=True) if vector is None)
         old = [text for text in wanted if text in known]
         new = [text for text in wanted if text not in known]
+        found = dict(zip(old, self.vectors.get(np.array([known[text] for text in old], np.int64)), strict=True))
         with ThreadPoolExecutor(1) as pool:
             embedding = pool.submit(self.embed, new) if new else None
             self._delete(replaced)
-            self.store.insert(self.state.rows, [document.new for document in documents])
-            self.store.keep_hashes((hashes[text], row) for text, row in rows.items() if text not in known)
-            found = dict(zip(old, self._stored([known[text] for text in old]), strict=True))
+            self.store.insert(self.state.next_row, [document.new for document in documents])
+            # The new row outlives the old one, whose document may be one of those replaced.
+            self.store.keep_hashes((hashes[text], row) for text, row in rows.items())
             if embedding is not None:
                 found |= zip(new, embedding.result(), strict=True)
         vectors = [found[text] if vector is None else vector for text, vector in zip(embedded, given, strict=True)]
-        self._waiting.append(np.stack(vectors))
-        self.state = replace(
-            self.state, rows=self.state.rows + len(vectors), documents=self.state.documents + len(documents)
-        )
-        if sum(map(len, self._waiting)) >= self.shard_rows:
-            self._flush()
-
-    def _stored(self, rows: list[int]) -> Vectors:
-        """Return the vectors of earlier rows, from the shards or the queue."""
-        wanted = np.array(rows, np.int64)
-        vectors = np.empty((len(rows), self.vectors.dimension), np.float32)
-        written = wanted < self._written
-        vectors[written] = self.vectors.gather(self.shards, wanted[written])
-        if not written.all():
-            vectors[~written] = np.concatenate(self._waiting)[wanted[~written] - self._written]
-        return vectors
+        next_row = self.state.next_row + len(vectors)
+        self.vectors.put(range(self.state.next_row, next_row), np.stack(vectors))
+        self.state = replace(self.state, next_row=next_row, documents=self.state.documents + len(documents))
 
     def update_metadata(self, ids: Sequence[Id], changes: dict[str, Any]) -> int:
         """Change metadata fields of documents, and remove those whose new value is None; return their number.
@@ -311,7 +291,7 @@ class Edit:
             old, new = (embedded_texts(document.text, of, spans, self.titled) for of in (document.metadata, fields))
             if old == new:
                 self.store.set_metadata(document, written)
-                self.changed = True
+                self.changed = self.edited = True
             else:
                 vectors = [None] * len(spans)
                 again.append(Copied(document.text, document.id, fields, spans=spans, vectors=vectors))
@@ -325,20 +305,14 @@ class Edit:
 
     def _delete(self, ids: list[Id]) -> int:
         found = self.store.find(ids)
-        self.store.remove(list(found.values()))
+        self.store.remove(list(found.values()), self._tables)
         self.state = replace(self.state, documents=self.state.documents - len(found))
         self.changed = self.changed or bool(found)
         return len(found)
 
-    def _flush(self) -> None:
-        waiting, self._waiting = np.concatenate(self._waiting), []
-        self._written += len(waiting)
-        self.shards = self.vectors.append(self.shards, waiting)
-
-    def finish(self) -> Snapshot:
-        """Write the queued vectors and list all shards, so that the transaction's commit publishes them."""
-        if self._waiting:
-            self._flush()
-        self.state = replace(self.state, generation=self.state.generation + 1)
-        self.store.finish(self.state, self.shards)
-        return Snapshot.of(self.state, self.shards)
+    def finish(self) -> None:
+        """Store the state that the transaction's commit publishes."""
+        generation = self.state.generation + 1
+        edited = generation if self.edited else self.state.edited
+        self.state = replace(self.state, generation=generation, edited=edited)
+        self.store.finish(self.state)

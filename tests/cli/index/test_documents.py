@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -134,13 +136,12 @@ def test_what_a_text_could_do_to_a_terminal_is_taken_out(tmp_path):
 
 
 def test_verify_tells_of_damage(index):
-    (shard,) = (index / "vectors").iterdir()
-    content = bytearray(shard.read_bytes())
-    content[-1] ^= 1
-    shard.write_bytes(content)
+    with closing(sqlite3.connect(index / "index.sqlite")) as connection:
+        connection.execute("UPDATE vectors_1 SET checksum = checksum + 1 WHERE row = 1")
+        connection.commit()
     result = run("verify", index)
     assert result.exit_code == 1
-    assert result.stdout.startswith(f"{shard}: damaged (its checksum is wrong)")
+    assert result.stdout.startswith(f"{index / 'index.sqlite'}: damaged (the checksum of a vector is wrong)")
     message = f"Error: {index}: damaged (1 problem); restore it from a copy or build the index again\n"
     assert run("verify", index, "--no-model").stderr == message
 
@@ -190,7 +191,7 @@ def test_several_queries(index, tmp_path):
         (["delete", "index", "-n", "5"], "No such option '-n'"),
         (["get", "index", "--json", "n00006"], "No such option '--json'"),
         (["get", "index", "1", "--where", "n = 1"], "give either IDs or --where"),
-        (["serach", "index", "x"], "unknown command 'serach': did you mean 'query'? known are build, compact,"),
+        (["serach", "index", "x"], "unknown command 'serach': did you mean 'query'? known are backup, build, compact,"),
     ],
 )
 def test_usage_mistakes(arguments, message):

@@ -58,7 +58,7 @@ def test_build_query_info(texts, index, sentences):
     assert facts["documents"] == 8
     assert facts["model"] == "default"
     assert f"{'documents':<18} 8\n" in succeeds("info", index)
-    assert sorted(entry.name for entry in index.iterdir()) == ["documents.sqlite", "faiss", "manifest.json", "vectors"]
+    assert sorted(entry.name for entry in index.iterdir()) == ["index.sqlite"]
     assert sorted(entry.name for entry in index.parent.iterdir()) == ["notes.index", "notes.txt"]
 
 
@@ -178,8 +178,8 @@ def test_places_where_no_index_can_be_built(tmp_path, texts):
         fails("build", texts, missing)
         == f"cannot write {missing}: the folder {missing.parent} does not exist; create it first"
     )
-    assert fails("build", texts, other, "--append") == f"{other}: a folder but not an index (it has no manifest.json)"
-    assert fails("query", other, "x") == f"{other}: a folder but not an index (it has no manifest.json)"
+    assert fails("build", texts, other, "--append") == f"{other}: a folder but not an index (it has no index.sqlite)"
+    assert fails("query", other, "x") == f"{other}: a folder but not an index (it has no index.sqlite)"
     assert fails("info", texts) == f"{texts}: must be the folder of an index, got a file"
     nothing = tmp_path / "nothing"
     message = f"{nothing}: no such index; make one with `ctx-embed index build` or SearchIndex.create"
@@ -189,9 +189,8 @@ def test_places_where_no_index_can_be_built(tmp_path, texts):
 
 def test_a_damaged_index_can_be_overwritten(texts, index):
     succeeds("build", texts, index)
-    (index / "manifest.json").write_text("{")
-    (index / "documents.sqlite").write_text("nothing")
-    assert "damaged (not JSON" in fails("query", index, "x")
+    (index / "index.sqlite").write_text("nothing")
+    assert "cannot be read (file is not a database)" in fails("query", index, "x")
     succeeds("build", texts, index, "--overwrite")
     assert json.loads(succeeds("info", index, "--json"))["documents"] == 8
 
@@ -271,7 +270,7 @@ def test_odd_texts_keep_the_table_whole(tmp_path, index):
         (["query", "index"], "give either TEXT or --queries"),
         (["build", "file"], "Missing argument 'INPUT...'"),
         (["build", "file", "index", "--append", "--overwrite"], "--append and --overwrite cannot be combined"),
-        (["what"], "unknown command 'what': known are build, compact,"),
+        (["what"], "unknown command 'what': known are backup, build, compact,"),
     ],
 )
 def test_usage_mistakes(arguments, message):
@@ -289,7 +288,7 @@ def test_overwriting_waits_for_no_writer(texts, index):
     from ctx_embed.index.storage.documents import DocumentStore
 
     succeeds("build", texts, index)
-    store = DocumentStore(index / "documents.sqlite")
+    store = DocumentStore(index / "index.sqlite")
     with store.writing():
         line = fails("build", texts, index, "--overwrite")
     store.close()

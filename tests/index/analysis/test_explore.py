@@ -29,7 +29,7 @@ def expected_pairs(texts, threshold):
 def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, factory):
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS)
-        find = partial(find_duplicates, IndexFolder(index.path), 0.8, rows_at_once=32, neighbours=4, few_rows=0)
+        find = partial(find_duplicates, IndexFolder(index.path), 0.8, rows_at_once=32, neighbours=4)
         pairs = find(10_000)
         usual = {(pair.left, pair.right): pair.score for pair in index.duplicates(0.8, 10_000)}
         # Blocks of another size may change the last bit of a score.

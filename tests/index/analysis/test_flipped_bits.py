@@ -71,7 +71,7 @@ def flip_bits(path, count: int, seed: int) -> None:
     with SearchIndex.open(path, model) as index:
         whole = contents(index, path)
     known = {answer for answers in whole.values() for answer in answers}
-    database = path / "documents.sqlite"
+    database = path / "index.sqlite"
     original = database.read_bytes()
     generator = random.Random(seed)
     reported = 0
@@ -92,7 +92,7 @@ def flip_bits(path, count: int, seed: int) -> None:
             assert problems, f"bit {bit} of byte {place}: {[name for name in whole if found.get(name) != whole[name]]}"
         for name, answers in found.items():
             assert set(answers) <= known | {"error", "[]"}, f"bit {bit} of byte {place}: {name}"
-        for left in path.glob("documents.sqlite-*"):
+        for left in path.glob("index.sqlite-*"):
             left.unlink()
     database.write_bytes(original)
     # Many bits belong to nothing that is stored; without enough others the test would see no damage.
@@ -119,7 +119,7 @@ def swap_pages(path, count: int, seed: int) -> None:
     model = Embedder.load(DEFAULT_MODEL)
     with SearchIndex.open(path, model) as index:
         known = {answer for answers in contents(index, path).values() for answer in answers}
-    database = path / "documents.sqlite"
+    database = path / "index.sqlite"
     original = database.read_bytes()
     pages = len(original) // 4096
     generator = random.Random(seed)
@@ -138,7 +138,7 @@ def swap_pages(path, count: int, seed: int) -> None:
                 del damaged[one.start :]
         work = path.with_name("damaged")
         shutil.copytree(path, work)
-        (work / "documents.sqlite").write_bytes(damaged)
+        (work / "index.sqlite").write_bytes(damaged)
         try:
             with SearchIndex.open(work, model) as index:
                 reported += bool(index.verify(embed=False))
@@ -172,7 +172,7 @@ def test_a_thousand_swapped_pages(path):
 
 
 def test_compaction_keeps_no_damaged_text(path):
-    database = path / "documents.sqlite"
+    database = path / "index.sqlite"
     content = database.read_bytes()
     place = content.index(SENTENCES[3].encode())
     database.write_bytes(content[:place] + b"X" + content[place + 1 :])

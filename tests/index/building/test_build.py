@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 
 import numpy as np
@@ -173,11 +174,11 @@ def test_changed_sources_are_noticed(source, path, hash_model):
 def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, hash_model):
     interrupted(source, path)
     partial = path.with_name("index.partial")
-    (partial / ".manifest.json.k1lled").write_text("{")
+    (partial / f"{'0' * 32}.faiss.tmp").write_text("{")
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
-    (path / ".manifest.json.k1lled").write_text("{")
+    (path / f"{'0' * 32}.faiss").write_text("{")
     assert build_index(source, path, model=hash_model, mode="overwrite") == Built(40)
-    assert sorted(entry.name for entry in path.iterdir()) == ["documents.sqlite", "faiss", "manifest.json", "vectors"]
+    assert sorted(entry.name for entry in path.iterdir()) == ["index.sqlite"]
 
 
 def test_other_options_are_noticed(source, path, hash_model):
@@ -207,7 +208,7 @@ def test_a_running_build_without_documents_is_not_removed(source, path, hash_mod
     with locked(partial / "lock"), pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model, resume=True)
     assert str(caught.value) == f"{partial}: another build is running; try again when it has finished"
-    assert (partial / "manifest.json").is_file()
+    assert (partial / "index.sqlite").is_file()
 
 
 def test_a_counted_id_that_comes_again_is_a_given_one(source, path, hash_model, tmp_path):
@@ -257,3 +258,17 @@ def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path)
         assert index.get(0).metadata == {"n": 1}
         vectors = vectors_of(path)
     np.testing.assert_allclose(vectors[[0, 2, 3, 4, 5, 6]], hash_vectors(["a", "a", "c", "c", "a", "c"]), atol=1e-6)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_a_private_index_stays_private_when_it_is_built_anew(source, path, hash_model):
+    build_index(source, path, model=hash_model)
+    path.chmod(0o700)
+    (path / "index.sqlite").chmod(0o600)
+    build_index(source, path, model=hash_model, mode="overwrite")
+    with SearchIndex.open(path, hash_model) as index:
+        index.reembed(HashModel(5))
+        index.add(["more"])
+        modes = {entry.name: entry.stat().st_mode & 0o777 for entry in path.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert path.stat().st_mode & 0o777 == 0o700

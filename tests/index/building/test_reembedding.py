@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.building.reembedding import reembedding
+from ctx_embed.index.building.reembedding import reembed
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing.steps import Steps
 from tests.index.support.child import child
 from tests.index.support.hash_model import HashModel, hash_vectors
+from tests.index.support.settings import changed_settings
 from tests.index.support.stored import vectors_of
 
 TEXTS = ["The cat sat. The dog ran.", "Prices rise.", "One. Two. Three.", "Rain fell all night.", "Prices rise."]
@@ -56,7 +58,7 @@ def test_all_but_the_vectors_stays(path):
 def interrupted(path, model) -> None:
     """Run until the model interrupts it, with a step for each document."""
     with pytest.raises(KeyboardInterrupt):
-        reembedding(IndexFolder(path), IndexModel.of(model), steps=Steps(seconds=0, batch=1)).__enter__()
+        reembed(IndexFolder(path), IndexModel.of(model), steps=Steps(seconds=0, batch=1))
 
 
 def test_an_interrupted_run_resumes(path):
@@ -77,33 +79,46 @@ def test_an_interrupted_run_resumes(path):
         assert index.verify() == []
 
 
-def test_a_change_or_another_model_begins_again(path):
-    class Interrupted(HashModel):
+def test_changes_by_others_are_kept_and_another_model_begins_again(path):
+    class Changing(HashModel):
+        """A model beside which another process changes the index."""
+
         def encode_document(self, texts, **options):
-            if "Prices rise." in texts:
-                raise KeyboardInterrupt
+            if not self.seen:
+                with SearchIndex.open(path, HashModel()) as other:
+                    other.add(["Another text."], ["new"])
+                    other.delete(["a"])
+                    other.upsert(["Rain falls."], ["e"])
+                    other.update_metadata(3, {"n": 7})
             return super().encode_document(texts, **options)
 
     with SearchIndex.open(path, HashModel()) as index:
-        interrupted(path, Interrupted(16))
-        index.add(["Another text."])
-        model = HashModel(16)
-        index.reembed(model)
-        assert "The cat sat." in model.seen
+        assert index.reembed(Changing(16)) == 4
+        assert set(index.ids()) == {"b", 3, "e", "new"}
+        assert index.get(3).metadata == {"n": 7}
+        assert index.search("Another text.", 1, mode="dense")[0].id == "new"
+        assert index.search("Rain falls.", 1, mode="dense")[0].id == "e"
         assert index.verify() == []
-        interrupted(path, Interrupted(12))
+
+    class Interrupted(HashModel):
+        def encode_document(self, texts, **options):
+            if len(self.seen) > 2:
+                raise KeyboardInterrupt
+            return super().encode_document(texts, **options)
+
+    interrupted(path, Interrupted(12))
+    with SearchIndex.open(path, HashModel(16)) as index:
+        index.delete([3])
         index.reembed(HashModel(24))
         assert index.describe()["dimension"] == 24
         assert index.verify() == []
+    with closing(sqlite3.connect(path / "index.sqlite")) as connection:
+        tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name GLOB 'vectors_*'").fetchone()
+    assert tables == (1,)
 
 
 def test_what_cannot_be_embedded_again(path, tmp_path):
-    (tmp_path / "notes.index.reembedded").mkdir()
-    (tmp_path / "notes.index.reembedded" / "mine.txt").write_text("keep me")
     with SearchIndex.open(path) as index:
-        with pytest.raises(InputError) as caught:
-            index.reembed(HashModel(16))
-        assert str(caught.value) == f"{path}.reembedded: exists but is not an index; rename or delete it"
         with pytest.raises(InputError, match="no such model folder"):
             index.reembed("./nowhere")
         with (
@@ -112,36 +127,25 @@ def test_what_cannot_be_embedded_again(path, tmp_path):
             SearchIndex.open(path) as other,
         ):
             other.reembed(HashModel(16))
-    assert (tmp_path / "notes.index.reembedded" / "mine.txt").read_text() == "keep me"
     with SearchIndex.create(tmp_path / "pq.index", HashModel(), "IVF2,PQ4") as index:
         with pytest.raises(InputError, match="PQ4"):
             index.reembed(HashModel(9))
         assert index.reembed(HashModel(16)) == 0
 
 
-def test_a_kill_while_the_documents_are_copied_leaves_a_journal(path):
-    new = path.with_name(f"{path.name}.reembedded")
-    new.mkdir()
-    (new / "documents.sqlite").touch()
-    (new / "documents.sqlite-journal").write_bytes(b"\0" * 512)
-    with SearchIndex.open(path) as index:
-        index.reembed(HashModel(16))
-        assert index.verify() == []
-    assert not new.exists()
-
-
-def test_readers_see_the_old_index_until_they_open_it_again(path):
+def test_who_had_the_index_open_must_open_it_again(path):
     with SearchIndex.open(path, HashModel()) as reader, SearchIndex.open(path) as index:
         assert reader.search("Two.", 1, mode="dense")[0].text == "Two."
         index.reembed(HashModel(16))
-        with pytest.raises(InputError, match="another index has replaced it; open it again"):
-            reader.add(["lost"])
+        for work in (lambda: reader.add(["lost"]), lambda: reader.search("Two.")):
+            with pytest.raises(InputError, match="was embedded again with another model meanwhile; open it again"):
+                work()
+        assert index.search("Two.", 1, mode="dense")[0].text == "Two."
 
 
 def test_an_index_of_an_older_default_model_has_a_way_out(path):
     """What everyone sees whose index was made before a new default model."""
-    manifest = path / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "model": "default"}))
+    changed_settings(path, model="default")
     with SearchIndex.open(path) as index:
         with pytest.raises(InputError) as caught:
             index.search("a dog", mode="dense")

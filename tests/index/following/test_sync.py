@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -401,8 +400,9 @@ def test_an_index_inside_its_folder_is_not_read(folder, hash_model):
     assert build_index(folder, path, model=hash_model).folders.skipped["search index"] == 1
     with SearchIndex.open(path, hash_model) as index:
         assert ids(index) == IDS
+        (path / "folder").mkdir()
         with pytest.raises(InputError, match="lies in the index itself"):
-            index.sync(path / "vectors")
+            index.sync(path / "folder")
 
 
 class Interrupting(HashModel):
@@ -548,7 +548,7 @@ def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, ha
 
 
 def followed(index) -> list:
-    with closing(DocumentStore(index.path / "documents.sqlite")) as store:
+    with closing(DocumentStore(index.path / "index.sqlite")) as store:
         return folders(store)
 
 
@@ -557,8 +557,7 @@ def test_the_state_is_in_the_index_and_older_indexes_have_none(index, folder, tm
     index.sync(folder, exclude=["sub/"])
     (known,) = followed(index)
     assert (known.path, known.prefix, known.options.exclude) == (str(folder), "", ("sub/",))
-    assert json.loads((index.path / "manifest.json").read_text())["format_version"] == 2
-    assert sorted(path.name for path in index.path.iterdir())[:1] == ["documents.sqlite"]
+    assert sorted(path.name for path in index.path.iterdir())[:1] == ["index.sqlite"]
 
 
 def test_dates_and_numbers_of_any_size(folder, tmp_path, hash_model):
@@ -604,7 +603,7 @@ def test_deleted_documents_come_back_when_their_file_changes(index, folder, chos
 def test_the_origin_of_a_deleted_document_is_no_damage(index, folder):
     index.sync(folder)
     index.delete("sub/b.txt")
-    with closing(DocumentStore(index.path / "documents.sqlite")) as store, store.writing():
+    with closing(DocumentStore(index.path / "index.sqlite")) as store, store.writing():
         store.connection.execute("INSERT INTO origins VALUES ('sub/b.txt', 1, '{}')")
     assert index.verify() == []
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index import snippet
+from ctx_embed.index.searching import bm25
 from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.search import fused_scores
-from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.manifest import DOCUMENTS
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.settings import DATABASE
 
 TEXTS = ["the cats were running", "a dog ran", "café in Paris", "running shoes for a cat and a running cat", ""]
 
@@ -79,7 +80,7 @@ def test_scores_are_cosines_in_every_mode(index, hash_model):
 
 def test_hybrid_is_the_mean_of_both_scores_as_shares_of_the_best(index):
     cosines = {hit.id: max(hit.score, 0) for hit in index.search("cat runs", k=5, mode="dense")}
-    with closing(sqlite3.connect(index.path / DOCUMENTS)) as connection:
+    with closing(sqlite3.connect(index.path / DATABASE)) as connection:
         by_words = dict(connection.execute("SELECT rowid, -rank FROM words WHERE words MATCH 'cat OR runs'"))
     assert sorted(by_words) == sorted(found(index, "cat runs"))
     fused = {
@@ -126,10 +127,15 @@ def test_options_that_cannot_be_used(index, options, message):
 
 
 def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index):
-    with closing(DocumentStore(index.path / DOCUMENTS)) as store, store.reading():
-        bm25 = Bm25(store, large=3, common_part=0.4)
-        assert list(bm25.best("dog running", 10, len(TEXTS), None)) == [1]
-        assert list(bm25.best("running", 10, len(TEXTS), None)) == [3, 0]
+    folder = IndexFolder(index.path)
+
+    def found(view) -> None:
+        search = Bm25(view, large=3, common_part=0.4)
+        assert list(search.best("dog running", 10, None)) == [1]
+        assert list(search.best("running", 10, None)) == [3, 0]
+
+    folder.read(found)
+    folder.close()
 
 
 def test_deleted_and_replaced_documents_have_no_words(index):
@@ -186,9 +192,9 @@ def test_a_snippet_is_the_part_with_most_matches():
         ('"photo voltaic cell"', "a photo-\nvoltaic cell", "a **photo**-\n**voltaic** **cell**"),
     ],
 )
-def test_what_people_search_is_found_and_marked(index, large, query, text, marked):
+def test_what_people_search_is_found_and_marked(index, monkeypatch, large, query, text, marked):
     index.add(["C", "the C language, a net of words", text], ids=["c", "language", "text"])
-    index._bm25.large = large
+    monkeypatch.setattr(bm25, "LARGE", large)
     for _ in range(2):  # the second search of a large index reads lists
         assert found(index, query) == ["text"]
     [hit] = index.search(query, mode="words")

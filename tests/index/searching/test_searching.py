@@ -235,9 +235,8 @@ def test_phrases_must_occur(index, cut):
 
 def test_common_words_beside_a_phrase_may_be_missing(index):
     folder = IndexFolder(index.path)
-    with closing(folder.documents) as store:
-        bm25 = Bm25(store, large=3)
-        (row,) = folder.read(lambda snapshot: bm25.best('"asked for a ransom" zebra', 10, snapshot.rows, None))
+    with closing(folder.documents):
+        (row,) = folder.read(lambda view: Bm25(view, large=3).best('"asked for a ransom" zebra', 10, None))
     assert ids(index.search('"asked for a ransom" zebra', mode="words")) == [index.ids()[row]] == ["a23"]
 
 

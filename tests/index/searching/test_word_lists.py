@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from contextlib import closing
 
 import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.index.searching.bm25 import Bm25, WordLists, varints
-from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.manifest import DOCUMENTS
+from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel
 
 WORDS = ["run", "running", "runs", "café", "cafe", "x1", "ne'er", "data", "ßtraße", *(f"w{n}" for n in range(200))]
@@ -28,63 +26,77 @@ def index(tmp_path):
         yield index
 
 
+class Searches:
+    """Searches by words in one generation after another, as an open index makes them."""
+
+    def __init__(self, index: SearchIndex) -> None:
+        self.folder = IndexFolder(index.path)
+        self.before: Bm25 | None = None
+
+    def read(self, work):
+        """Return the result of work on a search by FTS5 and one by word lists, and on the view."""
+
+        def found(view):
+            lists = WordLists(view, None if self.before is None else self.before.lists, 500, 100)
+            self.before = Bm25(view, None, 0, 1.1, lists)
+            return work(Bm25(view, None, 0, 1.1), self.before, view)
+
+        return self.folder.read(found)
+
+
 @pytest.fixture
-def bm25(index):
-    with closing(DocumentStore(index.path / DOCUMENTS)) as store:
-        yield Bm25(store, large=0, common_part=1.1, lists=WordLists(store, kept_postings=500, lengths_at_once=100))
+def searches(index):
+    searches = Searches(index)
+    yield searches
+    searches.folder.close()
 
 
-def both(index: SearchIndex, bm25: Bm25, query: str, k: int, allowed=None) -> tuple[dict[int, float], dict[int, float]]:
+def both(searches, query: str, k: int, allowed=None) -> tuple[dict[int, float], dict[int, float]]:
     """Return the rows and scores that FTS5 finds, and those of the word lists."""
-    rows = index.describe()["vectors"]
-    with bm25.database.reading():
-        return Bm25(bm25.database, large=0, common_part=1.1).best(query, k, rows, allowed), bm25.best(
-            query, k, rows, allowed
-        )
+    return searches.read(lambda slow, quick, view: (slow.best(query, k, allowed), quick.best(query, k, allowed)))
 
 
-def agree(index: SearchIndex, bm25: Bm25, generator: random.Random, count: int) -> None:
-    rows = index.describe()["vectors"]
+def agree(searches, generator: random.Random, count: int) -> None:
     found = 0
     for _ in range(count):
         query = " ".join(generator.choices([*WORDS, "unknown"], k=generator.randint(1, 8)))
-        allowed = None if generator.random() < 0.5 else np.array([generator.random() < 0.3 for _ in range(rows)])
-        slow, quick = both(index, bm25, query, generator.choice([1, 10, 100, 10_000]), allowed)
+        positions = searches.read(lambda slow, quick, view: len(view.rows))
+        allowed = None if generator.random() < 0.5 else np.array([generator.random() < 0.3 for _ in range(positions)])
+        slow, quick = both(searches, query, generator.choice([1, 10, 100, 10_000]), allowed)
         assert list(quick) == list(slow), query
         assert list(quick.values()) == pytest.approx(list(slow.values()), rel=1e-12)
         found += len(quick)
     assert found
 
 
-def test_the_order_is_that_of_sqlite_after_every_change(index, bm25):
+def test_the_order_is_that_of_sqlite_after_every_change(index, searches):
     generator = random.Random(0)
     index.add(texts(generator, 1200), ids=list(range(1200)))
-    agree(index, bm25, generator, 60)
+    agree(searches, generator, 60)
     index.delete(generator.sample(range(1200), 300))
-    agree(index, bm25, generator, 20)
+    agree(searches, generator, 20)
     index.upsert(texts(generator, 100), generator.sample(range(1200), 100))
-    agree(index, bm25, generator, 20)
+    agree(searches, generator, 20)
     index.compact()
-    agree(index, bm25, generator, 20)
+    agree(searches, generator, 20)
 
 
-def test_a_word_of_several_tokens_is_left_to_sqlite(index, bm25):
+def test_a_word_of_several_tokens_is_left_to_sqlite(index, searches):
     # U+19B0 is a letter to Python, and the end of a word to SQLite, whose tables of Unicode are older.
     word = "a\u19b0b"
     index.add([f"{word} c", "b a c", "c"])
-    with bm25.database.reading():
-        assert bm25.lists.best([word], 3, None) is None
-    assert [list(found) for found in both(index, bm25, word, 3)] == [[0], [0]]
+    assert searches.read(lambda slow, quick, view: quick.lists.best([word], 3, None)) is None
+    assert [list(found) for found in both(searches, word, 3)] == [[0], [0]]
 
 
-def test_queries_without_hits_and_empty_indexes(index, bm25):
-    assert both(index, bm25, "nothing", 3) == ({}, {})
+def test_queries_without_hits_and_empty_indexes(index, searches):
+    assert both(searches, "nothing", 3) == ({}, {})
     index.add(["a text", "another"])
-    assert both(index, bm25, "nothing", 3) == ({}, {})
-    assert both(index, bm25, "text", 3, np.array([False, True])) == ({}, {})
-    assert both(index, bm25, "!?", 3) == ({}, {})
+    assert both(searches, "nothing", 3) == ({}, {})
+    assert both(searches, "text", 3, np.array([False, True])) == ({}, {})
+    assert both(searches, "!?", 3) == ({}, {})
     index.delete([0, 1])
-    assert both(index, bm25, "text", 3) == ({}, {})
+    assert both(searches, "text", 3) == ({}, {})
 
 
 def test_the_varints_of_sqlite_are_read():

@@ -43,7 +43,7 @@ class HashModel:
 class HashEmbedder:
     """A stand-in for :class:`ctx_embed.index.model.IndexModel` that does not import torch."""
 
-    documents = queries = staticmethod(hash_vectors)
+    documents = queries = quiet_queries = staticmethod(hash_vectors)
     fingerprint = "0" * 64
     dimension = DIMENSION
     reference = model = None

@@ -24,10 +24,10 @@ NOTE = "note 5 about the weather"
 
 if __name__ == "__main__":
     work, stride = Path(sys.argv[1]), int(sys.argv[2])
-    reembedding.reembedding = partial(reembedding.reembedding, steps=Steps(seconds=0, batch=5))
+    reembedding.reembed = partial(reembedding.reembed, steps=Steps(seconds=0, batch=5))
     model = Embedder.load(DEFAULT_MODEL)
     base = work / "base"
-    old = IndexFolder(base).manifest.model_fingerprint
+    old = IndexFolder(base).settings.model_fingerprint
     left = {"old": 0, "new": 0}
     line = 1
     while True:
@@ -41,7 +41,7 @@ if __name__ == "__main__":
         if not os.WIFSIGNALED(status):
             assert os.WEXITSTATUS(status) == 0
             break
-        state = "old" if IndexFolder(folder).manifest.model_fingerprint == old else "new"
+        state = "old" if IndexFolder(folder).settings.model_fingerprint == old else "new"
         left[state] += 1
         embedder = HashEmbedder() if state == "old" else None
         with SearchIndex(IndexFolder(folder), embedder) as index:
@@ -52,6 +52,6 @@ if __name__ == "__main__":
             assert index.verify() == []
             assert index.search(NOTE, 1, mode="dense")[0].id == 5
             assert index.ids() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10]
-        assert not (work / f"{folder.name}.reembedded").exists()
+        assert all(entry.name.startswith("index.sqlite") for entry in folder.iterdir())
         line += stride
     print(line // stride, left["old"], left["new"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,23 @@ from tests.index.support.hash_model import HashEmbedder, hash_vectors
 
 
 def vectors_of(path):
-    """Return the stored vectors of all rows."""
+    """Return the stored vectors of all passages, in the order of rows."""
     folder = IndexFolder(path)
-    with closing(folder.documents) as store:
-        return folder.vectors.gather(store.shards(), np.arange(store.state().rows))
+    try:
+        return folder.read(lambda view: view.vectors.get(view.rows[view.live]))
+    finally:
+        folder.close()
+
+
+def widths_of(path) -> set[int]:
+    """Return the sizes of the stored vectors in bytes."""
+    folder = IndexFolder(path)
+    try:
+        with folder.documents.reading():
+            select = f"SELECT DISTINCT length(code) FROM {folder.view().vectors.name}"
+            return {width for (width,) in folder.documents.connection.execute(select)}
+    finally:
+        folder.close()
 
 
 def stored(path: Path, exact: bool = True) -> dict:
@@ -31,14 +43,10 @@ def stored(path: Path, exact: bool = True) -> dict:
         assert verify(folder, HashEmbedder()) == []
         documents = list(folder.documents.all())
         rows = np.array([document.row for document in documents], np.int64)
-        shards = folder.documents.shards()
-        vectors = folder.vectors.gather(shards, rows)
-        # An older version must not take other vectors for float32.
-        dtypes = {folder.vectors.dtype_of(shard) for shard in shards}
-        assert dtypes <= {"float32"} or folder.manifest.format_version == 3
+        vectors = folder.read(lambda view: view.vectors.get(rows))
         wanted = hash_vectors([document.text for document in documents])
         np.testing.assert_allclose(vectors, wanted, rtol=1e-6, atol=0 if exact else 0.01)
         assert len({document.id for document in documents}) == len(documents) == folder.count()
         return {document.id: document.text for document in documents}
     finally:
-        folder.documents.close()
+        folder.close()

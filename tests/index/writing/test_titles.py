@@ -9,7 +9,6 @@ import pytest
 
 import ctx_embed
 from ctx_embed import SearchIndex
-from ctx_embed.index.building.merging import merge_indexes
 from tests.index.support.hash_model import HashModel, hash_vectors
 
 TITLE = "Care of bicycles"
@@ -91,21 +90,3 @@ def test_other_passages_are_embedded_as_they_are(tmp_path):
     with SearchIndex.create(tmp_path / "i", chunk="sentences") as index:
         index.add([f"{FIRST}\n\n{SECOND}"], ["a"], [{"title": TITLE}])
         assert same(vectors(index)["a", SECOND], SECOND)
-
-
-def test_an_index_made_without_titles_stays_so_and_is_merged_with_them(index, tmp_path):
-    old = tmp_path / "old.index"
-    with SearchIndex.create(old, chunk="passages:24"):
-        pass
-    manifest = old / "manifest.json"
-    fields = json.loads(manifest.read_text())
-    assert fields.pop("titled") is True
-    manifest.write_text(json.dumps(fields))
-    with SearchIndex.open(old) as opened:
-        opened.add([f"{FIRST}\n\n{SECOND}"], ["a"], [{"title": TITLE}])
-        assert same(vectors(opened)["a", SECOND], SECOND)
-        assert not opened.verify()
-    merge_indexes([index.path, old], tmp_path / "merged.index", replace=True)
-    with SearchIndex.open(tmp_path / "merged.index") as merged:
-        assert same(vectors(merged)["a", SECOND], f"{TITLE}\n{SECOND}")
-        assert not merged.verify()

@@ -1,0 +1,166 @@
+"""The nearest passages: FAISS proposes rows, or all are compared; the cosines are computed from the stored vectors."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ctx_embed.index.ann import factories
+from ctx_embed.index.storage.vectors import Rows, Vectors
+
+if TYPE_CHECKING:
+    from ctx_embed.index.view import Mask, View
+
+Ranking: TypeAlias = list[tuple[float, int]]
+
+# float32 scores that differ by less are ties until the cosines are computed in float64.
+ROUNDING = 2e-6
+# Candidates beyond k whose cosines are computed again from the stored vectors; this corrects ties and rounding.
+SPARE_CANDIDATES = 16
+# Vectors that FAISS's file lacks are cached up to this number; more are read anew in each search.
+CACHED_ROWS = 32_768
+# If a filter allows at most this share of the rows, each of these rows is compared with the query.
+FEW_PART = 0.02
+
+
+def search(
+    view: View, queries: Vectors, k: int, allowed: Mask | None = None, effort: int | None = None
+) -> list[Ranking]:
+    """Return the k nearest rows to each query by cosine, nearest first; ties go to the row added first.
+
+    Args:
+        view: the generation to search.
+        queries: (Q, dimension), l2-normalised.
+        k: at least 1.
+        allowed: which positions may be found; None allows all.
+        effort: nprobe or efSearch; None takes the recorded one.
+
+    Returns:
+        Q lists of min(k, rows that may be found) pairs (cosine, row), without zero vectors. Cosines and order are
+        computed from the stored vectors, so they do not depend on the kind of index or on the batch.
+    """
+    # Most searches may find all passages, which needs no masks.
+    mask = None if allowed is None or allowed is view.live else view.readable & allowed
+    found = view.readable_count if mask is None else int(mask.sum())
+    wanted = min(k, found)
+    if not wanted:
+        return [[] for _ in queries]
+    faiss = view.faiss
+    if faiss is None or (not faiss.exact and (found <= view.few_rows or found <= FEW_PART * view.count)):
+        proposed = compared(view, queries, wanted + SPARE_CANDIDATES, mask)
+    else:
+        # The fewer rows may be found, the more lists are looked into for each.
+        harder = round((effort or faiss.effort or 1) * view.count / found)
+        proposed = _proposed(view, queries, wanted, mask, harder)
+    ranked = [ranking(view, query, rows, wanted) for query, rows in zip(queries, proposed, strict=True)]
+    short = [place for place, of in enumerate(ranked) if len(of) < wanted and queries[place].any()]
+    if short:
+        # An approximate index may return fewer rows than there are.
+        whole = compared(view, queries[short], wanted + SPARE_CANDIDATES, mask)
+        for place, rows in zip(short, whole, strict=True):
+            ranked[place] = ranking(view, queries[place], rows, wanted)
+    return ranked
+
+
+def _proposed(view: View, queries: Vectors, wanted: int, mask: Mask | None, effort: int) -> list[Rows]:
+    """Return the rows that FAISS proposes, and the best of the rows that its file lacks."""
+    faiss = view.faiss
+    assert faiss is not None
+    there = view.faiss_there
+    if mask is not None:
+        there = mask[view.faiss_positions] if there is None else there & mask[view.faiss_positions]
+    asked = min(wanted + faiss.spare, len(faiss.rows))
+    usual = factories.effort_of(faiss.index)
+    if usual is not None:
+        # efSearch is the number of candidates that a graph search tracks.
+        effort = max(asked if usual[0] == "efSearch" else 1, min(effort, usual[2]))
+    found = _asked(faiss.index, queries, asked, there, effort if usual else None)
+    # -1 stands for no row, and a damaged file may propose rows that it does not have.
+    places = [of_query[(of_query >= 0) & (of_query < len(faiss.rows))] for of_query in found]
+    rows = [faiss.rows[of_query if there is None else of_query[there[of_query]]] for of_query in places]
+    if view.rest_count and (rest := view.rest if mask is None else mask & view.rest).any():
+        more = compared(view, queries, wanted + SPARE_CANDIDATES, rest)
+        rows = [np.concatenate(pair) for pair in zip(rows, more, strict=True)]
+    return rows
+
+
+def _asked(index: Any, queries: Vectors, asked: int, mask: Mask | None, effort: int | None) -> Rows:
+    selector = None if mask is None else factories.selector_of(mask)
+    parameters = factories.search_parameters(index, effort, selector)
+    with suppress(RuntimeError):
+        return np.asarray(index.search(queries, asked, params=parameters)[1])
+    # Some kinds take no selector. They return more rows, and the caller drops the rows that are not allowed.
+    part = 1.0 if mask is None else max(float(mask.mean()), 1 / max(len(mask), 1))
+    with suppress(RuntimeError):
+        return np.asarray(index.search(queries, min(index.ntotal, round(2 * asked / part)))[1])
+    # Its file is damaged; the caller compares the queries with every vector.
+    return np.full((len(queries), 1), -1)
+
+
+def ranking(view: View, query: Vectors, rows: Rows, most: int | None = None, *, alike: bool = True) -> Ranking:
+    """Return rows ranked by their cosine with one query (dimension,), nearest first, ties by row.
+
+    Args:
+        view: the generation to search.
+        query: (dimension,), l2-normalised.
+        rows: any rows of the view.
+        most: how many of the rows to return; None: all.
+        alike: whether to leave out zero vectors, which resemble no vector; a zero query then finds no rows.
+    """
+    vectors = view.vectors.get(rows)
+    if alike:
+        kept = np.flatnonzero(vectors.any(axis=1)) if query.any() else np.empty(0, np.int64)
+        rows, vectors = rows[kept], vectors[kept]
+    if most is not None and len(rows) > most:
+        kept = highest(vectors @ query, most)
+        rows, vectors = rows[kept], vectors[kept]
+    scores = np.clip(vectors.astype(np.float64) @ query.astype(np.float64), -1.0, 1.0).astype(np.float32)
+    order = np.lexsort((rows, -scores))[:most]
+    return [(float(scores[place]), int(rows[place])) for place in order]
+
+
+def compared(view: View, queries: Vectors, k: int, mask: Mask | None) -> list[Rows]:
+    """Return the k rows nearest to each query by inner product, and rows tied with the k-th, of all that a mask has.
+
+    Args:
+        view: the generation to search.
+        queries: (Q, dimension), l2-normalised.
+        k: at least 1.
+        mask: which positions may be found (n,), all of which have vectors that are not zero; None: all that have.
+    """
+    mask = view.readable if mask is None else mask
+    best: list[tuple[Rows, Vectors]] = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
+    blocks: Any
+    wanted = view.rows[mask]
+    if view.rest_count <= CACHED_ROWS and not (mask & ~view.rest).any():
+        chosen = mask[view.rest]
+        blocks = [(wanted, view.rest_vectors if chosen.all() else view.rest_vectors[chosen])]
+    elif len(wanted) <= view.few_rows:
+        blocks = [(wanted, view.vectors.get(wanted))]
+    else:
+        blocks = view.vectors.blocks(int(wanted[0]) - 1)
+    for rows, vectors in blocks:
+        kept = mask[view.positions(rows)]
+        if not kept.all():
+            rows, vectors = rows[kept], vectors[kept]
+        if not len(rows):
+            continue
+        for number, scores in enumerate(queries @ vectors.T):
+            places = highest(scores, k)
+            old_rows, old_scores = best[number]
+            of_rows, of_scores = np.concatenate([old_rows, rows[places]]), np.concatenate([old_scores, scores[places]])
+            still = highest(of_scores, k)
+            best[number] = (of_rows[still], of_scores[still])
+    return [rows for rows, _ in best]
+
+
+def highest(scores: Vectors, k: int) -> Rows:
+    """Return the positions, in order, of the k highest scores and of up to 64 more within rounding of the k-th."""
+    if len(scores) <= k:
+        return np.arange(len(scores))
+    lowest = np.partition(scores, -k)[-k]
+    surely = np.flatnonzero(scores > lowest + ROUNDING)
+    ties = np.flatnonzero((scores <= lowest + ROUNDING) & (scores >= lowest - ROUNDING))
+    return np.sort(np.concatenate([surely, ties[: k - len(surely) + 64]]))

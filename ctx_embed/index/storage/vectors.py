@@ -1,0 +1,160 @@
+"""The vectors of an index: a table with a row for each passage, in the data type of the index, each with a checksum."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import DamagedError
+from ctx_embed.index.storage import dtypes
+from ctx_embed.index.storage.dtypes import DTYPES
+from ctx_embed.index.storage.settings import REMEDY, Settings
+
+if TYPE_CHECKING:
+    from ctx_embed.index.storage.database import Database
+
+Vectors: TypeAlias = dtypes.Vectors
+Rows: TypeAlias = NDArray[np.int64]
+
+# Rows read at a time, one after the other, and by their numbers.
+READ_ROWS, VALUES_A_QUERY = 2048, 500
+# Sizes of SQLite's pages to choose from, and the largest part of a page that may stay empty.
+PAGE_SIZES, LARGEST_WASTE = (4096, 8192, 16384, 32768), 0.15
+# What SQLite stores of a row besides its code, and of a page besides its rows.
+_ROW_BYTES, _PAGE_BYTES = 16, 12
+
+
+def page_size(dimension: int, dtype: str) -> int:
+    """Return the smallest size of SQLite's pages that vectors fill well; the smallest of all if they never do."""
+    row = dimension * DTYPES[dtype].scalar().itemsize + _ROW_BYTES
+    for size in PAGE_SIZES:
+        room = size - _PAGE_BYTES
+        if room // row and 1 - room // row * row / room <= LARGEST_WASTE:
+            return size
+    return PAGE_SIZES[0]
+
+
+def create_table(connection: sqlite3.Connection, number: int) -> None:
+    """Create a table of vectors; an index finds the zero vectors, of texts that the model cannot read."""
+    connection.execute(schema(number)[0])
+    connection.execute(schema(number)[1])
+
+
+def schema(number: int) -> tuple[str, str]:
+    """Return the statements that create a table of vectors and its index."""
+    return (
+        f"CREATE TABLE vectors_{number} (row INTEGER PRIMARY KEY, code BLOB NOT NULL, checksum INTEGER NOT NULL)",
+        f"CREATE INDEX zeros_{number} ON vectors_{number} (row) WHERE code = x''",
+    )
+
+
+class VectorTable:
+    """The vectors of one model. Codes say their data type by their length; a zero vector has an empty code.
+
+    Args:
+        database: the database; call the methods inside a transaction.
+        settings: the settings of the vectors.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.database = database
+        self.dimension = settings.dimension
+        self.dtype = settings.dtype
+        self.name = f"vectors_{settings.table}"
+        self._types = {
+            self.dimension * dtype.scalar().itemsize: (dtype.scalar, dtype.decode) for dtype in DTYPES.values()
+        }
+
+    def put(self, rows: Sequence[int] | range, vectors: Vectors) -> None:
+        """Store the vectors (n, dimension) of n new rows, or of rows whose data type changes."""
+        codes = np.ascontiguousarray(DTYPES[self.dtype].encode(vectors))
+        width = codes.itemsize * self.dimension
+        content = codes.tobytes()
+        parts = (content[start : start + width] for start in range(0, len(content), width))
+        filled = (part if there else b"" for part, there in zip(parts, np.any(vectors, axis=1), strict=True))
+        with self.database.reporting_errors():
+            self.database.connection.executemany(
+                f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)",
+                ((row, code, zlib.crc32(code)) for row, code in zip(rows, filled, strict=True)),
+            )
+
+    def get(self, rows: Rows) -> Vectors:
+        """Return the vectors (n, dimension) of rows, in their order.
+
+        Raises:
+            DamagedError: a row is missing, or a vector is damaged.
+        """
+        # Not np.unique, which imports NumPy's masked arrays.
+        wanted = sorted(set(rows.tolist()))
+        found: list[tuple[int, bytes]] = []
+        for start in range(0, len(wanted), VALUES_A_QUERY):
+            part = wanted[start : start + VALUES_A_QUERY]
+            found += self._selected(f"row IN ({','.join('?' * len(part))}) ORDER BY row", part)
+        if len(found) < len(wanted):
+            raise self._damaged("vectors are missing")
+        vectors = self._decoded([code for _, code in found])
+        return vectors[np.searchsorted(wanted, rows)] if len(wanted) else vectors
+
+    def blocks(self, after: int = -1) -> Iterator[tuple[Rows, Vectors]]:
+        """Yield rows beyond ``after`` and their vectors, a few thousand at a time, without zero vectors."""
+        while found := self._selected("row > ? ORDER BY row LIMIT ?", (after, READ_ROWS)):
+            if found[0][0] <= after:
+                raise self._damaged("its vectors are out of order")
+            after = found[-1][0]
+            codes = [code for _, code in found if code]
+            if codes:
+                yield np.array([row for row, code in found if code], np.int64), self._decoded(codes)
+
+    def zeros(self, first: int = 0) -> Rows:
+        """Return the rows from ``first`` on whose vectors are zero."""
+        with self.database.reporting_errors():
+            select = f"SELECT row FROM {self.name} WHERE code = x'' AND row >= ?"
+            return np.array([row for (row,) in self.database.connection.execute(select, (first,))], np.int64)
+
+    def remove(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Delete vectors, given as pairs of the first row and the number of rows."""
+        with self.database.reporting_errors():
+            self.database.connection.executemany(
+                f"DELETE FROM {self.name} WHERE row >= ? AND row < ? + ?", [(row, row, count) for row, count in pairs]
+            )
+
+    def other_types(self, count: int) -> list[int]:
+        """Return at most ``count`` rows whose vectors have another data type than new ones."""
+        width = self.dimension * DTYPES[self.dtype].scalar().itemsize
+        with self.database.reporting_errors():
+            select = f"SELECT row FROM {self.name} WHERE length(code) NOT IN (0, ?) LIMIT ?"
+            return [row for (row,) in self.database.connection.execute(select, (width, count))]
+
+    def _selected(self, condition: str, values: Sequence[Any]) -> list[tuple[int, bytes]]:
+        with self.database.reporting_errors():
+            select = f"SELECT row, code, checksum FROM {self.name} WHERE {condition}"
+            found = self.database.connection.execute(select, values).fetchall()
+        if any(type(code) is not bytes or zlib.crc32(code) != checksum for _, code, checksum in found):
+            raise self._damaged("the checksum of a vector is wrong")
+        # A damaged table may repeat rows without end.
+        if any(row >= following for (row, *_), (following, *_) in pairwise(found)):
+            raise self._damaged("its vectors are out of order")
+        return [(row, code) for row, code, _ in found]
+
+    def _decoded(self, codes: Sequence[bytes]) -> Vectors:
+        widths = {len(code) for code in codes}
+        if not widths <= {0, *self._types}:
+            raise self._damaged("a vector has a wrong size")
+        vectors = np.zeros((len(codes), self.dimension), np.float32)
+        for width in widths - {0}:
+            scalar, decode = self._types[width]
+            if len(widths) == 1:
+                return decode(np.frombuffer(b"".join(codes), scalar).reshape(-1, self.dimension))
+            places = [place for place, code in enumerate(codes) if len(code) == width]
+            joined = b"".join(codes[place] for place in places)
+            vectors[places] = decode(np.frombuffer(joined, scalar).reshape(-1, self.dimension))
+        return vectors
+
+    def _damaged(self, what: str) -> DamagedError:
+        return DamagedError(f"{self.database.path}: damaged ({what}); {REMEDY}")

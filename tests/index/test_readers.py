@@ -1,0 +1,132 @@
+"""A reader without write permission sees exactly what is committed, and never a log that is not there any more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from tests.index.support.hash_model import HashModel
+
+
+@pytest.fixture
+def folder():
+    """A folder that everybody may read, and only its owner may change."""
+    folder = Path(tempfile.mkdtemp(prefix="ctx-embed-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+NOBODY = 65534
+
+
+def read_as_nobody(path: Path, requests: int, answers: int) -> None:
+    """Search an index as a user who may only read, once for each byte of a pipe."""
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    with SearchIndex.open(path, HashModel()) as index:
+        while os.read(requests, 1):
+            hits = index.search("text", 1000, mode="dense")
+            found = [index.count(), len(hits), len(index.ids()), sum(1 for _ in index.documents())]
+            os.write(answers, f"{' '.join(map(str, found))}\n".encode())
+
+
+@pytest.fixture
+def reader():
+    """Yield a function that starts a reader, which returns a function that lets it look."""
+    if os.name != "posix" or os.geteuid():
+        pytest.skip("only root can become another user")
+    children = []
+
+    def started(path: Path):
+        (requests, asking), (answering, answers) = os.pipe(), os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.close(asking)
+                read_as_nobody(path, requests, answers)
+            finally:
+                os._exit(0)
+        os.close(requests)
+        os.close(answers)
+        children.append((child, asking, answering))
+
+        def look() -> list[int]:
+            os.write(asking, b"x")
+            return [int(number) for number in os.read(answering, 100).split()]
+
+        return look
+
+    yield started
+    for child, asking, answering in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(asking)
+        os.close(answering)
+
+
+def test_a_reader_of_another_user_sees_each_commit(folder, reader, hash_model):
+    path = folder / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add([f"text {number}" for number in range(20)])
+        # All is imported before the fork, since nobody may read the package.
+        assert len(index.search("text", 1000, mode="dense")) == len(list(index.documents())) == 20
+    look = reader(path)
+    assert look() == [20] * 4
+    # Nobody has the index open between these changes, so SQLite leaves no log.
+    for number in range(3):
+        with SearchIndex.open(path, hash_model) as index:
+            index.add([f"more {number}"])
+            index.delete([number])
+            index.compact()
+        assert not (path / "index.sqlite-wal").exists()
+        assert look() == [20] * 4
+    # A writer has it open, and its changes are in the log.
+    with SearchIndex.open(path, hash_model) as index:
+        for number in range(3):
+            index.add([f"even more {number}"])
+            assert look() == [21 + number] * 4
+            assert reader(path)() == [21 + number] * 4
+    assert look() == [23] * 4
+
+
+def test_who_may_only_read_is_refused_to_write(folder, hash_model, monkeypatch):
+    path = folder / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["one"])
+    monkeypatch.setattr(os, "access", lambda *arguments: False)
+    with SearchIndex.open(path, hash_model) as index:
+        with pytest.raises(InputError, match="readonly database"):
+            index.add(["two"])
+        assert index.search("one", mode="dense")[0].text == "one"
+        assert index.verify(embed=False) == []
+    assert [entry.name for entry in path.iterdir()] == ["index.sqlite"]
+
+
+def test_what_changes_while_it_is_read_is_read_again(folder, hash_model, monkeypatch):
+    path = folder / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["one"])
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda *arguments: False)
+    with SearchIndex.open(path, hash_model) as index:
+        seen = []
+
+        def work(view) -> int:
+            seen.append(view.count)
+            if len(seen) == 1:
+                monkeypatch.setattr(os, "access", access)
+                with SearchIndex.open(path, hash_model) as writer:
+                    writer.add(["two"])
+                monkeypatch.setattr(os, "access", lambda *arguments: False)
+            return view.count
+
+        assert index._folder.read(work) == 2
+        assert seen == [1, 2]
