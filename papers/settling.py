@@ -172,7 +172,7 @@ SETTLING = Experiment(
     "settling",
     "MR by number of steps, and the context after each",
     f"{PAPER}, future work",
-    Claim("whether c^k settles as steps are added is left open.", _check),
+    Claim("it leaves open whether c^k settles as steps are added.", _check),
     (
         PROTOCOL.replace("10 epochs", f"{EPOCHS} epochs"),
         f"m {M}, u {RANK}, no positions, first context of ones. Tied steps share U, V, W, b, gain and bias. "

@@ -322,8 +322,8 @@ FIGURE2 = Experiment(
     "MR by kind of attention, at equal parameters",
     f"{PAPER}, Figure 2",
     Claim(
-        "attention can give a token one number for each head, or a vector; a vector takes a tensor, which factors of "
-        "rank u replace; how accurate each is it does not say.",
+        "attention gives a token one number for each head, or a vector; a vector takes a tensor, which factors of rank "
+        "u replace. It gives no accuracies.",
         _check_figure2,
     ),
     (
