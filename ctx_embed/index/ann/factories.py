@@ -24,6 +24,7 @@ OPQ_CENTROIDS = 256
 # Vectors of fewer dimensions are too small to be worth compressing.
 LEAST_COMPRESSED = 64
 LARGEST_LISTS = 65_536
+LONGEST_FACTORY, MOST_LINKS = 100, 512
 # The kinds that compare all vectors, which stay on disk.
 COMPARING_ALL = ("Flat", "SQfp16", "SQ8")
 _ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
@@ -81,6 +82,13 @@ def new_index(factory: str, dimension: int) -> Any:
     Raises:
         InputError: as :func:`checked_factory`.
     """
+    # A folder from elsewhere names its factory, too: FAISS recurses for parentheses, and allocates what sizes say.
+    sizes = [int(size) for size in re.findall(r"\d+", factory[:LONGEST_FACTORY])]
+    if len(factory) > LONGEST_FACTORY or max(sizes, default=0) > LARGEST_LISTS:
+        raise InputError(
+            f"FAISS factory {factory!r:.{LONGEST_FACTORY}}: must have at most {LONGEST_FACTORY} characters, and sizes "
+            f"up to {LARGEST_LISTS:,}; {_ADVICE}"
+        )
     try:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except (RuntimeError, MemoryError) as error:
@@ -90,6 +98,8 @@ def new_index(factory: str, dimension: int) -> Any:
     # FAISS accepts sizes of 0, but then crashes in a division or never returns.
     if any(int(size) == 0 for size in re.findall(r"\d+", factory)) or re.search(r"HNSW0*1(?!\d)", factory):
         problem = "a size in it is too small"
+    elif any(int(links) > MOST_LINKS for links in re.findall(r"HNSW(\d+)", factory)):
+        problem = f"a graph may have at most {MOST_LINKS} links"
     elif "IDMap" in kind:
         problem = "the index stores ids itself, so leave IDMap out"
     elif "NSG" in kind or "NNDescent" in kind:

@@ -251,6 +251,18 @@ def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, fa
     assert not (tmp_path / "index").exists()
 
 
+@pytest.mark.parametrize(
+    "factory",
+    ["(" * 20_000, "IVF100000000,Flat", "PCA999999999,Flat", "IVF16(" * 20 + "Flat", "HNSW9999", f"SQ{'8' * 5000}"],
+)
+def test_a_factory_of_a_stranger_is_bounded_before_faiss_reads_it(factory):
+    began = time.process_time()
+    with pytest.raises(InputError, match=r"at most 100 characters, and sizes up to 65,536|at most 512 links") as caught:
+        checked_factory(factory, 8)
+    assert len(str(caught.value)) < 400
+    assert time.process_time() - began < 1
+
+
 def test_a_factory_is_a_string():
     with pytest.raises(InputError, match=r"the FAISS factory must be a string, e\.g\. 'Flat', got an int"):
         checked_factory(7, 8)  # type: ignore[arg-type]
