@@ -47,9 +47,11 @@ def _why(explanation: Row) -> str:
         ", ".join(f"{name} {part:+.2f}" for name, part in explanation[parts].items()) or "none"
         for parts in ("of_meaning", "words")
     )
+    # Adding 0 makes a 0 of -0.
+    of_words = round(explanation["logit"] - explanation["meaning"] - explanation["bias"], 2) + 0.0
     return (
         f"{explanation['label']} {explanation['logit']:+.2f} = meaning {explanation['meaning']:+.2f} ({of_meaning}), "
-        f"words {explanation['logit'] - explanation['meaning'] - explanation['bias']:+.2f} ({words}), "
+        f"words {of_words:+.2f} ({words}), "
         f"bias {explanation['bias']:+.2f}"
     )
 

@@ -228,6 +228,10 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if columns and self.predictor_.head.indicators and columns != len(self.classes_):
             raise InputError(f"y must have {len(self.classes_)} columns, as in fit, got {columns}")
+        if weights is not None and weights.shape != (len(truth.texts),):
+            raise InputError(
+                f"sample_weight must hold a number for each of {len(truth.texts)} texts, got an array {weights.shape}"
+            )
         truth = truth.matched(self.predictor_.head.labels)
         pairs = zip(self.predictor_.predict(truth.texts), truth.labels, strict=True)
         right = [set(a) == set(b) if self.multi_label_ else a == b for a, b in pairs]

@@ -198,6 +198,10 @@ def test_labels_of_another_kind_have_no_score(classifier):
     assert error(of_columns.score, TEXTS, y[:, :1].repeat(3, 1)) == "y must have 2 columns, as in fit, got 3"
     assert error(several.score, TEXTS, LABELS) == "y must hold lists of labels, as in fit"
     assert error(classifier.score, TEXTS, y) == "y must hold one label for each text, as in fit"
+    assert error(classifier.score, NEW, TRUE, [1, 2]) == (
+        "sample_weight must hold a number for each of 4 texts, got an array (2,)"
+    )
+    assert classifier.score(NEW, ["good"] * 4, [3, 1, 3, 1]) == 0.75
     assert error(classifier.score, [], []) == "score needs at least one text"
     assert error(TextClassifier().fit, TEXTS, [[1, 0, 0], [0, 1, 1]] * 8) == (
         "y of 0 and 1 for each class must be an array, got [1, 0, 0]; give numpy.array(y)"
