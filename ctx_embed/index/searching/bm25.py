@@ -45,6 +45,7 @@ those to under up us was we were what when where which who whom whose why will w
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 # Quotation marks enclose a phrase only at the edges of words; all others are punctuation.
 _PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
+_MARKS = re.compile('["\u201c\u201d]')
 # Maximum number of distinct query words to search for; SQLite limits the size of an expression.
 MOST_WORDS = 256
 # An index with more than this number of passages is large. In a large index, words that occur in more than this share
@@ -186,7 +187,8 @@ class Bm25:
                     "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1", (" AND ".join(required),)
                 ).fetchone()
             if found is None:
-                return _PHRASE.sub(lambda phrase: phrase[1], normalised(query))
+                # All marks: those that are left would pair up anew.
+                return _MARKS.sub(" ", normalised(query))
         return query
 
     def with_phrases(self, query: str) -> Mask:

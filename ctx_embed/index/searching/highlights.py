@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.documents.blocks import rows
-from ctx_embed.index.searching.hits import Hit
+from ctx_embed.index.searching.bm25 import content_words
+from ctx_embed.index.searching.hits import Hit, densest
 from ctx_embed.index.searching.relevance import word_shares
 from ctx_embed.index.storage.documents import Span
 from ctx_embed.index.storage.dtypes import Vectors
@@ -76,7 +77,11 @@ def highlights(
         vectors: (queries, dimension) their unit vectors; zeros for a query that the model cannot read.
         embed: returns the unit vectors (n, dimension) of texts.
     """
-    spans = [places(text) for text in texts]
+    words = list(dict.fromkeys(word for query in queries for word in content_words(query)))
+    spans = []
+    for text in texts:
+        first, last = densest(words, text)
+        spans.append([(first + start, first + stop) for start, stop in places(text[first:last])])
     # The only sentence of a passage is its answer, without comparing.
     parts = [
         text[slice(*span)] for text, of_text in zip(texts, spans, strict=True) if len(of_text) > 1 for span in of_text

@@ -18,6 +18,10 @@ from ctx_embed.text.words import indexed, placed_words
 SHOWN_CHARACTERS, SHOWN_HITS = 60, 10
 # Maximum number of words and of characters in a snippet, and of words before the first that is marked.
 SNIPPET_WORDS, SNIPPET_CHARACTERS, LEAD_WORDS = 24, 400, 6
+# Snippets and highlights are looked for in at most this number of characters of a passage.
+SEARCHED_CHARACTERS = 20_000
+# The letters that a word in another form may lack, and the fewest that it is looked for by.
+_LONGEST_ENDING, _SHORTEST_STEM = 3, 3
 _WORD = re.compile(r"[^\W_]+")
 _LEAD = re.compile(rf"(?:(?<!\S)\S+\s+){{0,{LEAD_WORDS}}}\S*\Z")
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
@@ -203,7 +207,20 @@ def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**"
 
 def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark: str = "**") -> list[str]:
     """Return the snippet of each text, see :func:`snippet`; ten times as fast for many texts."""
-    asked = {token for of in tokens_of(list(dict.fromkeys(content_words(query)))[:MOST_WORDS]) for token in of}
+    words = list(dict.fromkeys(content_words(query)))[:MOST_WORDS]
+    parts = [densest(words, text) for text in texts]
+    searched = [text[start:stop] for text, (start, stop) in zip(texts, parts, strict=True)]
+    found = _snippets(words, searched, opening, closing_mark)
+    for place, (text, (start, stop)) in enumerate(zip(texts, parts, strict=True)):
+        if start and not found[place].startswith("…"):
+            found[place] = f"…{found[place]}"
+        if stop < len(text) and not found[place].endswith("…"):
+            found[place] = f"{found[place]}…"
+    return found
+
+
+def _snippets(query_words: Sequence[str], texts: Sequence[str], opening: str, closing_mark: str) -> list[str]:
+    asked = {token for of in tokens_of(query_words) for token in of}
     read = [indexed(text) for text in texts]
     written = sorted({word for text in read for word in _WORD.findall(text)}) if asked else []
     # The words of the texts that the query asks for in any form, by their token.
@@ -221,6 +238,29 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
             matches = sorted((start, stop, known[word]) for word, start, stop in placed if word in known)
         found.append(_window(text, matches, opening, closing_mark))
     return found
+
+
+def densest(words: Iterable[str], text: str) -> Span:
+    """Return the part of a text, of at most :data:`SEARCHED_CHARACTERS`, with the most words of a query.
+
+    So the work for a hit does not grow with the length of its text. A shorter text is its own densest part.
+
+    Args:
+        words: the words; they are found by their first letters in whatever form.
+        text: a text.
+    """
+    if len(text) <= SEARCHED_CHARACTERS:
+        return 0, len(text)
+    stems = list(dict.fromkeys(word.lower()[: max(len(word) - _LONGEST_ENDING, _SHORTEST_STEM)] for word in words))
+    best, most = 0, -1
+    for start in range(0, len(text), SEARCHED_CHARACTERS // 2):
+        lowered = text[start : start + SEARCHED_CHARACTERS].lower()
+        there = sum(stem in lowered for stem in stems[:MOST_WORDS])
+        if there > most:
+            best, most = start, there
+    # Whole words only.
+    start = best if not best else text.find(" ", best, best + SNIPPET_CHARACTERS) + 1 or best
+    return start, min(best + SEARCHED_CHARACTERS, len(text))
 
 
 def _window(text: str, matches: Sequence[tuple[int, int, str]], opening: str, closing_mark: str) -> str:

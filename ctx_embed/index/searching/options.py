@@ -14,6 +14,8 @@ from ctx_embed.index.storage.filters import field_path, parse_filter
 
 Mode: TypeAlias = Literal["hybrid", "dense", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+# All pairs of the candidates of mmr are compared.
+MOST_DIVERSIFIED = 4096
 # The value of `group` that means a hit's document.
 BY_DOCUMENT = "id"
 
@@ -62,6 +64,8 @@ class Options:
             raise InputError(f"the threshold must be a cosine from -1 to 1, got {self.threshold!r}")
         if self.mmr is not None and not (_is_number(self.mmr) and 0 <= self.mmr <= 1):
             raise InputError(f"mmr must be a number from 0 (variety) to 1 (relevance), got {self.mmr!r}")
+        if self.mmr is not None and self.candidates > MOST_DIVERSIFIED:
+            raise InputError(f"candidates must be at most {MOST_DIVERSIFIED} with mmr, got {self.candidates}")
         if self.min_relevance is not None and not (_is_number(self.min_relevance) and 0 <= self.min_relevance <= 1):
             raise InputError(f"min_relevance must be a number from 0 to 1, got {self.min_relevance!r}")
         if self.group is not None:

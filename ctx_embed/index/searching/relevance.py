@@ -27,6 +27,8 @@ from ctx_embed.text.words import indexed
 # Of ten questions without an answer, about two have a hit that is at least this relevant.
 DEFAULT_RELEVANCE = 0.8
 DEVIATIONS, WORDS, PASSAGES, BASE = 0.68, 1.9, 1.15, 1.82
+# Longer texts are searched for words as they are.
+LONG_TEXT = 50_000
 # A model that can read fewer of the general questions has no relevance.
 LEAST_QUESTIONS = 128
 _ENDINGS = ("ing", "ies", "ed", "es", "s")
@@ -79,7 +81,9 @@ def word_shares(query: str, texts: Iterable[str]) -> list[float]:
     if not stems:
         return [0.0 for _ in texts]
     return [
-        sum(_has(lowered, stem) for stem in stems) / len(stems) for lowered in (indexed(text).lower() for text in texts)
+        sum(_has(lowered, stem) for stem in stems) / len(stems)
+        # Reading a long text as it is indexed takes too long for a search.
+        for lowered in ((indexed(text) if len(text) <= LONG_TEXT else text).lower() for text in texts)
     ]
 
 

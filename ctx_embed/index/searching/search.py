@@ -476,6 +476,7 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
 
     Source: Carbonell and Goldstein (SIGIR 1998).
     """
+    cosines = vectors @ vectors.T
     left = weight * relevance.astype(np.float64)
     nearest = np.full(len(left), -np.inf)
     order: list[int] = []
@@ -486,7 +487,7 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
         marginal = np.where(taken, -np.inf, marginal)
         order.append(int(np.argmax(marginal)))
         taken[order[-1]] = True
-        nearest = np.maximum(nearest, vectors @ vectors[order[-1]])
+        nearest = np.maximum(nearest, cosines[order[-1]])
     return order
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import random
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from ctx_embed.index.searching.hits import Scored
 from ctx_embed.index.searching.options import Options, SearchOptions
 from ctx_embed.index.searching.search import maximal_marginal_relevance, reciprocal_rank_fusion
 from ctx_embed.index.storage.folder import IndexFolder
-from tests.index.support.hash_model import HashModel
+from tests.index.support.hash_model import HashModel, hash_vectors
 
 ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
 TEXTS = [
@@ -374,3 +375,32 @@ def test_a_threshold_makes_room_for_hits_that_reach_it(sentences_index):
     for query in ("word1 word2", "word5", "word11 word30"):
         every = [hit for hit in sentences_index.search(query, 1500) if hit.score >= 0.9]
         assert [hit.id for hit in sentences_index.search(query, 3, threshold=0.9)] == [hit.id for hit in every[:3]]
+
+
+def test_long_texts_and_queries_take_little_time(tmp_path):
+    words = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in "aeiou" for c in ("rn", "st", "lk", "mp")]
+    generator = random.Random(0)
+    long = [" ".join(generator.choices(words, k=150_000)) + f" The hammer {number} fell." for number in range(4)]
+    query = " ".join(generator.choices([*words, '"', 'a "b', 'c" d', "“e"], k=20_000))
+    with SearchIndex.create(tmp_path / "index") as index:
+        index.add(long)
+        index.add(["The hammer was new. It fell."], ["short"])
+        index.search("x", mode="words")
+        start = time.process_time()
+        hits = index.search("the hammer fell", 5, highlight=True)
+        snippets = [hit.as_dict("the hammer fell")["snippet"] for hit in hits]
+        assert len(index.search(query, 5)) == 5
+        assert time.process_time() - start < 6
+    assert {hit.text[slice(*hit.highlight)] for hit in hits if hit.id == "short"} == {"The hammer was new."}
+    assert all("**hammer**" in snippet and len(snippet) < 1000 for snippet in snippets)
+
+
+def test_many_candidates_of_mmr_are_compared_at_once_or_refused():
+    vectors = hash_vectors([f"text {number}" for number in range(3000)])
+    relevance = np.linspace(1, 0, 3000)
+    start = time.process_time()
+    order = maximal_marginal_relevance(relevance, vectors, 3000, 0.5)
+    assert time.process_time() - start < 4
+    assert sorted(order) == list(range(3000))
+    with pytest.raises(InputError, match="candidates must be at most 4096 with mmr, got 5000"):
+        Options(mmr=0.5, candidates=5000)
