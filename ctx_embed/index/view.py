@@ -157,9 +157,20 @@ class View:
         return faiss_file.loaded(self.folder.path, self.record, self.settings, self.folder.memory_map)
 
     @cached_property
-    def faiss_positions(self) -> Rows:
+    def faiss_is_prefix(self) -> bool:
+        """Whether FAISS's rows are those at the first positions, as they are unless the index was compacted since."""
+        assert self.faiss is not None
+        rows, before = self.faiss.rows, self._before
+        if before is not None and vars(before).get("faiss") is self.faiss and "faiss_is_prefix" in vars(before):
+            return before.faiss_is_prefix
+        return len(rows) <= len(self.rows) and bool((self.rows[: len(rows)] == rows).all())
+
+    @cached_property
+    def faiss_positions(self) -> Rows | slice:
         """The positions (m,) of FAISS's rows; any position for those that the view lacks."""
         assert self.faiss is not None
+        if self.faiss_is_prefix:
+            return slice(0, len(self.faiss.rows))
         return np.minimum(np.searchsorted(self.rows, self.faiss.rows), max(len(self.rows) - 1, 0))
 
     @cached_property
@@ -167,7 +178,9 @@ class View:
         """Which of FAISS's rows (m,) the view still has; None if it has all."""
         assert self.faiss is not None
         places = self.faiss_positions
-        there = np.asarray((self.rows[places] == self.faiss.rows) & self.readable[places])
+        there = np.asarray(self.readable[places])
+        if not self.faiss_is_prefix:
+            there = there & (self.rows[places] == self.faiss.rows)
         return None if there.all() else there
 
     @cached_property
@@ -181,8 +194,11 @@ class View:
         if self.faiss is None:
             return self.readable
         mask: Mask = self.readable.copy()
-        if len(self.rows):
+        if self.faiss_is_prefix:
+            mask[self.faiss_positions] = False
+        elif len(self.rows):
             places = self.faiss_positions
+            assert not isinstance(places, slice)
             mask[places if self.faiss_there is None else places[self.faiss_there]] = False
         return mask
 
