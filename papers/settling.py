@@ -163,6 +163,7 @@ def _draw(axes: Axes, outcomes: Sequence[Outcome]) -> None:
             if outcome.cell.column == f"K {MOST}":
                 at = outcome.figures["accuracy_at"]
                 axes.plot(range(1, len(at) + 1), at, "--", color=colour, label=f"{row}, c^k of K {MOST}")
+    axes.set_xticks(COUNTS)
     axes.set_xlabel("steps k")
     axes.set_ylabel("accuracy on MR in %")
     axes.grid(alpha=0.3)

@@ -66,7 +66,11 @@ def of_settling() -> list[str]:
         "certain": ("certain, %", 1),
     }
     by_step = [
-        line(f"{row}: {title}", *(f"{found[row, f'K {MOST}'][name][k - 1]:.{digits}f}" for k in SHOWN))
+        line(
+            f"{row}: {title}",
+            # The first step has none before it.
+            *("" if (name, k) == ("turn", 1) else f"{found[row, f'K {MOST}'][name][k - 1]:.{digits}f}" for k in SHOWN),
+        )
         for row in ROWS_OF_SETTLING
         for name, (title, digits) in titles.items()
     ]
