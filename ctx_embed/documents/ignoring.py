@@ -132,14 +132,10 @@ def _python_glob(glob: str) -> str:
             found.append(f"[{'!' if brackets[1] else ''}{inside}]")
             place = brackets.end()
         elif glob[place] == "\\" and place + 1 < len(glob):
-            found.append(_letter(glob[place + 1]))
+            found.append(f"[{glob[place + 1]}]" if glob[place + 1] in "*?[" else glob[place + 1])
             place += 2
         else:
             # A bracket that is never closed stands for itself.
             found.append("[[]" if glob[place] == "[" else glob[place])
             place += 1
     return "".join(found)
-
-
-def _letter(character: str) -> str:
-    return f"[{character}]" if character in "*?[" else character

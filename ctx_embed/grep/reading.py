@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
-from ctx_embed.documents.formats import format_of, suffix_of
+from ctx_embed.documents.formats import format_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records
 from ctx_embed.documents.walking import File, Skipped, is_index, patterns, walk
 from ctx_embed.errors import InputError
@@ -28,7 +28,7 @@ from ctx_embed.rows.encodings import (
     settled,
     warn_of_wrong_bytes,
 )
-from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, unpacked
+from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
 from ctx_embed.texts import well_formed
 
 # The name of standard input in hits.
@@ -37,7 +37,7 @@ STANDARD_INPUT_NAME = "(standard input)"
 PIECE_BYTES = 1 << 20
 # The structure of a piece: a piece may begin anywhere, so it has neither front matter nor a complete syntax tree.
 _ASCII = bytes(range(128))
-_PIECE_KINDS = {"plain:rows": "rows", "plain:code": "code", "plain:python": "code"}
+_PIECE_KINDS = {"plain:rows": "rows", "plain:code": "code"}
 
 
 class Text(NamedTuple):

@@ -51,6 +51,8 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 # Cells of TSV. In a file from pandas, Excel and the like a cell with a tab, line end or quotation mark is quoted.
 _CELL = re.compile(r'(?:\A|\t)("(?:[^"]|"")*"|[^"\t]*)(?=\t|\Z)')
 _OPEN_ROW = re.compile(r'(?:(?:"(?:[^"]|"")*"|[^"\t]*)\t)*"(?:[^"]|"")*')
+# What only a quoted cell has.
+_QUOTED = re.compile(r'""|[\t\n\r]')
 _BETWEEN = re.compile(r"[\s,]*")
 _ARRAY = re.compile(r"\s*\[\s*(?:\{|\Z|\]\s*\Z)")
 _MOST_LABELS = 10_000
@@ -298,14 +300,10 @@ def _has_quoted_cells(lines: Iterable[str]) -> bool:
             cells = _CELL.findall(text)
             header = header or (not found and all(cell.startswith('"') for cell in cells))
             marked = [cell[1:-1] for cell in cells if cell.startswith('"')]
-            if "\t".join(cells) != text or not (header or all(cell == "" or _must_quote(cell) for cell in marked)):
+            if "\t".join(cells) != text or not (header or all(cell == "" or _QUOTED.search(cell) for cell in marked)):
                 return False
         found = True
     return header or (found and not row)
-
-
-def _must_quote(cell: str) -> bool:
-    return any(mark in cell for mark in ('""', "\t", "\n", "\r"))
 
 
 def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[list[str] | InputError]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from ctx_embed.documents.extracted import MOST_CHARACTERS, Extracted, UnreadableFileError
+from ctx_embed.rows.opening import suffix_of as suffix_of
 from ctx_embed.texts import well_formed
 
 # The extra that installs the libraries that formats need.
@@ -50,7 +50,7 @@ def _installed(module: str) -> bool:
 
 TEXT = Format("text", "plain:text", apart=False)
 _MARKDOWN = Format("Markdown", "plain:markdown", apart=False)
-_PYTHON = Format("Python", "plain:python", apart=False)
+_PYTHON = Format("Python", "plain:code", apart=False)
 _CODE = Format("source code", "plain:code", apart=False)
 _ROWS = Format("rows", "plain:rows", apart=False)
 _HTML = Format("HTML", "web:html")
@@ -79,11 +79,6 @@ FORMATS: dict[str, Format] = {
     ".svg": _IMAGE,
     ".parquet": Format("Parquet", "plain:records", apart=False),
 }
-
-
-def suffix_of(path: str) -> str:
-    """Return the suffix that names the format of a file, in lower case, without ``.gz``."""
-    return os.path.splitext(path.lower().removesuffix(".gz"))[1]
 
 
 def format_of(path: str) -> Format:

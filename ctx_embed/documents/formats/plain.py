@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from ctx_embed.documents.blocks import title_of
 from ctx_embed.documents.decoding import read_text
@@ -12,7 +11,9 @@ from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.front_matter import LISTS, front_matter
 from ctx_embed.documents.grammars import LANGUAGE_OF
 from ctx_embed.documents.walking import GENERATED
+from ctx_embed.rows.opening import suffix_of
 
+_KIND_OF = {**LANGUAGE_OF, **dict.fromkeys([".py", ".pyi", ".pyw"], "python")}
 # Code of which the lines are longer than this on average is for browsers, not for people.
 _MINIFIED, _LONG_LINE = {".js", ".mjs", ".cjs", ".css"}, 500
 # What generators of code write into the first lines.
@@ -32,27 +33,17 @@ def markdown(path: str, encoding: str | None = None) -> Iterator[Extracted]:
     yield Extracted(content, "markdown", title=title_of(content), line=1, metadata=lists)
 
 
-def python(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Yield a Python file, see :func:`code`."""
-    yield Extracted(_written_by_people(read_text(path, encoding), path), "python", line=1)
-
-
 def code(path: str, encoding: str | None = None) -> Iterator[Extracted]:
     """Yield a file of source code in any language.
 
     Raises:
         UnreadableFileError: it is minified, or says that a program generated it.
     """
-    yield Extracted(
-        _written_by_people(read_text(path, encoding), path), LANGUAGE_OF.get(Path(path).suffix.lower(), "code"), line=1
-    )
-
-
-def _written_by_people(text: str, path: str) -> str:
-    is_minified = Path(path).suffix.lower() in _MINIFIED and len(text) > _LONG_LINE * (2 + text.count("\n"))
-    if is_minified or _GENERATED.search(text[:_MARKED_WITHIN]):
+    content, suffix = read_text(path, encoding), suffix_of(path)
+    is_minified = suffix in _MINIFIED and len(content) > _LONG_LINE * (2 + content.count("\n"))
+    if is_minified or _GENERATED.search(content[:_MARKED_WITHIN]):
         raise UnreadableFileError("minified" if is_minified else GENERATED, counted=True)
-    return text
+    yield Extracted(content, _KIND_OF.get(suffix, "code"), line=1)
 
 
 def rows(path: str, encoding: str | None = None) -> Iterator[Extracted]:

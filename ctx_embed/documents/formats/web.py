@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
@@ -187,14 +186,11 @@ def epub(path: str) -> Iterator[Extracted]:
             raise UnreadableFileError("not EPUB (no list of chapters)")
         places = {item.get("id"): item.get("href") or "" for item in parts["manifest"]}
         chapters = [places.get(item.get("idref"), "") for item in parts["spine"]]
-        texts = [_chapter(book, posixpath.join(posixpath.dirname(root), unquote(name))) for name in chapters if name]
+        members = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
+        texts = [text_of(decode(member(book, posixpath.normpath(name)))) for name in members]
         metadata = parts.get("metadata")
         named = [] if metadata is None else [found.text for found in metadata if _name(found) == "title"]
     yield Extracted("\n\n".join(texts), "markdown", title=_line(named[0]) if named and named[0] else None)
-
-
-def _chapter(book: zipfile.ZipFile, name: str) -> str:
-    return text_of(decode(member(book, posixpath.normpath(name))))
 
 
 def _name(element: ElementTree.Element) -> str:
