@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from operator import lt, ne
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -135,12 +135,15 @@ class VectorTable:
         with self.database.reporting_errors():
             select = f"SELECT row, code, checksum FROM {self.name} WHERE {condition}"
             found = self.database.connection.execute(select, values).fetchall()
-        if any(type(code) is not bytes or zlib.crc32(code) != checksum for _, code, checksum in found):
+        if not found:
+            return []
+        rows, codes, checksums = zip(*found, strict=True)
+        if set(map(type, codes)) != {bytes} or any(map(ne, map(zlib.crc32, codes), checksums)):
             raise self._damaged("the checksum of a vector is wrong")
         # A damaged table may repeat rows without end.
-        if any(row >= following for (row, *_), (following, *_) in pairwise(found)):
+        if not all(map(lt, rows, rows[1:])):
             raise self._damaged("its vectors are out of order")
-        return [(row, code) for row, code, _ in found]
+        return list(zip(rows, codes, strict=True))
 
     def _decoded(self, codes: Sequence[bytes]) -> Vectors:
         widths = {len(code) for code in codes}
