@@ -361,7 +361,7 @@ def test_options_that_a_system_cannot_use(here):
         assert not list(here.glob("model*"))
         return result.exit_code, result.stderr.splitlines()[-1]
 
-    known = "known are context, heads, hidden, max_seq_length, output_dimension"
+    known = "known are context, heads, hidden, layer, max_seq_length, output_dimension, rank"
     assert line("--option", "head=3", encoder="lama") == (
         1,
         f"Error: unknown option of lama 'head': did you mean 'heads'? {known}",
