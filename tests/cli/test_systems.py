@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.systems.descriptions import DESCRIPTIONS
@@ -25,7 +24,15 @@ def test_json():
         "kind": "system",
         **DESCRIPTIONS["lama"]._asdict(),
         "parameter_count": 2 * 30 * 8,
-        "options": {"heads": 30, "context": "mean", "hidden": 0, "output_dimension": None, "max_seq_length": None},
+        "options": {
+            "heads": 30,
+            "context": "mean",
+            "rank": 1,
+            "layer": 0,
+            "hidden": 0,
+            "output_dimension": None,
+            "max_seq_length": None,
+        },
     }
     assert {name for name, row in rows.items() if row["kind"] == "system"} == set(SYSTEMS)
     assert {name for name, row in rows.items() if row["kind"] == "evaluation baseline"} == {"tfidf", "majority"}
@@ -37,17 +44,3 @@ def test_a_dimension_that_the_heads_do_not_divide():
 
 def test_a_dimension_that_no_memory_holds():
     assert "1000000000 is not in the range 1<=x<=2048" in fails("--dimension", "1000000000", code=2)
-
-
-def test_the_table_of_the_docs_is_the_registry():
-    page = (Path(__file__).parents[2] / "docs" / "encoders.md").read_text(encoding="utf-8")
-    formulas = page.split("## Formulas")[1]
-    rows = [
-        [cell.strip().replace("\\|", "|") for cell in line.strip("| \n").split(" | ")]
-        for line in formulas.splitlines()
-        if line.startswith("| `")
-    ]
-    assert rows == [
-        [f"`{name}`", f"`{row.formula}`", f"`{row.parameters}`", row.complexity, row.source]
-        for name, row in DESCRIPTIONS.items()
-    ]
