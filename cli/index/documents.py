@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Put before ids such as -5 while click parses the arguments, since click would read them as options. No argument of a
 # process can contain this character.
 _NEGATIVE = "\0"
+WHOLE_NUMBER = r"0|-?[1-9][0-9]*"
 
 
 class IdCommand(CliCommand):
@@ -43,7 +44,7 @@ def chosen_ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
     found: list[str | int] = []
     for value in (value.removeprefix(_NEGATIVE) for value in values):
         # As in CSV files, 007 is a string.
-        number = not strings and re.fullmatch(r"0|-?[1-9][0-9]*", value)
+        number = not strings and re.fullmatch(WHOLE_NUMBER, value)
         try:
             found.append(checked_id(int(value) if number else value, 1))
         except (InputError, ValueError):
@@ -58,6 +59,17 @@ def unknown_fields(index: SearchIndex, where: str) -> str:
     from ctx_embed.index.arguments import unknown_fields_message
 
     return unknown_fields_message(index.unknown_fields(where))
+
+
+def other_kind(index: SearchIndex, ids: Iterable[str | int]) -> str:
+    """Return a hint about the first id that the index has as a string where it was a number, or the other way round."""
+    for identifier in ids:
+        if isinstance(identifier, int) and index.get(str(identifier)) is not None:
+            return f"{str(identifier)!r} is a string there: add --string"
+        number = None if isinstance(identifier, int) else re.fullmatch(WHOLE_NUMBER, identifier)
+        if number and len(number[0]) < 19 and index.get(int(number[0])) is not None:
+            return f"{identifier} is a number there: leave out --string"
+    return ""
 
 
 string_option = click.option("--string", "strings", is_flag=True, help="Treat numeric IDs as strings.")
@@ -97,9 +109,9 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: i
                 click.echo(json.dumps(asdict(document), ensure_ascii=False))
         missing = [identifier for identifier, document in zip(wanted, found, strict=True) if document is None]
         if missing:
-            other = next((str(name) for name in missing if index.get(str(name)) is not None), None)
-            hint = f"; {other!r} is a string there: add --string" if other is not None else ""
-            raise InputError(f"{path}: no document has the id {', '.join(map(repr, missing))}{hint}")
+            hint = other_kind(index, missing)
+            said = f"no document has the id {', '.join(map(repr, missing))}"
+            raise InputError(f"{path}: {said}{f'; {hint}' if hint else ''}")
 
 
 def _list(index: SearchIndex, where: str | None, offset: int, most: int) -> None:
@@ -234,7 +246,11 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
         else:
             found = index.delete(list(wanted)) if where is None else index.delete(where=where)
             click.echo(f"{found} of {counted(asked, 'document')} deleted from {path}")
-        if where is not None and not found and (hint := unknown_fields(index, where)):
+        if where is None and found < asked:
+            hint = other_kind(index, wanted)
+        else:
+            hint = unknown_fields(index, where) if where is not None and not found else ""
+        if hint:
             click.echo(hint, err=True)
 
 

@@ -29,7 +29,8 @@ def index(tmp_path, sentences):
 def test_get_and_delete(index, sentences):
     assert json.loads(succeeds("get", index, "3")) == {"text": sentences[3], "id": 3, "metadata": {"n": 3}}
     assert [json.loads(line)["id"] for line in succeeds("get", index, "s2", "1").splitlines()] == ["s2", 1]
-    assert fails("get", index, "3", "--string") == f"{index}: no document has the id '3'"
+    hint = "3 is a number there: leave out --string"
+    assert fails("get", index, "3", "--string") == f"{index}: no document has the id '3'; {hint}"
     assert fails("get", index, "99", "-7") == f"{index}: no document has the id 99, -7"
     too_long = "9" * 20
     assert fails("get", index, too_long) == (
@@ -43,6 +44,23 @@ def test_get_and_delete(index, sentences):
     assert succeeds("verify", index) == f"{index}: whole, 6 documents\n"
     hits = json.loads(succeeds("query", index, sentences[3], "-k", "20", "--json"))
     assert sorted(hit["metadata"]["n"] for hit in hits) == [0, 1, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("ids", "hint"),
+    [
+        (["s2", "1", "--string"], "1 is a number there: leave out --string\n"),
+        (["1", "07", "nobody"], ""),
+        (["1", "8"], "'8' is a string there: add --string\n"),
+    ],
+)
+def test_an_id_of_the_other_kind_is_named(index, tmp_path, ids, hint):
+    (tmp_path / "more.jsonl").write_text('{"id": "8", "text": "eight"}\n')
+    succeeds("build", tmp_path / "more.jsonl", index, "--append")
+    for options in (["--dry-run"], []):
+        result = run("delete", index, *ids, *options)
+        assert (result.exit_code, result.stderr) == (0, hint)
+    assert fails("get", index, *ids).endswith(f"; {hint.strip()}" if hint else "'nobody'")
 
 
 def test_an_option_is_never_an_id(index):
