@@ -40,6 +40,10 @@ class BusyError(InputError):
     """Another process is writing. The same call may succeed later."""
 
 
+class LateError(InputError):
+    """A search took longer than its deadline. It may succeed with a later one, or if it asks for less."""
+
+
 class UnwritableError(InputError):
     """The disk is full or not writable; nothing has changed."""
 

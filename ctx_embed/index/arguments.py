@@ -1,15 +1,48 @@
-"""Checks of arguments that searches and changes share."""
+"""Checks of arguments that searches and changes share, and the deadline of a search."""
 
 from __future__ import annotations
 
+import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, LateError, described
 
 if TYPE_CHECKING:
     from ctx_embed.index.storage.vectors import Vectors
+
+# When the work of this thread must end, and how many seconds it has in all.
+_DEADLINE: ContextVar[tuple[float, float]] = ContextVar("deadline", default=(math.inf, math.inf))
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """Give the block a deadline, which SQLite and the loops of a search obey; None, or a later one, changes nothing."""
+    deadline = _DEADLINE.get() if seconds is None else min(_DEADLINE.get(), (time.monotonic() + seconds, seconds))
+    token = _DEADLINE.set(deadline)
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+def is_late() -> bool:
+    """Return whether the deadline has passed."""
+    return time.monotonic() > _DEADLINE.get()[0]
+
+
+def require_time() -> None:
+    """Raise an error if the deadline has passed.
+
+    Raises:
+        LateError: it has.
+    """
+    if is_late():
+        raise LateError(f"took longer than {_DEADLINE.get()[1]:g} s; ask for less, or give it a later deadline")
 
 
 def checked_count(name: str, value: Any, least: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
-from ctx_embed.index.arguments import as_list, checked_count
+from ctx_embed.index.arguments import as_list, checked_count, require_time, within
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.highlights import highlighted
 from ctx_embed.index.searching.hits import Hit, Hits, counted
@@ -531,6 +531,7 @@ class SearchIndex:
         document: bool = False,
         min_relevance: float | None = None,
         highlight: bool = False,
+        deadline: float | None = None,
     ) -> Hits | list[Hits]:
         """Return the best passages for a query; if scores are equal, the passage added first comes first.
 
@@ -562,6 +563,7 @@ class SearchIndex:
             min_relevance: the lowest relevance of a hit, from 0 to 1; 0.8 returns nothing for about four of five
                 questions that the index does not answer. Hits without a relevance stay.
             highlight: whether hits say which of their sentences answers a query that is a text best.
+            deadline: seconds after which the search gives up; None waits.
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several queries. Scores are cosines in
@@ -572,6 +574,7 @@ class SearchIndex:
         Raises:
             InputError: an argument has the wrong type or range, the filter cannot be understood, no document has an id
                 of ``like`` or the field of ``group``, or the model returns NaN.
+            LateError: the deadline has passed.
         """
         self._require_open()
         options = Options(
@@ -590,6 +593,7 @@ class SearchIndex:
             document,
             min_relevance,
             highlight,
+            deadline,
         )
         queries = checked_queries(query, like, mode, self._folder.settings.dimension)
         if rerank is not None and queries.vectors is not None:
@@ -597,7 +601,8 @@ class SearchIndex:
         if min_relevance is not None and (queries.vectors is not None or queries.like):
             raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
         reranker = None if rerank is None else self._reranker_of(rerank)
-        found = self._search(queries, options, reranker)
+        with within(deadline):
+            found = self._search(queries, options, reranker)
         if fuse:
             return Hits(" ".join(queries.texts).strip(), found[0])
         listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
@@ -619,7 +624,7 @@ class SearchIndex:
         if not queries.texts or not (self.count() or queries.like):
             return [[]] if options.fuse else [[] for _ in queries.texts]
         # A string is a text only if no document has it as its id.
-        ids = self._folder.documents.find(examples) if examples else {}
+        ids = self._folder.documents.rows_of_ids(examples) if examples else {}
         texts = [item for item in examples if isinstance(item, str) and item not in ids]
         for item in examples:
             if item not in ids and item not in texts:
@@ -635,12 +640,14 @@ class SearchIndex:
                     warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
                 mode, dimension = "words", self._folder.settings.dimension
                 queries = replace(queries, vectors=np.zeros((len(queries.texts), dimension), np.float32))
+        require_time()
         search = Search(options, queries, list(ids), avoided, mode)
         with self._searching:
             if self._searched:
                 self._folder.documents.map()
             self._searched = True
             found = self._folder.read(lambda view: search.run(view, lambda: self.embedder))
+        require_time()
         if reranker is not None:
             found = reranked(found, reranker, int(options.candidates))
         hits = [chosen(candidates, options) for candidates in found]

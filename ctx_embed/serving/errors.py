@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
+from ctx_embed.errors import BusyError, DamagedError, InputError, LateError, UnwritableError
 
 # Seconds after which a client may ask again.
 RETRY_AFTER = {"Retry-After": "1"}
@@ -112,6 +112,7 @@ async def _invalid(request: Request, error: Any) -> Response:
 HANDLERS: dict[Any, Any] = {
     ApiError: _api_error,
     BusyError: _answering(503, "writing", RETRY_AFTER),
+    LateError: _answering(504, "timeout"),
     UnwritableError: _answering(507, "storage"),
     DamagedError: _answering(500, "damaged"),
     InputError: _answering(400),

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
+from ctx_embed.index.arguments import within
 from ctx_embed.index.following.location import named_location
 from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.searching.hits import Hit, Hits, snippets
@@ -24,6 +26,7 @@ from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.json import json_list
 from ctx_embed.serving.observing import BATCHES, LOG
+from ctx_embed.serving.settings import Settings
 
 Result = TypeVar("Result")
 
@@ -108,6 +111,14 @@ class OpenIndex:
                 closing.start()
             return self._index
 
+    @property
+    def has_model(self) -> bool:
+        """Whether the index has its model; without it, it answers by words alone."""
+        try:
+            return self._index.embedder is not None
+        except OtherModelError:
+            return False
+
     def close(self) -> None:
         """Close the index."""
         self._index.close()
@@ -121,14 +132,15 @@ class ServedIndex:
     Args:
         path: the folder.
         models: loads the model of the index.
-        most: largest answer in bytes.
+        settings: the largest answer, and the time limits of searches and other work.
     """
 
-    def __init__(self, path: Path, models: SharedModels, most: int) -> None:
+    def __init__(self, path: Path, models: SharedModels, settings: Settings) -> None:
         self.path = path
         self.name = path.name
         self._models = models
-        self._most = most
+        self._most = settings.answer_bytes
+        self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time, so searches and changes use separate instances.
         self._readable = OpenIndex(path, models)
         self._writable: OpenIndex | None = None
@@ -145,12 +157,13 @@ class ServedIndex:
         chosen: dict[str, Any] = dict(options)
         marks, document = chosen.pop("marks"), chosen.pop("document")
         index = self._readable.newest()
-        found: list[Hits] = index.search(queries, document=True, **chosen)
-        known = knows(index, queries, chosen)
-        return [
-            Found(hits_json(hits, marks, document, self._most), is_known)
-            for hits, is_known in zip(found, known, strict=True)
-        ]
+        with within(self._search_seconds):
+            found: list[Hits] = index.search(queries, document=True, **chosen)
+            known = knows(index, queries, chosen)
+            return [
+                Found(hits_json(hits, marks, document, self._most), is_known)
+                for hits, is_known in zip(found, known, strict=True)
+            ]
 
     async def searches(self, queries: list[str], marks: Marks, document: bool, options: dict[str, Any]) -> list[Found]:
         """Return the hits of each query.
@@ -176,11 +189,17 @@ class ServedIndex:
             lists = (hits_json(hits, marks, document, self._most) for hits in found)
             return Found(self.json_list(lists), known)
 
-        return await self._in(self._long, searched)
+        return await self._in(self._long, searched, self._search_seconds)
 
     async def read(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of short work on the index."""
-        return await self._in(self._reading, lambda: work(self._readable.newest()))
+        return await self._in(self._reading, lambda: work(self._readable.newest()), self._search_seconds)
+
+    def probe(self) -> None:
+        """Search for a new word, as requests do."""
+        index = self._readable.newest()
+        with within(self._search_seconds):
+            index.search(f"ready {time.monotonic_ns()}", 1, mode=None if self._readable.has_model else "words")
 
     async def change(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of a change, after those that came before it."""
@@ -199,7 +218,7 @@ class ServedIndex:
             with self._models.open(self.path) as index:
                 return work(index)
 
-        return await self._in(self._analysing, analysed)
+        return await self._in(self._analysing, analysed, self._seconds)
 
     def json_list(self, values: Iterable[Any], part: bool = False) -> bytes:
         """Return a JSON array that is no larger than an answer may be, see :func:`ctx_embed.serving.json.json_list`."""
@@ -228,8 +247,14 @@ class ServedIndex:
     async def _state(self) -> Hashable:
         return await self.read(lambda index: (self._readable.place, index.describe()["generation"]))
 
-    async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(threads, work)
+    async def _in(
+        self, threads: ThreadPoolExecutor, work: Callable[[], Result], seconds: float | None = None
+    ) -> Result:
+        def timed() -> Result:
+            with within(seconds):
+                return work()
+
+        return await asyncio.get_running_loop().run_in_executor(threads, timed)
 
     async def describe(self) -> dict[str, Any]:
         """Return the properties of the index."""

@@ -21,6 +21,8 @@ from ctx_embed.index.storage.documents import Id
 MOST_HITS = 50
 VALUES = 20
 CHARACTERS = 20_000
+# The time limit of a search.
+SECONDS = 10
 
 
 @contextmanager
@@ -77,7 +79,9 @@ def create_server(index: SearchIndex) -> MCPServer:
             if where is not None and (unknown := index.unknown_fields(where)):
                 field, known = next(iter(unknown.items()))
                 raise InputError(f"no document has the field {field!r}; fields are {', '.join(known) or 'none'}")
-            hits = index.search(query, k, mode=mode, where=where, min_relevance=min_relevance, highlight=True)
+            hits = index.search(
+                query, k, mode=mode, where=where, min_relevance=min_relevance, highlight=True, deadline=SECONDS
+            )
             sources = [index.source(hit) for hit in hits]
             warning = None if mode == "words" else _warning(index, query)
         found = [

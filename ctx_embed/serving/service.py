@@ -44,7 +44,7 @@ class Service:
         self.indexes: dict[str, ServedIndex] = {}
         try:
             for name, path in folders.items():
-                self.indexes[name] = ServedIndex(path, shared, settings.answer_bytes)
+                self.indexes[name] = ServedIndex(path, shared, settings)
         except BaseException:
             self.close()
             raise
@@ -68,6 +68,15 @@ class Service:
         """
         loop = asyncio.get_running_loop()
         return [await loop.run_in_executor(self.probing, index.facts) for index in self.indexes.values()]
+
+    async def probe(self) -> None:
+        """Search each index.
+
+        Raises:
+            InputError: a search fails.
+        """
+        for index in self.indexes.values():
+            await asyncio.get_running_loop().run_in_executor(self.probing, index.probe)
 
     def require_texts(self, texts: list[str], name: str) -> None:
         """Raise an error unless texts are within the limits.

@@ -77,6 +77,9 @@ class Settings:
     timeout: float = option(
         60.0, "Time limit for a request, and again for sending its answer.", above=0, section=RUNNING, metavar="SECONDS"
     )
+    search_timeout: float = option(
+        10.0, "Time limit for a search; a request may ask for less.", above=0, section=RUNNING, metavar="SECONDS"
+    )
     head_seconds: float = option(10.0, "Time for the head of a request to arrive.", above=0, command=False)
     read_seconds: float = option(
         10.0, "Time after which a client that reads nothing loses its connection.", above=0, command=False
@@ -108,6 +111,7 @@ class Settings:
             "explained_characters": self.max_explained,
             "hits": self.max_hits,
             "seconds": self.timeout,
+            "search_seconds": self.search_timeout,
             "requests": self.max_requests,
         }
 

@@ -100,6 +100,10 @@ def test_a_snippet_marks_the_words_of_the_query(client):
     body = {"query": "the cat", "mode": "words", "k": 1, "snippets": ["<", ">"]}
     (hit,) = client.post("/indexes/notes.index/search", json=body).json()["hits"]
     assert hit["snippet"] == "the <cat> sat on the mat"
+    body["snippets"] = ["<" * 101, ">"]
+    refused = client.post("/indexes/notes.index/search", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == "snippets.0: string should have at most 100 characters"
 
 
 def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_request(tmp_path):

@@ -25,7 +25,7 @@ from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Keys, Settings
 from tests.helpers.cli import Command
 from tests.index.support.child import ENVIRONMENT
-from tests.serving.server import get, make_index, post, serving
+from tests.serving.server import get, make_index, post, serving, serving_settings
 
 JSON = {"Content-Type": "application/json"}
 
@@ -180,6 +180,25 @@ def test_keys_read_and_write(tmp_path):
         asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
         preflight = httpx.options(f"{server.url}{search}", headers=asked)
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+
+
+def test_a_server_whose_searches_fail_is_not_ready(tmp_path):
+    path = make_index(tmp_path / "notes.index")
+    with serving(path) as server:
+        assert get(f"{server.url}/readyz").status_code == 200
+        with closing(sqlite3.connect(path / "index.sqlite")) as database, database:
+            database.execute("DELETE FROM words_data")
+        assert get(f"{server.url}/readyz").status_code == 500
+        assert get(f"{server.url}/healthz").status_code == 200
+
+
+def test_a_search_that_takes_too_long_is_given_up(tmp_path):
+    path = make_index(tmp_path / "notes.index")
+    with serving_settings(path, search_timeout=1e-6) as server:
+        for body in ({"query": "cat"}, {"query": "cat", "fuse": True}, {"like": "cat"}):
+            answer = post(f"{server.url}/v1/indexes/notes.index/search", json=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+        assert get(f"{server.url}/v1/server").json()["limits"]["search_seconds"] == 1e-6
 
 
 def test_a_read_key_reads_an_index_of_any_name_and_changes_none(tmp_path):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ctx_embed.index.ann import factories
+from ctx_embed.index.arguments import require_time
 from ctx_embed.index.storage.vectors import Rows, Vectors
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def compared(view: View, queries: Vectors, k: int, mask: Mask | None) -> list[Ro
     else:
         blocks = view.vectors.blocks(int(wanted[0]) - 1)
     for rows, vectors in blocks:
+        require_time()
         kept = mask[view.positions(rows)]
         if not kept.all():
             rows, vectors = rows[kept], vectors[kept]

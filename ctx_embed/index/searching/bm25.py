@@ -86,6 +86,11 @@ def without_phrases(query: str) -> str:
     return _PHRASE.sub(" ", normalised(query))
 
 
+def without_marks(text: str) -> str:
+    """Return a text without quotation marks."""
+    return _MARKS.sub(" ", normalised(text))
+
+
 def tokens_of(words: Sequence[str]) -> list[list[str]]:
     """Return the tokens of each word, as FTS5 makes them."""
     tokens: list[list[str]] = [[] for _ in words]
@@ -188,7 +193,7 @@ class Bm25:
                 ).fetchone()
             if found is None:
                 # All marks: those that are left would pair up anew.
-                return _MARKS.sub(" ", normalised(query))
+                return without_marks(query)
         return query
 
     def with_phrases(self, query: str) -> Mask:

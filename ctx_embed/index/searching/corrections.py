@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ctx_embed.errors import OtherModelError
+from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of, without_phrases
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.vectors import Vectors
@@ -76,6 +77,7 @@ class Corrections:
             )
             if skipped or len(corrected) == MOST_CORRECTED:
                 continue
+            require_time()
             key = word.lower()
             if key not in self._corrected:
                 known = self._is_known(key) or self._is_word(key)

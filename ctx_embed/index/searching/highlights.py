@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.documents.blocks import rows
+from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import content_words
 from ctx_embed.index.searching.hits import Hit, densest
 from ctx_embed.index.searching.relevance import word_shares
@@ -79,8 +80,8 @@ def highlights(
     """
     words = list(dict.fromkeys(word for query in queries for word in content_words(query)))
     spans = []
-    for text in texts:
-        first, last = densest(words, text)
+    for text, (first, last) in zip(texts, densest(words, texts), strict=True):
+        require_time()
         spans.append([(first + start, first + stop) for start, stop in places(text[first:last])])
     # The only sentence of a passage is its answer, without comparing.
     parts = [

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of
 from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.storage.documents import DocumentStore, Passage, Span
@@ -18,8 +19,10 @@ from ctx_embed.text.words import indexed, placed_words
 SHOWN_CHARACTERS, SHOWN_HITS = 60, 10
 # Maximum number of words and of characters in a snippet, and of words before the first that is marked.
 SNIPPET_WORDS, SNIPPET_CHARACTERS, LEAD_WORDS = 24, 400, 6
-# Snippets and highlights are looked for in at most this number of characters of a passage.
-SEARCHED_CHARACTERS = 20_000
+# Snippets and highlights are looked for in at most this number of characters of a passage, and of all of them together.
+SEARCHED_CHARACTERS, ALL_SEARCHED = 20_000, 300_000
+# The part of a long passage that is searched has most of the first of a query's words, at most this number.
+DENSE_WORDS = 16
 # The letters that a word in another form may lack, and the fewest that it is looked for by.
 _LONGEST_ENDING, _SHORTEST_STEM = 3, 3
 _WORD = re.compile(r"[^\W_]+")
@@ -208,7 +211,7 @@ def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**"
 def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark: str = "**") -> list[str]:
     """Return the snippet of each text, see :func:`snippet`; ten times as fast for many texts."""
     words = list(dict.fromkeys(content_words(query)))[:MOST_WORDS]
-    parts = [densest(words, text) for text in texts]
+    parts = densest(words, texts)
     searched = [text[start:stop] for text, (start, stop) in zip(texts, parts, strict=True)]
     found = _snippets(words, searched, opening, closing_mark)
     for place, (text, (start, stop)) in enumerate(zip(texts, parts, strict=True)):
@@ -240,27 +243,33 @@ def _snippets(query_words: Sequence[str], texts: Sequence[str], opening: str, cl
     return found
 
 
-def densest(words: Iterable[str], text: str) -> Span:
-    """Return the part of a text, of at most :data:`SEARCHED_CHARACTERS`, with the most words of a query.
-
-    So the work for a hit does not grow with the length of its text. A shorter text is its own densest part.
+def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
+    """Return the part of each text with the most words of a query, so that work does not grow with long texts.
 
     Args:
         words: the words; they are found by their first letters in whatever form.
-        text: a text.
+        texts: texts; one of at most :data:`SEARCHED_CHARACTERS` (fewer if there are many) is its own densest part.
     """
-    if len(text) <= SEARCHED_CHARACTERS:
-        return 0, len(text)
-    stems = list(dict.fromkeys(word.lower()[: max(len(word) - _LONGEST_ENDING, _SHORTEST_STEM)] for word in words))
-    best, most = 0, -1
-    for start in range(0, len(text), SEARCHED_CHARACTERS // 2):
-        lowered = text[start : start + SEARCHED_CHARACTERS].lower()
-        there = sum(stem in lowered for stem in stems[:MOST_WORDS])
-        if there > most:
-            best, most = start, there
+    stems = dict.fromkeys(word.lower()[: max(len(word) - _LONGEST_ENDING, _SHORTEST_STEM)] for word in words)
+    size = min(SEARCHED_CHARACTERS, ALL_SEARCHED // max(len(texts), 1) + SNIPPET_CHARACTERS)
+    return [_densest(list(stems)[:DENSE_WORDS], text, size) if len(text) > size else (0, len(text)) for text in texts]
+
+
+def _densest(stems: Sequence[str], text: str, size: int) -> Span:
+    require_time()
+    lowered, half = text.lower(), size // 2
+    # The number of stems in each window of two halves, by its first half.
+    found: Counter[int] = Counter({0: 0})
+    for stem in stems:
+        counted, place = -1, lowered.find(stem)
+        while place >= 0:
+            last = place // half
+            found.update(range(max(last - 1, counted + 1), last + 1))
+            counted, place = last, lowered.find(stem, (last + 1) * half)
+    best = min(max(found, key=lambda window: (found[window], -window)) * half, len(text) - size)
     # Whole words only.
     start = best if not best else text.find(" ", best, best + SNIPPET_CHARACTERS) + 1 or best
-    return start, min(best + SEARCHED_CHARACTERS, len(text))
+    return start, best + size
 
 
 def _window(text: str, matches: Sequence[tuple[int, int, str]], opening: str, closing_mark: str) -> str:

@@ -16,6 +16,9 @@ Mode: TypeAlias = Literal["hybrid", "dense", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 # All pairs of the candidates of mmr are compared.
 MOST_DIVERSIFIED = 4096
+# Budgets: texts and ids in `exclude`, ids in `like`, characters of a query and of all texts in `exclude`, and those of
+# documents in `like` whose words are searched for.
+MOST_EXCLUDED, MOST_LIKED, MOST_CHARACTERS, LIKED_CHARACTERS = 10_000, 1_000, 1_000_000, 100_000
 # The value of `group` that means a hit's document.
 BY_DOCUMENT = "id"
 
@@ -51,6 +54,7 @@ class Options:
     document: Annotated[bool, Says("Give hits the whole texts of their documents.")] = False
     min_relevance: Annotated[float | None, Says("The lowest relevance of a hit, e.g. 0.8.", least=0, most=1)] = None
     highlight: Annotated[bool, Says("Find the sentence of each hit that answers the query best.")] = False
+    deadline: Annotated[float | None, Says("Seconds after which the search gives up.", least=0)] = None
 
     def __post_init__(self) -> None:
         for name, least in (("k", 1), ("offset", 0), ("context", 0), ("candidates", 1)):
@@ -68,6 +72,8 @@ class Options:
             raise InputError(f"candidates must be at most {MOST_DIVERSIFIED} with mmr, got {self.candidates}")
         if self.min_relevance is not None and not (_is_number(self.min_relevance) and 0 <= self.min_relevance <= 1):
             raise InputError(f"min_relevance must be a number from 0 to 1, got {self.min_relevance!r}")
+        if self.deadline is not None and not (_is_number(self.deadline) and self.deadline > 0):
+            raise InputError(f"deadline must be a number of seconds above 0, got {self.deadline!r}")
         if self.group is not None:
             if not isinstance(self.group, str):
                 raise InputError(f"group must be 'id' or a metadata field, got {described(self.group)}")
@@ -107,3 +113,4 @@ class SearchOptions(TypedDict, total=False):
     document: bool
     min_relevance: float | None
     highlight: bool
+    deadline: float | None

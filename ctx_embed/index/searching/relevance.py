@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words
 from ctx_embed.text.words import indexed
 
@@ -80,11 +81,13 @@ def word_shares(query: str, texts: Iterable[str]) -> list[float]:
     stems = {_stem(word.lower()) for word in content_words(query)[:MOST_WORDS]}
     if not stems:
         return [0.0 for _ in texts]
-    return [
-        sum(_has(lowered, stem) for stem in stems) / len(stems)
+    shares = []
+    for text in texts:
+        require_time()
         # Reading a long text as it is indexed takes too long for a search.
-        for lowered in ((indexed(text) if len(text) <= LONG_TEXT else text).lower() for text in texts)
-    ]
+        lowered = (indexed(text) if len(text) <= LONG_TEXT else text).lower()
+        shares.append(sum(_has(lowered, stem) for stem in stems) / len(stems))
+    return shares
 
 
 def _stem(word: str) -> str:

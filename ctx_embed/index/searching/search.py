@@ -12,13 +12,21 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.ann import nearest
-from ctx_embed.index.arguments import as_list, unit_vector
-from ctx_embed.index.searching.bm25 import phrases
+from ctx_embed.index.arguments import as_list, require_time, unit_vector
+from ctx_embed.index.searching.bm25 import phrases, without_marks
 from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.searching.hits import Hit, Scored, hits_of
-from ctx_embed.index.searching.options import BY_DOCUMENT, Mode, Options
+from ctx_embed.index.searching.options import (
+    BY_DOCUMENT,
+    LIKED_CHARACTERS,
+    MOST_CHARACTERS,
+    MOST_EXCLUDED,
+    MOST_LIKED,
+    Mode,
+    Options,
+)
 from ctx_embed.index.searching.relevance import Unrelated, word_shares
-from ctx_embed.index.storage.documents import DocumentStore, Id, Stored, checked_id
+from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import field_path
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.view import Mask, View
@@ -78,8 +86,10 @@ def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) ->
         ids = tuple(checked_id(identifier, 1) for identifier in _listed(like, "like", "an id or a list of ids"))
         if not ids:
             raise InputError("like must have at least one id, got an empty list")
+        _require_at_most("like", len(ids), MOST_LIKED, "ids")
         return Queries([""], single=True, like=ids)
     if isinstance(query, str):
+        _require_at_most("the query", len(query), MOST_CHARACTERS, "characters")
         return Queries([well_formed(query)], single=True)
     listed = as_list(query, "the query", "a text, a vector or a list of texts or vectors")
     if listed and not isinstance(listed[0], str) and (_is_vector(listed) or _is_vector(listed[0])):
@@ -92,7 +102,13 @@ def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) ->
     for number, text in enumerate(listed, 1):
         if not isinstance(text, str):
             raise InputError(f"query {number} must be a string, got {described(text)}")
+        _require_at_most(f"query {number}", len(text), MOST_CHARACTERS, "characters")
     return Queries([well_formed(text) for text in listed])
+
+
+def _require_at_most(name: str, count: int, most: int, unit: str) -> None:
+    if count > most:
+        raise InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
 
 
 def mode_for(queries: Queries, mode: Mode | None) -> Mode:
@@ -123,6 +139,9 @@ def checked_examples(exclude: Any) -> list[str | int]:
         InputError: an example is neither a string nor a 64-bit integer.
     """
     listed = _listed(exclude, "exclude", "a text, an id or a list of them")
+    _require_at_most("exclude", len(listed), MOST_EXCLUDED, "texts and ids")
+    characters = sum(len(item) for item in listed if isinstance(item, str))
+    _require_at_most("exclude", characters, MOST_CHARACTERS, "characters")
     return [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in listed]
 
 
@@ -195,6 +214,7 @@ class Search:
         self._require_group(store)
         pool, most = self.options.pool, max(view.count, 1)
         while True:
+            require_time()
             rankings = self._rankings(searched, texts, vectors, pool)
             found = hits_of(store, rankings, int(self.options.context), self.options.document)
             found = [
@@ -237,38 +257,35 @@ class Search:
         self, searched: Searched, texts: list[str], vectors: Vectors | None
     ) -> tuple[Searched, list[str], Vectors]:
         """Return the searched rows without the examples, and the queries moved away from the examples to avoid."""
-        store, view = searched.view.store, searched.view
-        liked = self._documents(store, self.queries.like)
-        excluded = store.find(list(self.excluded))
+        view, store = searched.view, searched.view.store
+        places = store.rows_of_ids(list(dict.fromkeys(self.queries.like)))
+        for identifier in self.queries.like:
+            if identifier not in places:
+                raise InputError(f"like: no document has the id {identifier!r}")
+        liked = list(places.values())
         if liked:
             # Quotations in a document are not phrases that similar documents must contain.
-            texts = ["\n".join(document.text for document in liked).replace('"', " ")]
-            vectors = unit_rows(np.mean([self._centre(searched, document) for document in liked], axis=0)[None])
+            texts = [without_marks(store.beginnings([row for row, _ in liked], LIKED_CHARACTERS))]
+            vectors = unit_rows(np.mean([self._centre(searched, *place) for place in liked], axis=0)[None])
         assert vectors is not None
-        away = [*self.avoided, *(self._centre(searched, document) for document in excluded.values())]
+        excluded = store.rows_of_ids(self.excluded).values()
+        away = [*self.avoided, *(self._centre(searched, *place) for place in excluded)]
         if away:
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
             # A query that the model cannot read has no meaning, so it stays zero.
             vectors = np.where(vectors.any(axis=1, keepdims=True), moved, np.float32(0))
         allowed: Mask = view.live.copy() if searched.allowed is None else searched.allowed.copy()
-        for document in [*liked, *excluded.values()]:
-            first = int(view.positions(np.array([document.row]))[0])
-            allowed[first : first + document.passages] = False
+        for row, passages in [*liked, *excluded]:
+            first = int(view.positions(np.array([row]))[0])
+            allowed[first : first + passages] = False
         return replace(searched, allowed=allowed), texts, vectors
 
     @staticmethod
-    def _documents(store: DocumentStore, ids: Sequence[Id]) -> list[Stored]:
-        found = store.find(list(ids))
-        for identifier in ids:
-            if identifier not in found:
-                raise InputError(f"like: no document has the id {identifier!r}")
-        return list(found.values())
-
-    @staticmethod
-    def _centre(searched: Searched, document: Stored) -> Vectors:
+    def _centre(searched: Searched, row: int, passages: int) -> Vectors:
         """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
-        rows = np.arange(document.row, document.row + document.passages)
+        require_time()
+        rows = np.arange(row, row + passages)
         centre: Vectors = unit_rows(searched.view.vectors.get(rows).mean(axis=0)[None])[0]
         return centre
 
@@ -397,6 +414,7 @@ def words(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int
     """Rank passages by BM25; passages without any word of the query are not found."""
     pieces = []
     for text, vector in zip(texts, vectors, strict=True):
+        require_time()
         found = searched.view.bm25.best(text, depth, searched.allowed)
         shares = shares_of_best(list(found.values())).tolist()
         scored = _with_cosines(searched, vector, list(found))
@@ -482,6 +500,7 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
     order: list[int] = []
     taken = np.zeros(len(left), bool)
     for _ in range(min(count, len(left))):
+        require_time()
         # The first item is the most relevant one.
         marginal = relevance if not order else left - (1 - weight) * nearest
         marginal = np.where(taken, -np.inf, marginal)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
 from ctx_embed.files import has_locks
+from ctx_embed.index.arguments import is_late, require_time
 from ctx_embed.index.storage import connections
 from ctx_embed.index.storage.settings import REMEDY, Settings
 from ctx_embed.index.storage.vectors import create_table, page_size
@@ -58,6 +59,8 @@ PAGE_CACHE = 16 * 1024
 # Bytes of the database that are mapped from the second search on: rows from all over the file are read faster then, but
 # each brings its neighbours into memory.
 MAPPED = 1 << 34
+# SQLite looks at the deadline after this number of its operations.
+OPERATIONS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
         )
+        connection.set_progress_handler(is_late, OPERATIONS_AT_ONCE)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE}")
         if self._mapped:
@@ -283,13 +287,15 @@ class Database:
         """Turn SQLite's errors about the file into one line; errors in our SQL keep their traceback.
 
         Raises:
-            InputError: the index is closed, damaged or being written, or the disk is full.
+            InputError: the index is closed, damaged or being written, the disk is full, or the deadline has passed.
         """
         try:
             # Threads share the connection; the lock separates their cursors.
             with self.lock:
                 yield
         except sqlite3.DatabaseError as error:
+            if "interrupted" in str(error):
+                require_time()
             if "closed database" in str(error):
                 raise InputError(f"{self.path.parent}: this index is closed; open it again") from None
             if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError | sqlite3.NotSupportedError):

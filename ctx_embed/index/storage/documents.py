@@ -318,6 +318,12 @@ class DocumentStore(Database):
             found |= {document.id: document for document in map(self._stored, values)}
         return found
 
+    def beginnings(self, rows: Sequence[int], characters: int) -> str:
+        """Return the beginnings of texts, one after the other, which have this many characters together."""
+        select, part = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?", characters // max(len(rows), 1)
+        with self.reporting_errors():
+            return "\n".join(self.connection.execute(select, (part, row)).fetchone()[0] for row in rows)
+
     def after(self, row: int, count: int) -> list[Stored]:
         """Return up to ``count`` documents after a row, in order."""
         select = f"SELECT {COLUMNS} FROM documents WHERE row > ? ORDER BY row LIMIT ?"
@@ -480,13 +486,14 @@ class DocumentStore(Database):
         with self.reporting_errors():
             return sorted(str(name) for (name,) in self.connection.execute(select))
 
-    def rows_of_ids(self, ids: Sequence[Id]) -> dict[Id, int]:
-        """Return the first row of each document that has one of the given ids, by id."""
-        found: dict[Id, int] = {}
+    def rows_of_ids(self, ids: Sequence[Id]) -> dict[Id, tuple[int, int]]:
+        """Return row and passages of each document that has one of the given ids, by id."""
+        found: dict[Id, tuple[int, int]] = {}
         for start in range(0, len(ids), VALUES_A_QUERY):
             part = ids[start : start + VALUES_A_QUERY]
             with self.reporting_errors():
-                found |= self.connection.execute(f"SELECT id, row FROM documents WHERE id IN ({_marks(part)})", part)
+                select = f"SELECT id, row, passages FROM documents WHERE id IN ({_marks(part)})"
+                found |= {identifier: (row, count) for identifier, row, count in self.connection.execute(select, part)}
         return found
 
     def rows_of_texts(self, hashes: Mapping[str, int]) -> dict[str, int]:

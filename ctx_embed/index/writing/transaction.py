@@ -163,7 +163,7 @@ class Edit:
         ids, next_id = self._numbered(documents, first)
         # No document has an automatic id yet.
         given = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is not None]
-        taken = self.store.rows_of_ids(given)
+        taken = {identifier: row for identifier, (row, _) in self.store.rows_of_ids(given).items()}
         if not replacing:
             self._require_new(ids, first, taken)
         texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]

@@ -57,7 +57,10 @@ UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
 MOST_OFFSET = 2**63 - 1
 # The longest filter, in characters.
 FILTER_CHARACTERS = 100_000
+# The longest mark before or after a word of a snippet.
+MARK_CHARACTERS = 100
 
+Mark = Annotated[str, Field(max_length=MARK_CHARACTERS)]
 Where = Annotated[str, Field(max_length=FILTER_CHARACTERS)]
 
 
@@ -76,7 +79,7 @@ class SearchBody(create_model("SearchBody", __base__=Body, **_search_options()))
 
     query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.", json_schema_extra=QUERY)
     like: Id | Listed[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")
-    snippets: Annotated[list[str], Field(min_length=2, max_length=2)] | None = Field(
+    snippets: Annotated[list[Mark], Field(min_length=2, max_length=2)] | None = Field(
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
 

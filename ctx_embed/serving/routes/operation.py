@@ -35,10 +35,10 @@ async def healthz() -> Answer:
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", summary="Say that models and indexes can be read")
+@router.get("/readyz", summary="Say that searches are answered")
 async def readyz(request: Request) -> Answer:
-    """Open each index."""
-    await service_of(request).facts()
+    """Search each index."""
+    await service_of(request).probe()
     return Answer({"status": "ready"})
 
 

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.errors import LateError
+from ctx_embed.index.arguments import within
 from ctx_embed.index.searching import search as searching
 from ctx_embed.index.searching.bm25 import Bm25
-from ctx_embed.index.searching.hits import Scored
+from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, Scored, densest
 from ctx_embed.index.searching.options import Options, SearchOptions
 from ctx_embed.index.searching.search import maximal_marginal_relevance, reciprocal_rank_fusion
 from ctx_embed.index.storage.folder import IndexFolder
@@ -261,6 +263,11 @@ def test_common_words_beside_a_phrase_may_be_missing(index):
         ({"query": [0.5, 1.0]}, "query 1 must have shape ({dimension},), got (2,)"),
         ({"query": [0.5, "a"]}, "query 1 must be a list of numbers"),
         ({"query": np.ones((2, 2, 8))}, "query 1 must be a string, got a ndarray"),
+        ({"deadline": 0}, "deadline must be a number of seconds above 0, got 0"),
+        ({"query": "x" * 1_000_001}, "the query must have at most 1,000,000 characters, got 1,000,001"),
+        ({"query": None, "like": ["x"] * 1_001}, "like must have at most 1,000 ids, got 1,001"),
+        ({"exclude": ["x"] * 10_001}, "exclude must have at most 10,000 texts and ids, got 10,001"),
+        ({"exclude": ["x" * 500_001] * 2}, "exclude must have at most 1,000,000 characters, got 1,000,002"),
         ({"query": np.ones, "mode": "hybrid"}, "mode 'hybrid' needs texts; search with vectors in mode 'dense'"),
     ],
 )
@@ -393,6 +400,47 @@ def test_long_texts_and_queries_take_little_time(tmp_path):
         assert time.process_time() - start < 6
     assert {hit.text[slice(*hit.highlight)] for hit in hits if hit.id == "short"} == {"The hammer was new."}
     assert all("**hammer**" in snippet and len(snippet) < 1000 for snippet in snippets)
+
+
+@pytest.mark.parametrize("mode", ["dense", "words", "hybrid"])
+def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(index, mode):
+    before = index.search("a bank", mode=mode)
+    with pytest.raises(LateError, match=r"took longer than 1e-09 s; ask for less, or give it a later deadline"):
+        index.search("a bank", mode=mode, deadline=1e-9)
+    assert index.search("a bank", mode=mode, deadline=60) == before
+
+
+def test_sqlite_ends_at_the_deadline_too(index):
+    store = index._folder.documents
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    late = pytest.raises(LateError, match=r"took longer than 0.01 s")
+    with late, within(0.01), store.reading(), store.reporting_errors():
+        store.connection.execute(endless).fetchall()
+    assert len(index.search("a bank", 3)) == 3
+
+
+def test_the_largest_searches_within_the_budgets_are_answered(index):
+    texts = [f"text {number} of a bank" for number in range(10_000)]
+    assert len(index.search("a bank", exclude=texts)) == 10
+    assert len(index.search(" ".join(texts[:500]))) == 10
+    years = ", ".join(map(str, range(10_000)))
+    assert len(index.search("a bank", where=f"year in ({years})")) == 10
+
+
+def test_quotations_in_a_document_are_no_phrases_of_those_like_it(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["the cat said “so be it” and slept", "a cat slept", 'it "is so" said a dog'])
+        assert ids(index.search(like=0, mode="words")) == [1, 2]
+
+
+def test_the_densest_part_of_a_long_text_has_the_most_words():
+    filler = "lorem ipsum " * 5_000
+    text = f"{filler}hammer {filler}The hammer, the anvil and the tongs.{filler}anvil"
+    ((start, stop),) = densest(["hammers", "anvil", "tongs"], [text])
+    assert "The hammer, the anvil and the tongs." in text[start:stop]
+    assert stop - start <= SEARCHED_CHARACTERS
+    assert densest(["hammer"], ["a hammer", filler[:300]]) == [(0, 8), (0, 300)]
+    assert all(stop - start < 800 for start, stop in densest(["hammer"], [text] * 1_000))
 
 
 def test_many_candidates_of_mmr_are_compared_at_once_or_refused():
