@@ -209,8 +209,8 @@ def split(settings: Settings, part: str, workplace: Workplace) -> tuple[Labelled
 
 
 def batch_times(settings: Settings, workplace: Workplace) -> Figures:
-    """Return the median milliseconds for a batch of tokenized texts: forward pass (``ms``), and forward and backward
-    pass (``training_ms``)."""
+    """Return the median milliseconds of processor time for a batch of tokenized texts: forward pass (``ms``), and
+    forward and backward pass (``training_ms``)."""
     task, rows = settings["task"], settings.get("rows")
     texts = workplace.labelled(task, task, settings.get("tokens"), rows).texts
     batch = np.random.default_rng(workplace.seed).permutation(len(texts))[: settings["training"]["batch_size"]]
@@ -257,10 +257,10 @@ def training_seconds(settings: Settings, part: str, workplace: Workplace) -> flo
 def _median_ms(run: Callable[[], Any], runs: int) -> float:
     seconds = []
     for number in range(runs + 3):
-        start = time.perf_counter()
+        start = time.process_time()
         run()
         if number >= 3:
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
     return 1e3 * statistics.median(seconds)
 
 

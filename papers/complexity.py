@@ -114,8 +114,8 @@ def _quick(settings: Settings) -> Settings:
 
 
 def measure(settings: Settings, part: str, workplace: Workplace) -> Figures:
-    """Return the fewest milliseconds of a layer's forward pass over one text at each size; the minimum excludes the
-    effect of other work on the machine."""
+    """Return the fewest milliseconds of processor time of a layer's forward pass over one text at each size; other work
+    on the machine hardly changes them."""
     milliseconds = []
     for size in settings["sizes"]:
         given = {**settings["fixed"], settings["variable"]: size}
@@ -127,9 +127,9 @@ def measure(settings: Settings, part: str, workplace: Workplace) -> Figures:
 
 
 def _seconds(run: Run) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     run()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def _summary(settings: Settings, parts: Mapping[str, Figures]) -> Figures:
@@ -174,9 +174,9 @@ TABLE1 = Experiment(
         _check,
     ),
     (
-        "One layer, one text, forward pass, float32, the fastest of 6 runs: a bi-directional GRU of m / 2 units a "
-        f"direction; a convolution of width k = {WIDTH}; a Transformer layer of {HEADS} heads and 4 m units; "
-        "two steps of a Contextualizer.",
+        "Processor time of one layer on one text, forward pass, float32, the fastest of 6 runs: a bi-directional GRU "
+        f"of m / 2 units a direction; a convolution of width k = {WIDTH}; a Transformer layer of {HEADS} heads and 4 m "
+        "units; two steps of a Contextualizer.",
         f"Exponents are slopes of log time over log size through the {FITTED} largest sizes. While n grows, m 128 and "
         f"u 64; while m grows, n 1,024 and u 64 (of the Transformer n {LONG:,}); while u grows, n 1,024 and m 128.",
         "The Transformer's projections cost n m² and its attention n² m, so its exponents approach 2 in n and 1 in m "

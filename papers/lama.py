@@ -60,6 +60,8 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
 CUT = (SAN, GRU, TE, CTX)
 READ = 256
 EPOCHS = {"AGNEWS": 10, "R8": 10, "IMDB": 3, "YELP": 3, "AMAZON": 10}
+# Standard errors of an accuracy; a smaller difference does not count.
+ERRORS = {"AGNEWS": 0.4, "R8": 0.4, "IMDB": 0.2, "YELP": 0.1, "AMAZON": 1.1}
 COUNTS = (1, 2, 4, 8, 16, 32)
 # Our data sets and the paper's names of its own. SAME: the same data. IN_PLACE: we use AG news for the paper's articles
 # of the UCI news aggregator, and sentences of Yelp for its Yelp reviews with five classes.
@@ -153,8 +155,7 @@ def _check_table3(found: Found) -> tuple[str, Verdict]:
     measured = "LAMA+ctx " + ", ".join(
         f"{ours[task]:.1f} on {task} (best other: {best[task][1]} {best[task][0]:.1f})" for task in tasks
     )
-    # A difference below one standard error, 0.4 on R8 and AG news, does not count.
-    return measured + ".", Verdict.of(*(ours[task] >= best[task][0] - 0.4 for task in tasks))
+    return measured + ".", Verdict.of(*(ours[task] >= best[task][0] - ERRORS[task] for task in tasks))
 
 
 SECONDS = Column("seconds", number("seconds", 0))
@@ -214,12 +215,12 @@ def _heads(count: int) -> str:
 def _check_figure3(found: Found) -> tuple[str, Verdict]:
     accuracies = {count: found[LAMA, _heads(count)]["accuracy"] for count in COUNTS}
     best = max(COUNTS, key=accuracies.__getitem__)
+    most = "" if best == COUNTS[-1] else f", and {accuracies[COUNTS[-1]]:.1f} with {COUNTS[-1]}"
     measured = (
-        f"LAMA has {accuracies[1]:.1f} % with one head, its best of {accuracies[best]:.1f} with {best} and "
-        f"{accuracies[COUNTS[-1]]:.1f} with {COUNTS[-1]}."
+        f"LAMA has {accuracies[1]:.1f} % with one head, and its best of {accuracies[best]:.1f} with {best}{most}."
     )
-    # A difference below one standard error, 0.4, does not count.
-    return measured, Verdict.of(accuracies[1] < accuracies[best] - 1, accuracies[COUNTS[-1]] < accuracies[best] - 0.4)
+    falls = accuracies[COUNTS[-1]] < accuracies[best] - ERRORS["R8"]
+    return measured, Verdict.of(accuracies[1] < accuracies[best] - 1, falls)
 
 
 LAMA_FIGURE3 = Experiment(

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -40,8 +39,8 @@ def as_json(results: Results) -> dict[str, Any]:
         "source": experiment.source,
         "claim": results.claim,
         "command": command_of(results),
-        "commit": _commit(),
-        "processor": _processor(),
+        "commit": _origins(results, "commit"),
+        "processor": _origins(results, "processor"),
         "notes": list(experiment.notes),
         "quick": results.options.quick,
         "changes": dict(results.options.changes),
@@ -69,21 +68,10 @@ def as_json(results: Results) -> dict[str, Any]:
     }
 
 
-def _commit() -> str | None:
-    """Return the commit of this source, with a plus if files differ from it; None outside a clone."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
-    try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
-def _processor() -> str:
-    """Return the processor's name."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+def _origins(results: Results, name: str) -> str | None:
+    """Return where the stored parts were computed: all of their commits or processors, None if unknown."""
+    parts = [part for outcome in results.outcomes for part in outcome.parts.values()]
+    return ", ".join(sorted({part[name] for part in parts if part.get(name)})) or None
 
 
 def table_of(results: Results) -> Table:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -275,10 +278,29 @@ def _compute(
         elif part not in file.parts:
             start = time.perf_counter()
             figures = experiment.work(file.cell.settings, part, workplace)
-            figures["seconds"] = time.perf_counter() - start
+            figures |= {"seconds": time.perf_counter() - start, "commit": _commit(), "processor": _processor()}
             file.keep(part, figures)
             tell(f"{name}: {_short(figures)}")
     return mine
+
+
+@cache
+def _commit() -> str | None:
+    """Return the commit of this source, with a plus if files differ from it; None outside a clone."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+@cache
+def _processor() -> str:
+    """Return the processor's name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _file(
