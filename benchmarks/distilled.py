@@ -90,7 +90,7 @@ def made(way: str, work: Path, corpus: Path) -> tuple[Encoder, float | None, flo
     output = work / way.replace(" ", "-").replace(",", "")
     command = DISTILL.format(corpus=corpus, output=output).split()
     if way == FROM_DEFAULT:
-        command += ["--from", "default", "--epochs", "3", "--learning-rate", "0.001"]
+        command += ["--from", "default", "--learning-rate", "0.001", "--start-share", "0"]
     if way == MODEL2VEC:
         command = ["-c", STATIC, str(minilm_folder()), str(output)]
     record = output.with_suffix(".json")

@@ -112,6 +112,12 @@ def test_the_device_of_teacher_and_student():
         assert "device 'cuda' cannot be used here (" in fails("a.txt", "--device", "cuda")
 
 
+def test_a_training_that_does_not_help_is_named(here):
+    result = run("a.txt", "-o", "model", learning_rate=50, relation_weight=0)
+    assert "so the start is kept; try a lower --learning-rate or more texts" in result.stderr
+    assert (record()["kept_epoch"], record()["held_out_distance"]) == (0, record()["history"][0]["held_out_distance"])
+
+
 def test_a_finished_model_is_not_replaced_unasked(here):
     first = run("--corpus", "a.txt", "-o", "model")
     before = (here / "model" / "model.safetensors").read_bytes()
@@ -127,7 +133,7 @@ def test_a_finished_model_is_not_replaced_unasked(here):
     )
     (here / "labelled.tsv").write_text("0\tbad\n1\tgood\n" * 20)
     arguments = [["--corpus", "b.txt"], ["--corpus", "a.txt", "--labelled", "labelled.tsv"]]
-    changes = [{"seed": 1}, {"epochs": 1}, {"rank": 3}, {"vocabulary_size": 110}, {"store": "int8"}, {"phrases": 2}]
+    changes = [{"seed": 1}, {"epochs": 1}, {"rank": 3}, {"vocabulary_size": 110}, {"store": "float16"}, {"phrases": 2}]
     for change in changes:
         assert fails("--corpus", "a.txt", **change) == message
     for other in arguments:

@@ -52,7 +52,7 @@ from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 LOG = "training.jsonl"
 # The rank of a new Contextualizer.
 RANK = 64
-SUMMARY = ("texts", "trained_texts", "held_out_texts", "held_out_distance")
+SUMMARY = ("texts", "trained_texts", "held_out_texts", "held_out_distance", "kept_epoch")
 
 
 @takes(DistillationOptions, DistillationJob, ContextualizerOptions)
@@ -71,7 +71,8 @@ def distill(
             :class:`.ContextualizerOptions`.
 
     Returns:
-        The record's summary: texts, trained_texts, held_out_texts and held_out_distance.
+        The record's summary: texts, trained_texts, held_out_texts, held_out_distance and kept_epoch, which is 0 if no
+        epoch came closer to the teacher than the start.
 
     Raises:
         InputError: a file, name or value that cannot be used, or another model is there.
@@ -102,9 +103,15 @@ def distill(
         log.unlink(missing_ok=True)
         checkpoint.remove()
         raise
-    distance = history[-1]["held_out_distance"]
-    values = (len(material.mixture.texts), training.trained_texts, len(training.held_out_rows), distance)
+    kept = training.kept_epoch
+    distance = history[kept]["held_out_distance"]
+    values = (len(material.mixture.texts), training.trained_texts, len(training.held_out_rows), distance, kept)
     summary = dict(zip(SUMMARY, values, strict=True))
+    if not kept and job.progress:
+        say(
+            f"no epoch came closer to the teacher than the start (held-out 1 - cos {distance:.4f}, at the end "
+            f"{history[-1]['held_out_distance']:.4f}), so the start is kept; try a lower --learning-rate or more texts"
+        )
     _save(job, material, training.student, {**record, "history": history, **summary}, log)
     log.unlink(missing_ok=True)
     checkpoint.remove()
@@ -147,7 +154,7 @@ def _identity(job: DistillationJob, architecture: Mapping[str, Any]) -> str:
     """Return a hash of everything that the model depends on, including the contents of the files."""
     return identity(
         {"encoder": job.encoder, "architecture": architecture},
-        {"dimension": job.dimension, "spare": job.spare_dimensions},
+        {"dimension": job.dimension, "spare": job.spare_dimensions, "start_share": job.start_share},
         {"vocabulary_size": job.vocabulary_size, "phrases": job.phrases},
         {"teacher_dtype": job.teacher_dtype, "store": job.store},
         {"text_field": job.text_field, "label_field": job.label_field},
@@ -249,7 +256,7 @@ def _record(job: DistillationJob, architecture: Mapping[str, Any], material: _Ma
         rank = {"rank": architecture["rank"]} if "rank" in architecture else {}
         sizes = {"dimension": module.dimension, "spare_dimensions": job.spare_dimensions, **rank}
         student = {
-            "from": {"name": job.start, "fingerprint": fingerprint(material.start)},
+            "from": {"name": job.start, "fingerprint": fingerprint(material.start), "share": job.start_share},
             "architecture": sizes,
             "phrases": 0 if phrases is None else len(phrases),
         }
@@ -323,6 +330,7 @@ def _prepare(
         second=second,
         labelled=material.labelled,
         pairs=material.pairs,
+        start_share=0.0 if material.start is None else job.start_share,
         log=log,
     )
 

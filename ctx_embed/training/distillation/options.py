@@ -200,6 +200,14 @@ class DistillationJob:
     start: str | None = option(
         None, "Start from this model, with its vocabulary and sizes.", section=STUDENT, flag="--from", metavar="MODEL"
     )
+    start_share: float = option(
+        0.5,
+        "Share of the --from model's weights in the new model's, the mean of the weights before and after training; "
+        "above 0, the model forgets less of what the teacher does not teach.",
+        least=0,
+        below=1,
+        section=STUDENT,
+    )
     dimension: int = option(256, "Dimension m of the embedding.", least=1, section=STUDENT)
     tokenizer: str | None = option(
         None, "A tokenizer.json; without one, a vocabulary is learned from the corpus.", section=STUDENT
@@ -217,7 +225,7 @@ class DistillationJob:
         0, "Dimensions reserved for labels; zero in the teacher's target.", least=0, section=STUDENT
     )
     store: Literal["float32", "float16", "int8"] = option(
-        "float32", "Precision in which the token table is saved.", section=STUDENT
+        "int8", "Precision in which the token table is saved.", section=STUDENT
     )
     validation: str | None = option(None, "Pairs to score after each epoch: score<TAB>text<TAB>text.", section=TRAINING)
     teacher_dtype: Literal["float32", "bfloat16"] = option(

@@ -153,7 +153,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             words=self.words,
             progress=self.verbose,
         )
-        return Predictor(TorchEncoder(network.encoder), network.trained_head()), history
+        return network.predictor(), history
 
     def _with(self, predictor: Predictor) -> Self:
         self.predictor_ = predictor

@@ -189,12 +189,12 @@ def _trained(job: TrainingJob, data: _Data) -> _Made:
     network, history = train_classifier(
         model, data.train, data.valid, options, checkpoint, class_weight=job.class_weight, words=job.reads_words
     )
+    predictor = network.predictor()
     best = best_epochs(history)
     # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the texts
     # that one run held out, since the other runs were trained on them.
     accuracy = fmean(epoch["valid_accuracy"] for epoch in best) if data.valid is None else network.accuracy(data.valid)
     result = {"best_epochs": [epoch["epoch"] for epoch in best], "valid_accuracy": accuracy}
-    predictor = Predictor(encoder, network.trained_head())
     return _Made(predictor, about, settings, of_model, result, learned, measured, history, checkpoint)
 
 

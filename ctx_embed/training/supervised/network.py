@@ -11,9 +11,11 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from ctx_embed.classify.embedding import dimension_of, embedded, embeddings
+from ctx_embed.classify.encoder import TorchEncoder
 from ctx_embed.classify.fitting import Regression
 from ctx_embed.classify.head import Floats, Head
 from ctx_embed.classify.labelled import Labelled, label_accuracy
+from ctx_embed.classify.predictor import Predictor
 from ctx_embed.classify.vocabulary import Words
 from ctx_embed.modules.token_encoder import TokenEncoder
 
@@ -80,6 +82,12 @@ class ClassifierNetwork(nn.Module):
         """Return a copy of the head."""
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
         return Head(weight, bias, self.labels, self.multi_label, words=self.words)
+
+    def predictor(self) -> Predictor:
+        """Return the trained classifier. The token table is rounded to the int8 rows that are saved."""
+        if isinstance(module := self.encoder[0], TokenEncoder):
+            module.round_table()
+        return Predictor(TorchEncoder(self.encoder), self.trained_head())
 
     def logits(self, texts: Sequence[str]) -> Floats:
         """Return the logits (texts, classes), without dropout.

@@ -174,6 +174,7 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
         "trained_texts": 64,
         "held_out_texts": 16,
         "held_out_distance": record["history"][-1]["held_out_distance"],
+        "kept_epoch": 2,
     }
     assert summary["held_out_distance"] < record["history"][0]["held_out_distance"]
     assert record["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}

@@ -24,7 +24,6 @@ from sklearn.preprocessing import FunctionTransformer
 
 from ctx_embed import TextClassifier, load
 from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder
-from ctx_embed.classify.predictor import Predictor
 from ctx_embed.training.supervised.train import new_encoder, train_classifier
 from tests.conftest import make_model
 from tests.helpers.errors import error
@@ -277,7 +276,7 @@ def test_a_truncated_model_with_prompts_is_read_whole_and_without_them(tokenizer
 def test_an_encoder_that_needs_torch(tmp_path):
     data = forty_texts()
     network, _ = train_classifier(new_encoder(None, data.texts, encoder="mean", dimension=8), data, data, OPTIONS)
-    Predictor(TorchEncoder(network.encoder), network.trained_head()).save(tmp_path)
+    network.predictor().save(tmp_path)
     loaded = TextClassifier.load(tmp_path)
     assert isinstance(loaded.predictor_.encoder, TorchEncoder)
     assert loaded.predict(data.texts).tolist() == network.predict(data.texts)

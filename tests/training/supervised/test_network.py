@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -28,7 +30,7 @@ def encoder(data):
 
 def test_the_head_reads_the_embedding_before_it_is_normalised(tiny_model, sentences):
     classifier = ClassifierNetwork(tiny_model, ["a", "b"])
-    bare = SentenceTransformer(modules=[tiny_model[0]], device="cpu")
+    bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu")
     embeddings = bare.encode(sentences, convert_to_tensor=True)
     assert not torch.allclose(embeddings.norm(dim=1), torch.ones(len(sentences)))
     with torch.no_grad():
@@ -48,7 +50,7 @@ def test_the_fitted_head_is_logistic_regression_on_standardised_embeddings(tiny_
     data = Labelled([f"class {sentences.index(text.rsplit(' ', 1)[0]) % classes}" for text in texts], texts)
     classifier = ClassifierNetwork(tiny_model, sorted(set(data.labels)))
     classifier.fit_head(data)
-    bare = SentenceTransformer(modules=[tiny_model[0]], device="cpu")
+    bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu")
     X = StandardScaler().fit_transform(bare.encode(texts).astype(np.float64))
     expected = LogisticRegression(C=PROBE_DEVIATION**2, max_iter=1000).fit(X, data.labels).predict_proba(X)
     with torch.no_grad():

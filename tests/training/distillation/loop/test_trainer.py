@@ -187,6 +187,28 @@ def test_the_mean_of_a_table_is_trained_as_well(start):
     assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
 
 
+def test_the_best_epoch_is_kept_the_start_included(start):
+    run = start(replace(OPTIONS, learning_rate=10.0))
+    before = state(run)
+    history = run.run(progress=False)
+    assert history[-1]["held_out_distance"] > history[0]["held_out_distance"] == run.held_out_distance()
+    assert (run.kept_epoch, same(before, state(run))) == (0, True)
+    # Words are no part of the distance to the teacher.
+    run = start(replace(OPTIONS, learning_rate=10.0, word_weight=0.1))
+    assert run.run(progress=False)[-1]["held_out_distance"] == run.held_out_distance()
+    assert run.kept_epoch == 2
+
+
+def test_the_student_is_the_mean_of_the_start_and_the_trained_one(start):
+    trained, mean = start(), start(run={"start_share": 0.25})
+    before = state(mean)
+    assert trained.run(progress=False)[0] == mean.run(progress=False)[0]
+    assert trained.kept_epoch == mean.kept_epoch == 2
+    assert mean.history[-1]["held_out_distance"] == mean.held_out_distance() < mean.history[0]["held_out_distance"]
+    for name, tensor in state(trained).items():
+        assert state(mean)[name] == pytest.approx(0.75 * tensor + 0.25 * before[name], abs=1e-6)
+
+
 def test_a_seeded_part_is_held_out(start, teacher):
     seen = []
     run = start(DistillationOptions(epochs=2, batch_size=16, held_out=16), kind=Watched)
