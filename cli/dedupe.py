@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, encoding_option, field_option
+from ctx_embed.cli.options import OUTPUT, encoding_option, field_option, new_output, output_option
 from ctx_embed.cli.output import counted
 
 _SHARE = click.FloatRange(0, 1, min_open=True)
@@ -16,8 +16,14 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
 
 @command()
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, metavar="OUT", type=OUTPUT, help="Where to write; - is standard output.")
-@click.option("--groups", metavar="FILE", type=OUTPUT, help="Also write the dropped rows of each kept one, as JSONL.")
+@output_option("Where to write; - is standard output.", required=True)
+@click.option(
+    "--groups",
+    metavar="FILE",
+    type=OUTPUT,
+    callback=new_output,
+    help="Also write the dropped rows of each kept one, as JSONL.",
+)
 @field_option
 @encoding_option
 @click.option(

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from ctx_embed.cli.errors import warn_of_unknown_share
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, backend_option, encoding_option, field_option
+from ctx_embed.cli.options import backend_option, encoding_option, field_option, output_option
 from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError
 
@@ -25,7 +25,7 @@ BLOCK = 4096
 
 @command()
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="OUT", type=OUTPUT, help="Where to write one file; - is standard output.")
+@output_option("Where to write one file; - is standard output.")
 @click.option("--to", "target", metavar="TARGET", help="A directory or a database to write to instead, see above.")
 @click.option("--model", default="default", metavar="NAME|PATH", help="'default', or a SentenceTransformer's folder.")
 @field_option

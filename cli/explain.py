@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, field_option
+from ctx_embed.cli.options import field_option, output_option
 from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @field_option
 @click.option("--model", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")
-@click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write a page, FILE.html, instead.")
+@output_option("Write a page, FILE.html, instead.", metavar="FILE")
 @click.option("--contexts", is_flag=True, help="Show the path of a Contextualizer's context, too: norms and cosines.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects: text, tokens, axes, weights, path.")
 def explain(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ctx_embed.cli.groups import Group
-from ctx_embed.cli.options import OUTPUT
+from ctx_embed.cli.options import FOLDER, output_option
 
 
 @click.group(cls=Group)
@@ -18,7 +18,7 @@ def export() -> None:
     """
 
 
-_output_option = click.option("-o", "--output", required=True, metavar="DIR", type=OUTPUT, help="Folder to write.")
+_output_option = output_option("Folder to write.", metavar=FOLDER, required=True)
 
 
 @export.command()

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from ctx_embed.errors import InputError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 OUTPUT = click.Path(path_type=Path)
@@ -52,6 +54,34 @@ backend_option = click.option(
 )
 
 
+def new_output(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Return the path of an output; without --overwrite, only if nothing stands there or what stands there is empty."""
+    is_there, size = (os.path.isdir, os.listdir) if parameter.metavar == FOLDER else (os.path.isfile, os.path.getsize)
+    if path is not None and not context.meta.get(OVERWRITE) and is_there(path) and size(path):
+        raise InputError(f"{path}: already exists; replace it with --overwrite, or choose another name")
+    return path
+
+
+def output_option(meaning: str, *, metavar: str = "OUT", required: bool = False) -> Callable[[Command], Command]:
+    """Return a decorator that adds ``-o``, for a file or the folder DIR, and ``--overwrite``."""
+
+    def noted(context: click.Context, parameter: click.Parameter, overwrite: bool) -> None:
+        context.meta[OVERWRITE] = overwrite
+
+    output = click.option(
+        "-o", "--output", required=required, metavar=metavar, type=OUTPUT, callback=new_output, help=meaning
+    )
+    overwrite = click.option(
+        "--overwrite",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=noted,
+        help=f"Replace {metavar} if it exists.",
+    )
+    return lambda command: output(overwrite(command))
+
+
 def field_options(command: Command) -> Command:
     """Add ``--field`` and ``--label-field``: the columns of a table of labelled texts."""
     return field_option(label_field_option(command))
@@ -68,6 +98,10 @@ def dtype_option(default: str) -> Callable[[Command], Command]:
 
 # The key under which a click context stores the recipe of a command.
 OF_RECIPE = "ctx_embed.recipe"
+# The key under which it stores whether outputs that exist are replaced.
+OVERWRITE = "ctx_embed.overwrite"
+# What an output that is a folder is called.
+FOLDER = "DIR"
 # What to use instead of a removed option.
 REMOVED = {"--score": "give --option score=NAME"}
 
@@ -144,8 +178,6 @@ def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:
     Raises:
         InputError: a name is not a file and matches none.
     """
-    from ctx_embed.errors import InputError
-
     files: list[Path] = []
     for name in names:
         found = [Path(name)] if os.path.isfile(name) else []

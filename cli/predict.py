@@ -17,7 +17,7 @@ import click
 
 from ctx_embed.cli.errors import warn_of_unknown_share
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, encoding_option, field_options
+from ctx_embed.cli.options import encoding_option, field_options, output_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 from ctx_embed.texts import Document, well_formed
@@ -105,7 +105,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 @click.argument("source", metavar="INPUT")
 @field_options
 @encoding_option
-@click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write FILE.jsonl, .json, .csv or .tsv instead.")
+@output_option("Write FILE.jsonl, .json, .csv or .tsv instead.", metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line.")
 @click.option("--evaluate", is_flag=True, help="INPUT is labelled: print precision, recall, F1 and confusion matrix.")

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, encoding_option, field_option
+from ctx_embed.cli.options import encoding_option, field_option, output_option
 
 
 @command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("-o", "--output", required=True, type=OUTPUT, metavar="TOKENIZER.json", help="The tokenizer to write.")
+@output_option("The tokenizer to write.", metavar="TOKENIZER.json", required=True)
 @click.option(
     "--vocabulary-size", "size", default=32_000, type=click.IntRange(min=3), help="Maximum number of entries."
 )

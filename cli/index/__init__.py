@@ -1,4 +1,8 @@
-"""`ctx-embed index`: build, query, change and describe search indexes."""
+"""`ctx-embed index`: build, query, change and describe search indexes.
+
+Called by ``cli/main.py``; all work is done in :mod:`ctx_embed.index`.
+A command changes in the file that the group below names.
+"""
 
 from __future__ import annotations
 

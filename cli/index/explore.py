@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, SEED
+from ctx_embed.cli.options import SEED, output_option
 from ctx_embed.cli.output import one_line
 
 SHOWN_CHARACTERS = 100
@@ -49,7 +49,7 @@ def duplicates(path: str, threshold: float, most: int, as_json: bool, as_jsonl: 
     "-k", "count", type=click.IntRange(min=1), help="Number of topics.  [default: 2 to 50, by the number of documents]"
 )
 @click.option("--seed", default=0, type=SEED, help="Seed of the clustering.")
-@click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write the id and topic of each document, as JSONL.")
+@output_option("Write the id and topic of each document, as JSONL.", metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array of objects: label, size, words, examples.")
 def topics(path: str, count: int | None, seed: int, output: Path | None, as_json: bool) -> None:
     """Cluster the documents and print the typical words of each cluster, largest first.

@@ -142,7 +142,10 @@ def test_the_input_is_never_replaced(tmp_path):
     source = tmp_path / "news.csv"
     source.write_text(NEWS)
     assert (
-        fails(source, "--field", "headline", "-o", source)
+        fails(source, "-o", source) == f"{source}: already exists; replace it with --overwrite, or choose another name"
+    )
+    assert (
+        fails(source, "--field", "headline", "-o", source, "--overwrite")
         == f"cannot write {source}: it is the input; choose another name"
     )
     assert source.read_text() == NEWS

@@ -47,7 +47,7 @@ def test_files(tmp_path):
     assert (result.exit_code, result.stdout) == (0, f"2 texts explained in {out}\n"), result.output
     assert out.read_bytes().startswith(b"<!doctype html>")
     assert b"step k" not in out.read_bytes()
-    assert "1 text explained" in run("the cat", "-o", out, "--contexts").stdout
+    assert "1 text explained" in run("the cat", "-o", out, "--overwrite", "--contexts").stdout
     assert b"step k" in out.read_bytes()
 
 

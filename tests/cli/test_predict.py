@@ -96,7 +96,7 @@ def test_files(model):
     assert "no such file" in fails(model, "nowhere.txt", "-o", "new.json")
     broken = file("broken.jsonl", '{"text": "a"}', "{")
     before = Path("found.json").read_text()
-    assert fails(model, broken, "-o", "found.json").startswith("broken.jsonl, line 2: not JSON")
+    assert fails(model, broken, "-o", "found.json", "--overwrite").startswith("broken.jsonl, line 2: not JSON")
     assert Path("found.json").read_text() == before
 
 
@@ -228,7 +228,10 @@ def test_a_report_leaves_the_count_to_standard_error(model):
 
 def test_the_input_is_never_replaced(model):
     source = file("new.csv", "text", "a glad film")
-    assert fails(model, source, "-o", source) == "cannot write new.csv: it is the input; choose another name"
+    assert (
+        fails(model, source, "-o", source, "--overwrite")
+        == "cannot write new.csv: it is the input; choose another name"
+    )
     assert Path(source).read_text() == "text\na glad film\n"
 
 

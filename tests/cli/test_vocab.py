@@ -47,7 +47,7 @@ def test_a_vocabulary_from_files(text, tmp_path, output, folder):
 
 def test_standard_input(output):
     for content in (b"the cat\nthe cat\n", gzip.compress(b"the cat\nthe cat\n")):
-        result = run("-", "-o", output, input=content)
+        result = run("-", "-o", output, "--overwrite", input=content)
         assert result.stdout == f"{output}: 15 entries\n"
     assert Tokenizer.from_file(str(output)).encode("the cat").tokens == ["the", "cat"]
 
@@ -56,17 +56,17 @@ def test_one_word_and_odd_texts(tmp_path, output):
     path = tmp_path / "odd.jsonl"
     path.write_text('{"text": "cat"}\n{"text": "lone \\ud800 surrogate"}\n{"text": "nul \\u0000 byte"}\n{"text": ""}\n')
     assert run(path, "-o", output).exit_code == 0
-    assert run("-", "-o", output, input="cat\n").stdout == f"{output}: 7 entries\n"
-    assert run("-", "-o", output, input="[" * 100_000).exit_code == 0
+    assert run("-", "-o", output, "--overwrite", input="cat\n").stdout == f"{output}: 7 entries\n"
+    assert run("-", "-o", output, "--overwrite", input="[" * 100_000).exit_code == 0
 
 
 def test_a_tokenizer_is_replaced_when_the_new_one_is_complete(text, tmp_path, output, folder):
     run(text, "-o", output, "--vocabulary-size", 80)
     before = output.read_bytes()
-    assert fails(text, tmp_path / "missing", "-o", output) == f"{tmp_path / 'missing'}: no such file"
+    assert fails(text, tmp_path / "missing", "-o", output, "--overwrite") == f"{tmp_path / 'missing'}: no such file"
     assert output.read_bytes() == before
     assert os.listdir(folder) == ["tokenizer.json"]
-    assert run(text, "-o", output, "--vocabulary-size", 70).exit_code == 0
+    assert run(text, "-o", output, "--overwrite", "--vocabulary-size", 70).exit_code == 0
     assert Tokenizer.from_file(str(output)).get_vocab_size() == 70
 
 
