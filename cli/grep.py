@@ -42,14 +42,21 @@ _ITSELF = "what answers a question is no pattern of characters; for that, use gr
         "Options": (),
     },
     missing={
-        **dict.fromkeys(("-E", "-F", "-G", "-P", "-x", "-z"), _ITSELF),
-        **dict.fromkeys(("-c", "-v", "--count", "--invert-match", "-L"), _ITSELF),
+        **dict.fromkeys(("-E", "-F", "-G", "-P", "-c", "-f", "-L", "-v", "-x", "-y", "-z", "-b", "-Z"), _ITSELF),
+        **dict.fromkeys(("--extended-regexp", "--fixed-strings", "--basic-regexp", "--perl-regexp"), _ITSELF),
+        **dict.fromkeys(("--count", "--file", "--files-without-match", "--invert-match", "--line-regexp"), _ITSELF),
+        **dict.fromkeys(("--null", "--null-data", "--byte-offset"), _ITSELF),
         **dict.fromkeys(("-w", "--word-regexp"), "words are always whole; '\"two words\"' is a phrase"),
         **dict.fromkeys(("-o", "--only-matching"), "--json has the place of the answer in its passage"),
         **dict.fromkeys(("-m", "--max-count"), "-k N prints at most N hits"),
         **dict.fromkeys(("-R", "--dereference-recursive"), "--follow-links reads files outside the folder"),
         **dict.fromkeys(("-e", "--regexp"), "give the question by itself, after -- if it begins with a hyphen"),
-        **dict.fromkeys(("-q", "--quiet"), "the exit status is 0 with a hit and 1 without one"),
+        **dict.fromkeys(("-q", "--quiet", "--silent"), "the exit status is 0 with a hit and 1 without one"),
+        **dict.fromkeys(("--exclude-dir", "--exclude-from"), "--exclude 'drafts/' leaves out a folder"),
+        **dict.fromkeys(("--no-filename",), "--json has the text of each hit by itself"),
+        **dict.fromkeys(("-a", "--text"), "binary files are left out; --encoding names the encoding of others"),
+        **dict.fromkeys(("-s", "--no-messages"), "2>/dev/null hides what is said of files"),
+        **dict.fromkeys(("--color", "--colour"), "what was found is coloured in a terminal"),
     },
 )
 @click.argument("question")
@@ -79,7 +86,7 @@ _ITSELF = "what answers a question is no pattern of characters; for that, use gr
 @click.option("-C", "--context", "context", default=0, type=click.IntRange(0), help="Lines to show on both sides.")
 @click.option("-l", "--files-with-matches", "files", is_flag=True, help="Print only the names of files, best first.")
 @click.option(
-    *("-r", "--recursive", "-n", "--line-number", "-i", "--ignore-case", "-H", "-I", "as_ever"),
+    *("-r", "--recursive", "-n", "--line-number", "-i", "--ignore-case", "-H", "--with-filename", "-I", "as_ever"),
     is_flag=True,
     expose_value=False,
     help="As in grep; here always so.",

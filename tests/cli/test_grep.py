@@ -13,6 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from ctx_embed.cli.main import main
 
 PASSWORDS = "Users' passwords are stored as salted hashes."
 COMMAND = [sys.executable, "-m", "ctx_embed", "grep"]
@@ -39,10 +42,21 @@ def test_a_hit_is_printed_as_grep_prints_it():
 def test_options_of_grep_are_known():
     found = run("-rniHI", "how are passwords stored", ".")
     assert (found.stdout, found.stderr, found.returncode) == (f"security.md:5:{PASSWORDS}\n", "", 0)
-    for option, said in (("-v", "use grep itself"), ("-rnw", "is a phrase"), ("-m3", "-k N"), ("-R", "--follow-links")):
-        found = run(option, "how are passwords stored", ".")
-        assert (found.stdout, found.returncode) == ("", 2)
-        assert re.search(rf"Error: there is no option -.: .*{re.escape(said)}", found.stderr)
+    ways = {
+        "use grep itself": ("-v", "-E", "-cF", "--null", "--invert-match", "--files-without-match"),
+        "is a phrase": ("-rnw", "--word-regexp"),
+        "-k N": ("-m3", "--max-count=3"),
+        "--follow-links": ("-R",),
+        "coloured in a terminal": ("--color=auto",),
+        "leaves out a folder": ("--exclude-dir=x",),
+        "2>/dev/null": ("-s",),
+        "--encoding": ("-a",),
+    }
+    for said, options in ways.items():
+        for option in options:
+            failed = CliRunner().invoke(main, ["grep", option, "how are passwords stored", "."])
+            assert (failed.stdout, failed.exit_code) == ("", 2)
+            assert re.search(rf"Error: there is no option -.+: .*{re.escape(said)}", failed.stderr)
 
 
 def test_without_a_path_the_current_folder_or_a_pipe_is_searched():
