@@ -1,5 +1,8 @@
 """Add the compiled kernel to the wheel, and a CycloneDX list: dependencies, the model's files and its training data.
 
+The page of the package is README.md. There its links into the sources lead to the address that pyproject.toml names as
+``urls.Source``; without one they become plain text, and pictures go.
+
 Python's place for such lists is ``.dist-info/sboms`` (PEP 770). The list depends on the sources only, and the kernel
 on its source and the compiler, so two builds of the same sources are equal.
 
@@ -21,6 +24,7 @@ from runpy import run_path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 from packaging.tags import platform_tags
 
 NAME = "ctx-embed.cdx.json"
@@ -129,6 +133,24 @@ def platform_of(library: bytes) -> str:
     if machine and glibc:
         return f"manylinux_2_{max(17, *glibc)}_{machine}"
     return next((name for name in names if name.startswith("musllinux")), names[0])
+
+
+def package_page(readme: str, version: str, source: str | None) -> str:
+    """Return README.md for a page that does not stand among the sources, whose address is ``source``."""
+    picture = rf"{source}/raw/v{version}/\2" if source else ""
+    readme = re.sub(r"!\[([^\]]*)\]\((?![a-z]+://)([^)]+)\)\n*", rf"![\1]({picture})\n\n" if source else "", readme)
+    link = rf"[\1]({source}/blob/v{version}/\2)" if source else r"\1"
+    return re.sub(r"(?<!!)\[([^\]]*)\]\((?![a-z]+://|#)([^)]+)\)", link, readme)
+
+
+class CustomMetadataHook(MetadataHookInterface):
+    """Makes the package's page of README.md."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the page."""
+        readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        page = package_page(readme, metadata["version"], metadata.get("urls", {}).get("Source"))
+        metadata["readme"] = {"content-type": "text/markdown", "text": page}
 
 
 class CustomBuildHook(BuildHookInterface):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ctx_embed.systems.weights import attention_weights
     from ctx_embed.training.supervised.classifier import TextClassifier
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Contextualizer",
     "ContextualizerPooling",

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -32,9 +33,20 @@ LINKS = ("cli", "eval")
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
 
 
-def test_every_package_has_an_init():
+def test_every_folder_says_who_calls_it():
     for folder in {path.parent for top in ("ctx_embed", *LINKS) for path in (ROOT / top).rglob("*.py")}:
-        assert (folder / "__init__.py").is_file(), folder
+        told = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        if folder != ROOT / "ctx_embed":
+            assert told.split("\n")[2].startswith(("Called by ", "``python -m ctx_embed`` ")), folder
+
+
+def test_contributing_names_each_folder_and_files_that_are_there():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture, table = page.split("```text\n")[1].partition("## Documentation")[0].split("```")[:2]
+    for folder in {path.parent.name for path in (ROOT / "ctx_embed").glob("*/__init__.py")}:
+        assert f"{folder}/" in picture, folder
+    for path in re.findall(r"`([a-z_]+/[\w/.]+)`", table):
+        assert (ROOT / path).exists(), path
 
 
 @pytest.mark.skipif(not (ROOT / "ctx_embed" / "cli").is_symlink(), reason="an sdist holds copies instead of links")
@@ -51,7 +63,22 @@ def test_the_command_and_the_version():
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="ctx-embed")
     assert callable(script.load())
     assert {"ctx-embed": script.value} == PROJECT["project"]["scripts"]
-    assert PROJECT["project"]["version"] == ctx_embed.__version__ == importlib.metadata.version("ctx-embed")
+    version = PROJECT["project"]["version"]
+    assert version == ctx_embed.__version__ == importlib.metadata.version("ctx-embed")
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0] == version
+    assert (ROOT / "tests" / "formats" / version).is_dir()
+
+
+def test_links_of_the_packages_page_lead_into_the_sources_or_are_text():
+    pytest.importorskip("hatchling", reason="the extra dev is not installed")
+    page = runpy.run_path(str(ROOT / "hatch_build.py"))["package_page"]
+    readme = "![a plot](docs/a.svg)\n\n[Docs](docs/index.md) and [this](#part), [that](https://b.org)."
+    assert page(readme, "1.2", None) == "Docs and [this](#part), [that](https://b.org)."
+    assert page(readme, "1.2", "https://a.org/x") == (
+        "![a plot](https://a.org/x/raw/v1.2/docs/a.svg)\n\n"
+        "[Docs](https://a.org/x/blob/v1.2/docs/index.md) and [this](#part), [that](https://b.org)."
+    )
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/clients.md", "docs/install.md", "LICENSE-MODEL.md"])

@@ -38,7 +38,7 @@ def release(tmp_path) -> Path:
 
 
 def write(folder: Path, platform: str, suffix: str, library: bytes) -> None:
-    with zipfile.ZipFile(folder / f"ctx_embed-0.1.0-py3-none-{platform}.whl", "w") as archive:
+    with zipfile.ZipFile(folder / f"ctx_embed-0.2.0-py3-none-{platform}.whl", "w") as archive:
         archive.writestr(f"ctx_embed/kernel/contextualizer.{suffix}", library)
 
 
