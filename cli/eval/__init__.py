@@ -1,4 +1,8 @@
-"""`ctx-embed eval`: measure encoders on tasks."""
+"""`ctx-embed eval`: measure encoders on tasks.
+
+Called by ``cli/main.py``; all work is done in ``eval/``.
+A command changes in the file of its name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Embedding of large data sets in parallel: by the processes of one machine, or on a Ray cluster."""
+"""Embedding of large data sets in parallel: by the processes of one machine, or on a Ray cluster.
+
+Called by ``ctx-embed encode --to``; writes into :mod:`ctx_embed.stores`.
+What a worker does changes in ``work.py``; where workers run, in ``local.py`` and ``on_ray.py``.
+"""
 
 from __future__ import annotations
 

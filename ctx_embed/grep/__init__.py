@@ -1,5 +1,8 @@
 """Search files by meaning without an index, in memory that does not grow with them.
 
+Called by ``ctx-embed grep``.
+What is printed changes in ``cli/grep.py``; what is found, in ``search.py``.
+
 reading.py    the texts of files, folders and pipes; large files come in pieces
 counting.py   BM25 while reading: only counts of the question's words are stored
 search.py     the best passages so far, and the hits among them

@@ -1,5 +1,8 @@
 """Semantic search: an index is one SQLite database in a folder, with FAISS's file beside it.
 
+Called by ``ctx-embed index``, the server, the stores and :class:`ctx_embed.SearchIndex`'s users.
+A change starts in ``search_index.py``, which joins the folders below; what is on disk, in ``storage/``.
+
     index.sqlite  settings, documents, passages, vectors and words; each change is one transaction
     TOKEN.faiss   FAISS's index of the vectors, derived from them: deleted at will, written again by the next writer
 

@@ -1,5 +1,8 @@
 """Embeddings for other frameworks, one file each: import the one you need.
 
+Called by users of those frameworks only.
+Each framework changes in its own file; what they share is in ``shared.py``.
+
     from ctx_embed.integrations.langchain import CtxEmbeddings
     from ctx_embed.integrations.llama_index import CtxEmbedding
     from ctx_embed.integrations.chroma import CtxEmbeddingFunction

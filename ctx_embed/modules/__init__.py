@@ -1,4 +1,8 @@
-"""The Contextualizer as sentence-transformers modules."""
+"""The Contextualizer as sentence-transformers modules.
+
+Called by :func:`ctx_embed.load`, training and :mod:`ctx_embed.systems`.
+Saving, loading and tokens change in ``token_encoder.py``; the steps' options, in ``second_order_steps.py``.
+"""
 
 from sentence_transformers.sentence_transformer import modules
 

@@ -1,5 +1,8 @@
 """Second-order attention: the Contextualizer's mathematics as pure functions of NumPy's arrays or torch's tensors.
 
+Called by the modules, the systems and the model without torch.
+A change of the equations goes into ``paper.py`` first; tests hold the other forms and the kernel to it.
+
 The paper's equations are in :mod:`ctx_embed.second_order.paper`; ``moments`` has the forms for long texts,
 ``vocabulary`` the one for many short texts over one table, ``shares`` each token's contribution.
 

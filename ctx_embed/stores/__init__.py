@@ -1,4 +1,8 @@
-"""Stores of embeddings: write to Parquet; write to and search LanceDB, PostgreSQL with pgvector, and Qdrant."""
+"""Stores of embeddings: write to Parquet; write to and search LanceDB, PostgreSQL with pgvector, and Qdrant.
+
+Called by ``ctx-embed encode --to`` and :mod:`ctx_embed.bulk_encoding`.
+A new store is a class of ``store.py``'s interface in its own file, named in ``opening.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The systems a Contextualizer is compared with, and their names."""
+"""The systems a Contextualizer is compared with, and their names.
+
+Called by training, evaluation and explanations.
+A new system is a class in its own file, named in ``registry.py`` and described in ``descriptions.py``.
+"""
 
 from ctx_embed.systems.registry import (
     SYSTEMS,

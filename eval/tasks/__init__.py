@@ -1,1 +1,5 @@
-"""Tasks, their files and their formats."""
+"""Tasks, their files and their formats.
+
+Called by ``eval/evaluation.py``.
+A task is added to ``catalogue.py``; a file format, to ``formats.py``.
+"""

@@ -1,4 +1,8 @@
-"""File formats: the reader of each suffix, the library it needs, and whether it runs in a worker process."""
+"""File formats: the reader of each suffix, the library it needs, and whether it runs in a worker process.
+
+Called by :mod:`ctx_embed.documents.extraction` and its worker processes.
+A format changes in its reader's file; a new suffix is named below.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,5 @@
-"""Analysis of an index: verification, near-duplicates, topics and export."""
+"""Analysis of an index: verification, near-duplicates, topics and export.
+
+Called by ``SearchIndex``.
+Each analysis changes in its own file.
+"""

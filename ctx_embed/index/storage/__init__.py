@@ -1,1 +1,5 @@
-"""The parts of an index on disk: one database of settings, documents and vectors, and metadata filters."""
+"""The parts of an index on disk: one database of settings, documents and vectors, and metadata filters.
+
+Called by every other part of the index.
+Tables change in ``database.py``, ``documents.py`` and ``vectors.py``, and with them the format's number.
+"""

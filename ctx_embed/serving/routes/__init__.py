@@ -1,1 +1,5 @@
-"""The routes of the server, by subject."""
+"""The routes of the server, by subject.
+
+Called by ``serving/app.py``.
+A route changes in its subject's file; the searches themselves are in ``serving/indexes.py``.
+"""
