@@ -1,20 +1,28 @@
-"""What the benchmarks share: alternating timings, medians, and their JSON and Markdown."""
+"""What the benchmarks share: data, alternating timings, medians, and their JSON and Markdown."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import click
 from tqdm import tqdm
+
+COLLECTIONS = ("cranfield", "cisi", "cacm", "npl")
+data_option = click.option("--data", required=True, type=click.Path(path_type=Path), envvar="CTX_EMBED_DATA")
+json_option = click.option("--json", "json_path", type=click.Path(path_type=Path))
 
 
 def alternate(
@@ -126,3 +134,54 @@ def report(rows: list[dict[str, Any]], json_path: Path | None, **details: Any) -
     if json_path is not None:
         content = {"environment": environment(), "rows": rows, **details}
         json_path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def corpus_sentences(data: Path, count: int) -> list[str]:
+    """Return ``count`` sentences, sampled evenly from all files of the corpus, in random order."""
+    lines: list[str] = []
+    for path in sorted((data / "corpus").glob("*.gz")):
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+            lines += [line.rstrip("\n") for line in file]
+    return random.Random(0).sample(lines, count)
+
+
+def measured(command: list[str]) -> tuple[float, float, float, str]:
+    """Return seconds, processor seconds, peak memory in MB and output of a process."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)}: exit status {status}")
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output
+
+
+def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, int]]]:
+    """Return the documents, the judged queries and the judgements of a collection in BEIR layout."""
+    folder = data / "retrieval" / name
+
+    def rows(file: str) -> Iterator[dict[str, Any]]:
+        with (folder / file).open(encoding="utf-8", newline="\n") as lines:
+            yield from map(json.loads, lines)
+
+    documents = {row["_id"]: f"{row.get('title', '')} {row['text']}".strip() for row in rows("corpus.jsonl")}
+    judged: dict[str, dict[str, int]] = {}
+    with (folder / "qrels" / "test.tsv").open(encoding="utf-8", newline="\n") as lines:
+        next(lines)
+        for line in lines:
+            query, document, grade = line.rstrip("\n").split("\t")
+            judged.setdefault(query, {})[document] = int(grade)
+    queries = {row["_id"]: row["text"] for row in rows("queries.jsonl") if row["_id"] in judged}
+    return documents, queries, judged
+
+
+def ndcg(found: list[str], grades: dict[str, int], k: int = 10) -> float:
+    """Return nDCG@k with linear gains: the sum of grade / log2(rank + 1), divided by the sum for the ideal order."""
+    gains = [max(grades.get(document, 0), 0) for document in found[:k]]
+    ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:k]
+
+    def discounted(values: list[int]) -> float:
+        return sum(value / math.log2(rank + 1) for rank, value in enumerate(values, 1))
+
+    return discounted(gains) / discounted(ideal) if any(ideal) else 0.0

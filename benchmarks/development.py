@@ -24,9 +24,8 @@ from typing import Any
 
 import click
 import numpy as np
-from common import report
+from common import data_option, json_option, report
 from contrasts import read_triples
-from index import data_option, json_option
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score

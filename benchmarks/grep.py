@@ -1,8 +1,6 @@
-"""Ask twenty questions to the documentation of Node.js with grep, words, dense and hybrid; measure time and memory.
+"""Ask twenty questions to the documentation of Node.js with grep, words, dense and hybrid.
 
-    python benchmarks/grep.py questions /usr/share/doc/nodejs/api
-    python benchmarks/grep.py speed FOLDER --include '*.py'
-    python benchmarks/grep.py memory /usr/share/doc/nodejs/api
+    python benchmarks/grep.py /usr/share/doc/nodejs/api
 
 The folder is that of Debian's package nodejs-doc, or doc/api in the sources of Node.js. An answer is right if it lies
 in a file named here. GNU grep looks for all content words of a question at once; its first hit is the file with most
@@ -11,19 +9,11 @@ matching lines.
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from ctx_embed.grep import Search, grep
-from ctx_embed.grep.reading import Sources
+from ctx_embed.grep import grep
 from ctx_embed.index.searching.bm25 import content_words
 from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE
 
@@ -50,8 +40,6 @@ QUESTIONS = {
     "stop reading when the receiver is too slow": ["stream"],
 }
 MODES = ("words", "dense", "hybrid")
-SLOW_QUESTION = "how are errors of the network handled"
-RIPGREP = shutil.which("rg") is not None
 
 
 def by_grep(question: str, folder: Path) -> list[str]:
@@ -89,66 +77,5 @@ def questions(folder: Path) -> None:
     print(f"\nWith the default of --min-relevance, hybrid has a hit for {shown} of {len(QUESTIONS)} questions.")
 
 
-def speed(folder: Path, include: Sequence[str]) -> None:
-    """Print the medians of five searches: lines a second, and the time beside that of ripgrep or GNU grep for words."""
-    globs = [f"--glob={glob}" for glob in include] if RIPGREP else [f"--include={glob}" for glob in include]
-    program = [
-        *(["rg", "-ci"] if RIPGREP else ["grep", "-rciE"]),
-        "|".join(content_words(SLOW_QUESTION)),
-        folder,
-        *globs,
-    ]
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in (*MODES, program[0])}
-    for _ in range(5):
-        for mode in MODES:
-            search = Search(SLOW_QUESTION, mode=mode)
-            wall, processor = time.perf_counter(), time.process_time()
-            for _ in search.read(Sources([str(folder)], include).texts()):
-                pass
-            search.hits()
-            taken[mode].append((time.perf_counter() - wall, time.process_time() - processor))
-        wall = time.perf_counter()
-        subprocess.run(program, stdout=subprocess.DEVNULL)
-        taken[program[0]].append((time.perf_counter() - wall, 0))
-    print("| | seconds | lines a second | lines a second of processor time |\n|---|--:|--:|--:|")
-    for name, both in taken.items():
-        wall, processor = (statistics.median(seconds) for seconds in zip(*both, strict=True))
-        rate = f"{search.lines / processor:,.0f}" if processor else ""
-        print(f"| {name} | {wall:.2f} | {search.lines / wall:,.0f} | {rate} |")
-
-
-def memory(source: Path) -> None:
-    """Print the peak memory of a search in the text of a folder, repeated to 20 and to 200 MB."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(source.glob("*.md")))
-    for megabytes in (20, 200):
-        with tempfile.TemporaryDirectory() as folder:
-            large = Path(folder, "large.txt")
-            with large.open("w", encoding="utf-8") as file:
-                while large.stat().st_size < megabytes * 1_000_000:
-                    file.write(text)
-                    file.flush()
-            began = time.perf_counter()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "ctx_embed", "grep", SLOW_QUESTION, large], stdout=subprocess.DEVNULL
-            )
-            _, _, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        peak = used.ru_maxrss / 1000
-        print(f"{megabytes} MB: peak memory {peak:.0f} MB, {seconds:.0f} s, of a processor {used.ru_utime:.0f} s")
-
-
-def main() -> None:
-    """Run the part that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["questions", "speed", "memory"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--include", action="append", default=[], help="read only files of this glob, for speed")
-    arguments = parser.parse_args()
-    if arguments.part == "speed":
-        speed(arguments.folder, arguments.include)
-    else:
-        {"questions": questions, "memory": memory}[arguments.part](arguments.folder)
-
-
 if __name__ == "__main__":
-    main()
+    questions(Path(sys.argv[1]))

@@ -27,8 +27,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import alternate, rounded, store, stored
-from index import COLLECTIONS, collection, data_option, ndcg
+from common import COLLECTIONS, alternate, collection, data_option, ndcg, rounded, store, stored
 from jobs import THREADS, Inputs, rows_of
 
 ROOT = Path(__file__).parent.parent

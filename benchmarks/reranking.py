@@ -15,8 +15,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import report
-from index import COLLECTIONS, collection, data_option, json_option, ndcg
+from common import COLLECTIONS, collection, data_option, json_option, ndcg, report
 from numpy.typing import NDArray
 from tqdm import tqdm
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import store, stored
-from index import COLLECTIONS
+from common import COLLECTIONS, store, stored
 from numpy.typing import NDArray
 
 from ctx_embed import load

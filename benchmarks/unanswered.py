@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
-from common import report
+from common import COLLECTIONS, collection, data_option, json_option, report
 from development import pool, shuffled
-from index import COLLECTIONS, collection, data_option, json_option
 
 from ctx_embed import SearchIndex
 from ctx_embed.index.searching.hits import Hits
