@@ -26,6 +26,9 @@
 #if defined(WITH_AVX2)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #if defined(_WIN32)
 #define API __declspec(dllexport)
@@ -86,12 +89,13 @@ typedef struct {
 typedef struct {
     float *x, *h;           /* a chunk's rows (M / BLOCK, n, BLOCK); products (heads / 4, n, 4) */
     float *computed;             /* products that are not held, (CHUNK, width) */
-    float *row, *four, *heads; /* (M,) a row; (n / 4, M, 4) rows in fours; (n, K u) their heads */
+    float *rows, *four, *heads;  /* (4, M) rows; (n / 4, M, 4) rows in fours; (n, K u) their heads */
     float *attended;             /* (n / 4, u, 4) U_1 x * V_1 c0, in fours */
     float *weights, *factor; /* (CHUNK, M) position weights of a chunk; (M,) what they are times */
     double *Z;                   /* (M,) sums of the weights */
     double *G, *t2, *first2;     /* sums of a text of several chunks: (heads, M), (M,), (M,) */
-    float *moments, *U4;         /* (M, M); one step's U by heads, (u / 4, M, 4) */
+    const i32 *ahead, *stop;     /* tokens of the next text whose rows memory was not yet asked for */
+    i64 some;                    /* of which this number is asked for at a time */
     float *t, *first, *total, *c, *v;
     i32 *entry, *slots;      /* a bag's entries, and the table that finds them */
     double *count;
@@ -145,6 +149,17 @@ INLINE float row_of(const ctx_model *model, i32 entry, float *out) {
     return p->levels ? p->scales[entry] : 1.0f;
 }
 
+/* Ask memory for the row of an entry, and for its products if they are held: both lie anywhere. */
+INLINE void ask_for(const ctx_model *model, i32 entry) {
+    const ctx_parameters *p = &model->p;
+    i64 size = p->levels ? p->m : p->m * 4, place = ABSENT;
+    const char *row = p->levels ? (const char *)p->levels : (const char *)p->rows;
+    if (!p->s) place = atomic_load_explicit(&model->place[entry], memory_order_relaxed);
+    for (i64 at = 0; at < size; at += 64) __builtin_prefetch(row + entry * size + at, 0, 2);
+    for (i64 at = 0; place >= 0 && at < model->width; at += 16)
+        __builtin_prefetch(model->products + place * model->width + at, 0, 2);
+}
+
 /* out = (U x_i)_r, the heads of all steps, of n rows x in fours, four: (n / 4, M, 4). A row's heads
  * lie `row` floats apart, and each four of them `quarter`. Blocks of U stay in cache. */
 INLINE void project(const ctx_model *model, const float *four, i64 n, float *out, i64 row,
@@ -166,8 +181,8 @@ INLINE void compute(const ctx_model *model, work *w, const i32 *entry, float **o
     i64 M = model->M, u = model->u, first = model->first, all = model->p.K * u;
     float scale[CHUNK];
     EACH(i, (n + 3) / 4 * 4) {
-        scale[i] = row_of(model, entry[i < n ? i : n - 1], w->row);
-        EACH(j, M) w->four[(i / 4 * M + j) * 4 + i % 4] = w->row[j] * scale[i];
+        scale[i] = row_of(model, entry[i < n ? i : n - 1], w->rows);
+        EACH(j, M) w->four[(i / 4 * M + j) * 4 + i % 4] = w->rows[j] * scale[i];
     }
     project(model, w->four, n, w->heads, all, 4);
     EACH(i, n) EACH(r, model->heads)
@@ -205,6 +220,7 @@ INLINE void hold(ctx_model *model, work *w, const i32 *ids, i64 n) {
             continue;
         row[count] = atomic_fetch_add(&model->used, 1);
         if (row[count] >= model->held) continue;  /* others took the last rows: it is never held */
+        ask_for(model, ids[i]);
         entry[count] = ids[i];
         out[count] = model->products + row[count] * model->width, count++;
     }
@@ -245,35 +261,44 @@ INLINE i64 bag_of(work *w, const i32 *ids, const double *counts, i64 n) {
     return found;
 }
 
-/* Pack n <= CHUNK entries of a bag, each token times `factor`. x: rows as stored; h: all else. */
-INLINE void pack_bag(const ctx_model *model, work *w, const i32 *entry, const double *count, i64 n,
-                     double factor, int moments) {
-    const ctx_parameters *p = &model->p;
-    i64 M = model->M, first = model->first, size = p->levels ? p->m : p->m * 4;
-    i64 products = first || !moments ? model->width * 4 : 0, heads = moments ? M : model->heads;
-    const char *table = p->levels ? (const char *)p->levels : (const char *)p->rows;
-    if (products) find_products(model, w, entry, n);
-    memset(w->t, 0, M * sizeof(float));
-    memset(w->first, 0, M * sizeof(float));
-    EACH(i, n) {
-        if (i + 3 < n) {            /* rows lie anywhere in memory: ask for them early */
-            const char *ahead = (const char *)w->product[i + 3], *row = table + entry[i + 3] * size;
-            for (i64 at = 0; at < products; at += 64) __builtin_prefetch(ahead + at);
-            for (i64 at = 0; at < size; at += 64) __builtin_prefetch(row + at);
-        }
-        float scale = row_of(model, entry[i], w->row);
-        float squared = (float)(count[i] * factor * factor) * (moments ? scale * scale : 1);
-        vector token = ALL((float)(count[i] * factor) * scale), times = ALL((float)count[i]);
-        for (i64 j = 0; j < M; j += LANES) {
-            vector x = AT(w->row + j);
-            AT(w->x + (j / BLOCK * n + i) * BLOCK + j % BLOCK) = x;
-            AT(w->t + j) += token * x;
-            if (first) AT(w->first + j) += times * AT(w->product[i] + j);
-        }
-        const float *h = moments ? w->row : w->product[i] + first;
-        for (i64 r = 0; r < heads; r += HEADS)
-            EACH(l, HEADS) w->h[(r / HEADS * n + i) * HEADS + l] = squared * h[r + l];
+/* Pack `size` entries, i and on, of n <= CHUNK ones of a bag, each token times `factor`. x: rows as
+ * stored; h: all else. */
+INLINE void pack_entries(const ctx_model *model, work *w, const i32 *entry, const double *count,
+                         i64 i, i64 size, i64 n, double factor) {
+    i64 M = model->M, first = model->first;
+    vector token[4], times[4];
+    EACH(l, size) {
+        float scale = row_of(model, entry[i + l], w->rows + l * M);
+        float squared = (float)(count[i + l] * factor * factor);
+        token[l] = ALL((float)(count[i + l] * factor) * scale);
+        times[l] = ALL((float)count[i + l]);
+        for (i64 r = 0; r < model->heads; r += HEADS)
+            EACH(q, HEADS) w->h[(r / HEADS * n + i + l) * HEADS + q] =
+                squared * w->product[i + l][first + r + q];
     }
+    for (i64 j = 0; j < M; j += LANES) {
+        vector t = AT(w->t + j), update = AT(w->first + j);
+        EACH(l, size) {
+            vector x = AT(w->rows + l * M + j);
+            AT(w->x + (j / BLOCK * n + i + l) * BLOCK + j % BLOCK) = x;
+            t += token[l] * x;
+            if (first) update += times[l] * AT(w->product[i + l] + j);
+        }
+        AT(w->t + j) = t, AT(w->first + j) = update;
+    }
+}
+
+INLINE void pack_bag(const ctx_model *model, work *w, const i32 *entry, const double *count, i64 n,
+                     double factor, int cold) {
+    i64 i = 0;
+    find_products(model, w, entry, n);
+    memset(w->t, 0, model->M * sizeof(float));
+    memset(w->first, 0, model->M * sizeof(float));
+    for (; i + 4 <= n; i += 4) {
+        if (cold) EACH(l, 4) if (i + 4 + l < n) ask_for(model, entry[i + 4 + l]);
+        pack_entries(model, w, entry, count, i, 4, n, factor);
+    }
+    for (; i < n; i++) pack_entries(model, w, entry, count, i, 1, n, factor);
 }
 
 /* Position weights of tokens begin..begin+n of a text of `length`, (n, M): exp of the logits less
@@ -304,21 +329,20 @@ INLINE void weigh(const ctx_model *model, work *w, i64 length) {
 /* Pack n <= CHUNK tokens begin.. of a text with position weights: x_i = e(w_i) * p(i), and all
  * steps' U x_i. */
 INLINE void pack_sequence(const ctx_model *model, work *w, const i32 *ids, i64 length, i64 begin,
-                          i64 n, int moments) {
+                          i64 n) {
     i64 M = model->M;
     if (length > CHUNK) weights_of(model, w, length, begin, n);
     memset(w->t, 0, M * sizeof(float));
     EACH(i, n) {
-        float scale = row_of(model, ids[begin + i], w->row);
+        float scale = row_of(model, ids[begin + i], w->rows);
         EACH(j, M) {
-            float x = w->row[j] * scale * (w->weights[i * M + j] * w->factor[j]);
+            float x = w->rows[j] * scale * (w->weights[i * M + j] * w->factor[j]);
             w->x[(j / BLOCK * n + i) * BLOCK + j % BLOCK] = x;
             w->four[(i / 4 * M + j) * 4 + i % 4] = x;
             w->t[j] += x;
-            if (moments) w->h[(j / HEADS * n + i) * HEADS + j % HEADS] = x;
         }
     }
-    if (!moments) project(model, w->four, n, w->h, 4, 4 * n);
+    project(model, w->four, n, w->h, 4, 4 * n);
 }
 
 /* ---- The steps ------------------------------------------------------------------------------ */
@@ -326,10 +350,12 @@ INLINE void pack_sequence(const ctx_model *model, work *w, const i32 *ids, i64 l
 INLINE void correct(const ctx_model *model, i64 k, float *total, float *c) {
     i64 M = model->M, m = model->p.m;
     const float *gain = model->gain + k * M, *bias = model->bias + k * M;
-    vector all = {0};
-    for (i64 j = 0; j < M; j += LANES) all += AT(total + j);
-    float mean = sum(all) / (float)m;
-    EACH(j, m) total[j] -= mean;
+    for (int again = 0; again < 2; again++) {     /* what is left of the mean was rounding */
+        vector all = {0};
+        for (i64 j = 0; j < M; j += LANES) all += AT(total + j);
+        float mean = sum(all) / (float)m;
+        EACH(j, m) total[j] -= mean;
+    }
     float scale = 1 / sqrtf(dot(total, total, M) / (float)m + LAYER_NORM_EPS);
     EACH(j, m) c[j] += total[j] * scale * gain[j] + bias[j];
 }
@@ -340,8 +366,14 @@ INLINE void fold(const ctx_model *model, work *w, i64 k, const float *a, const f
                  const double *G) {
     i64 M = model->M, u = model->u;
     const float *W = model->W + k * M * u, *b = model->b + k * M;
-    EACH(r, u) w->v[r] = dot(model->V + (k * u + r) * M, w->c, M);
+    for (i64 r = 0; r < u; r += 8) {
+        vector s[8] = {{0}};
+        for (i64 j = 0; j < M; j += LANES)
+            for (int l = 0; l < 8; l++) s[l] += AT(model->V + (k * u + r + l) * M + j) * AT(w->c + j);
+        for (int l = 0; l < 8; l++) w->v[r + l] = sum(s[l]);
+    }
     for (i64 j = 0; j < M; j += BLOCK, a += n * BLOCK) {
+        for (i64 some = w->some; some && w->ahead < w->stop; some--) ask_for(model, *w->ahead++);
         vector t0 = AT(b + j) * AT(w->t + j), t1 = AT(b + j + LANES) * AT(w->t + j + LANES);
         for (i64 r = 0; r < u; r += HEADS) {
             vector acc[HEADS][2];
@@ -373,7 +405,7 @@ INLINE void accumulate(const ctx_model *model, work *w, i64 heads, i64 n) {
 
 /* Replace c^0 of one text of n tokens (or entries with counts) by c^K. */
 INLINE void embed_text(const ctx_model *model, work *w, const i32 *ids, const double *counts, i64 n,
-                       float *context) {
+                       int cold, float *context) {
     const ctx_parameters *p = &model->p;
     i64 M = model->M, u = model->u, k = model->first ? 1 : 0, heads = (p->K - k) * u, items = n;
     double factor = 1;
@@ -387,39 +419,24 @@ INLINE void embed_text(const ctx_model *model, work *w, const i32 *ids, const do
         EACH(i, items) tokens += w->count[i];
         if (!p->mean) factor = 1 / tokens;
     }
-    /* A text of several chunks is summed first. Multiplications, divided by M: n heads for all
-     * G_k (a sequence's products as many again), or n M for the moments M = sum_i x_i x_i^T and
-     * M heads for G_k = U_k M. */
-    int several = items > CHUNK;
-    int moments = several && items * M + M * heads < (p->s ? 2 : 1) * items * heads;
+    int several = items > CHUNK;    /* then G is summed first */
     if (several) {
-        memset(w->G, 0, (moments ? M : heads) * M * sizeof(double));
+        memset(w->G, 0, heads * M * sizeof(double));
         memset(w->t2, 0, M * sizeof(double));
         memset(w->first2, 0, M * sizeof(double));
     }
     for (i64 begin = 0; begin < items; begin += CHUNK) {
         i64 size = items - begin < CHUNK ? items - begin : CHUNK;
-        if (p->s) pack_sequence(model, w, ids, n, begin, size, moments);
-        else pack_bag(model, w, w->entry + begin, w->count + begin, size, factor, moments);
-        if (several) accumulate(model, w, moments ? M : heads, size);
+        if (p->s) pack_sequence(model, w, ids, n, begin, size);
+        else pack_bag(model, w, w->entry + begin, w->count + begin, size, factor,
+                      cold || begin);
+        if (several) accumulate(model, w, heads, size);
     }
     if (several) EACH(j, M) w->t[j] = (float)w->t2[j], w->first[j] = (float)w->first2[j];
-    if (moments) EACH(i, M) EACH(j, M)
-                w->moments[(j / BLOCK * M + i) * BLOCK + j % BLOCK] = (float)w->G[i * M + j];
     if (k) correct(model, 0, w->first, w->c);
     for (const double *G = w->G; k < p->K; k++, G += u * M) {
-        if (!several) {
-            fold(model, w, k, w->x, w->h + (heads - (p->K - k) * u) * items, items, NULL);
-        } else if (moments) {       /* as if M's rows were tokens, U_k's columns their products */
-            EACH(r, u) EACH(j, M) {
-                    i64 head = k * u + r;
-                    w->U4[(r / HEADS * M + j) * HEADS + r % HEADS] =
-                        model->U[(head / BLOCK * M + j) * BLOCK + head % BLOCK];
-                }
-            fold(model, w, k, w->moments, w->U4, M, NULL);
-        } else {
-            fold(model, w, k, w->x, w->h, 0, G);
-        }
+        if (several) fold(model, w, k, w->x, w->h, 0, G);
+        else fold(model, w, k, w->x, w->h + (heads - (p->K - k) * u) * items, items, NULL);
         correct(model, k, w->total, w->c);
     }
     memcpy(context, w->c, p->m * sizeof(float));
@@ -431,9 +448,15 @@ void EMBED(ctx_model *model, work *w, const i32 *ids, const i64 *lengths, const 
     i64 tokens = 0;
     EACH(i, texts) tokens += lengths[i];
     if (!model->p.s) hold(model, w, ids, tokens);
+    w->ahead = ids;
     EACH(i, texts) {
-        if (lengths[i]) embed_text(model, w, ids, counts, lengths[i], contexts + i * model->p.m);
-        ids += lengths[i];
+        const i32 *end = ids + lengths[i];
+        i64 next = i + 1 < texts ? lengths[i + 1] : 0, slots = model->p.K * model->M / BLOCK;
+        int cold = w->ahead == ids;
+        if (next > 2 * CHUNK) next = 2 * CHUNK;
+        w->ahead = end, w->stop = end + next, w->some = (2 * next + slots - 1) / slots;
+        if (lengths[i]) embed_text(model, w, ids, counts, lengths[i], cold, contexts + i * model->p.m);
+        ids = end;
         if (counts) counts += lengths[i];
     }
 }
@@ -477,6 +500,10 @@ API ctx_model *ctx_model_new(const ctx_parameters *p) {
                          .bias = b + 2 * K * M, .s = b + 3 * K * M, .v0 = b + (3 * K + 1) * M};
     model->place = (_Atomic i32 *)(U + floats);
     model->products = U + floats + p->entries;
+#if defined(MADV_HUGEPAGE)    /* rows lie anywhere: large pages are found, and cleared, sooner */
+    uintptr_t page = 1 << 16, from = ((uintptr_t)model->products + page - 1) & ~(page - 1);
+    if (4 * products > 1 << 22) madvise((void *)from, (4 * products - page) & ~(page - 1), MADV_HUGEPAGE);
+#endif
     EACH(i, p->entries) atomic_init(&model->place[i], ABSENT);
     EACH(k, K) EACH(j, m) {
         EACH(r, p->u) {
@@ -505,20 +532,19 @@ API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const do
     i64 M = model->M, u = model->u, all = p->K * u, longest = 0, tokens = 0, slots = 16;
     EACH(i, texts) longest = lengths[i] > longest ? lengths[i] : longest, tokens += lengths[i];
     while (slots < 2 * longest) slots *= 2;
-    i64 several = longest > CHUNK, chunk = several ? CHUNK : longest, widest = all > M ? all : M;
+    i64 several = longest > CHUNK, chunk = several ? CHUNK : longest;
     i64 room = tokens < CHUNK ? (tokens + 3) / 4 * 4 : CHUNK;
-    i64 floats = chunk * (2 * M + widest + model->width) + room * (M + all + u) + 6 * M + u + 16;
-    i64 doubles = 3 * M + several * widest * M + longest;
-    floats += several * (M + u) * M;
+    i64 floats = chunk * (2 * M + all + model->width) + room * (M + all + u) + 9 * M + u + 16;
+    i64 doubles = 3 * M + several * all * M + longest;
     char *memory = malloc(8 * doubles + 4 * (floats + longest + slots)), *next = memory;
     if (!memory) return -1;
     work w;
 #define TAKE(pointer, n) pointer = (void *)next, next += (n) * sizeof *pointer
-    TAKE(w.Z, M); TAKE(w.G, several * widest * M); TAKE(w.t2, M); TAKE(w.first2, M);
+    TAKE(w.Z, M); TAKE(w.G, several * all * M); TAKE(w.t2, M); TAKE(w.first2, M);
     TAKE(w.count, longest);
-    TAKE(w.x, chunk * M); TAKE(w.h, chunk * widest); TAKE(w.weights, chunk * M);
-    TAKE(w.computed, chunk * model->width); TAKE(w.moments, several * M * M);
-    TAKE(w.U4, several * u * M); TAKE(w.row, M); TAKE(w.four, room * M); TAKE(w.heads, room * all);
+    TAKE(w.x, chunk * M); TAKE(w.h, chunk * all); TAKE(w.weights, chunk * M);
+    TAKE(w.computed, chunk * model->width);
+    TAKE(w.rows, 4 * M); TAKE(w.four, room * M); TAKE(w.heads, room * all);
     TAKE(w.attended, room * u);
     TAKE(w.factor, M); TAKE(w.t, M); TAKE(w.first, M); TAKE(w.total, M); TAKE(w.c, M);
     TAKE(w.v, u + 16); TAKE(w.entry, longest); TAKE(w.slots, slots);
