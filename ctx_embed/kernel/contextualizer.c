@@ -570,6 +570,8 @@ typedef struct {
     _Atomic u64 *slots;    /* upper half of the hash | place of the record; 0: free */
     u32 *records;          /* length | ids << 8, the word in steps of 8 bytes, its ids */
     u64 used, size, words;
+    i64 entries, longest;  /* records before it are WordPiece's entries, 0: none; bytes of the longest */
+    i64 most;              /* letters of a word that WordPiece reads */
     uint8_t kind[256];
 } ctx_words;
 
@@ -636,9 +638,58 @@ API i64 ctx_words_add(ctx_words *w, const uint8_t *s, const i64 *spans, const i3
     return 1;
 }
 
+/* Whether there are letters, and all are digits or small ASCII letters. */
+static int is_small(const uint8_t *s, i64 n) {
+    EACH(i, n) if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'z'))) return 0;
+    return n > 0;
+}
+
+/* Add WordPiece's entries, which may begin with ##, to an empty table. json: its vocabulary, compact:
+ * "entry":id,"entry":id ... behind which 8 bytes are readable. most: letters of a word that it reads,
+ * at most 255. Returns 0 if an id is not below `ids`, or there is no room. */
+API i64 ctx_words_entries(ctx_words *w, const uint8_t *json, i64 size, i64 ids, i64 most) {
+    static const i64 starts[2] = {0, 1};
+    for (i64 at = 0, id = 0; at < size && json[at] == '"'; at++, id = 0) {
+        i64 span[2] = {++at, 0};
+        for (; at < size && json[at] != '"'; at++) at += json[at] == '\\';
+        span[1] = at;
+        for (at += 2; at < size && json[at] != ',' && json[at] != '}'; at++) id = 10 * id + json[at] - '0';
+        if (id >= ids) return 0;
+        i64 length = span[1] - span[0], mark = length > 2 && !memcmp(json + span[0], "##", 2) ? 2 : 0;
+        if (!is_small(json + span[0] + mark, length - mark)) continue;
+        if (!ctx_words_add(w, json, span, &(i32){(i32)id}, starts, 1)) return 0;
+        if (length > w->longest) w->longest = length;
+    }
+    w->entries = (i64)w->used, w->most = most;
+    return 1;
+}
+
+/* The records of the entries that make a word of ASCII letters and digits in lower case, the longest
+ * first, as WordPiece does. Returns how many; 0: the tokenizer has to read it. */
+static i64 pieces_of(const ctx_words *w, const uint8_t *word, i64 length, i32 *records) {
+    uint8_t lower[2 + 255 + 8];
+    i64 n = 0;
+    if (!w->entries || length > w->most) return 0;
+    EACH(i, length) lower[2 + i] = word[i] >= 'A' && word[i] <= 'Z' ? word[i] + 32 : word[i];
+    if (!is_small(lower + 2, length)) return 0;
+    for (i64 begin = 0, mark = 0; begin < length; mark = 2) {
+        uint8_t *piece = memcpy(lower + begin + 2 - mark, "##", mark);
+        i64 size = length - begin + mark < w->longest ? length - begin + mark : w->longest;
+        u64 content = 0;
+        for (; size > mark; size--, content = 0) {
+            slot_of(w, hash(w->seed, piece, size), piece, size, &content);
+            if (content && (i64)(u32)content < w->entries) break;
+        }
+        if (size == mark) return 0;
+        records[n++] = (i32)(u32)content;
+        begin += size - mark;
+    }
+    return n;
+}
+
 /* Find the words of UTF-8 texts, each of which ends with NUL; 8 bytes must be readable behind
- * the last one. records: a record for each word, or -1 - k of the k-th unknown one, of those that
- * differ; ends (texts,): how many words there are up to the end of each text; unknown (.., 2):
+ * the last one. records: a record for each word or piece, or -1 - k of the k-th unknown word, of those that
+ * differ; ends (texts,): how many records there are up to the end of each text; unknown (.., 2):
  * where unknown words begin and end; seen (mask + 1,): zeros, twice as many as words, for finding
  * them again. *known: ids of known words, in all. Returns the number of unknown words. */
 API i64 ctx_words_find(const ctx_words *w, const uint8_t *s, i64 texts, i32 *records, i64 *ends,
@@ -655,6 +706,9 @@ API i64 ctx_words_find(const ctx_words *w, const uint8_t *s, i64 texts, i32 *rec
             while ((kind = w->kind[*s]) == LETTER || (kind == CUT && s[1] > 127)) s++;
         u64 content = 0, length = s - word, h = hash(w->seed, word, length);
         if (length < 256) slot_of(w, h, word, length, &content);
+        i64 pieces = content ? 0 : pieces_of(w, word, length, records + n);
+        n += pieces, *known += pieces;
+        if (pieces) continue;
         if (content) {
             records[n++] = (i32)(u32)content;
             *known += w->records[(u32)content] >> 8;

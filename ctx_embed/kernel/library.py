@@ -135,14 +135,22 @@ class Words:
     Args:
         kernel: the library.
         cuts: ASCII characters that are tokens of their own wherever they stand.
+        wordpiece: of a tokenizer that reads words of ASCII letters and digits in lower case, so that these are read
+            here: its vocabulary as compact JSON, from the first entry on; the number of its ids; and of the letters up
+            to which it reads a word. An entry that continues a word begins with ``##``.
     """
 
-    def __init__(self, kernel: Kernel, cuts: str) -> None:
+    def __init__(self, kernel: Kernel, cuts: str, wordpiece: tuple[bytes, int, int] | None = None) -> None:
         kinds = np.zeros(128, np.uint8)
         kinds[[ord(character) for character in cuts]] = 1
         seed = int.from_bytes(os.urandom(8), "little") >> 1
         self._table = _held(self, kernel.words_new(seed, MOST_WORDS, _at(kinds)), kernel.free)
         self._find, self._ids, self._add = kernel.words_find, kernel.words_ids, kernel.words_add
+        self.reads_wordpiece = wordpiece is not None
+        if wordpiece is not None:
+            vocabulary, ids, longest = wordpiece
+            # Without room for all entries, the tokenizer still reads these words.
+            kernel.words_entries(self._table, vocabulary + END.encode(), len(vocabulary), ids, min(longest, 255))
 
     def find(self, texts: Sequence[str]) -> Found:
         """Return the words of texts. NUL separates words, as a space does."""

@@ -26,6 +26,7 @@ _CALLS: dict[str, tuple[Any, int, int]] = {
     "ctx_embed": (_INTEGER, 6, 0b010000),
     "ctx_words_new": (_POINTER, 3, 0b011),
     "ctx_words_add": (_INTEGER, 6, 0b100000),
+    "ctx_words_entries": (_INTEGER, 5, 0b11100),
     "ctx_words_find": (_INTEGER, 9, 0b010000100),
     "ctx_words_ids": (_INTEGER, 9, 0b000010000),
 }

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from ctx_embed.errors import InputError
-from ctx_embed.kernel import Words, kernel
+from ctx_embed.kernel import Kernel, Words, kernel
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 from ctx_embed.text.phrases import CONTINUED, Phrases
 from ctx_embed.text.unknown import is_read, letters, unknown_id
@@ -30,6 +30,9 @@ WORDWISE_PRE_TOKENIZERS = {"BertPreTokenizer", "Punctuation", "Whitespace", "Whi
 CUTTING_PRE_TOKENIZER = "BertPreTokenizer"
 # Longer words go through the tokenizer in pieces, a few at a time, which bounds memory.
 LONG_WORD, LONG_WORDS = 4096, 16
+# When more words have been new, the kernel does WordPiece itself; to read its vocabulary takes it as long as the
+# tokenizer takes for 500 words.
+WORDS_BEFORE_WORDPIECE = 100
 # New words that go through the tokenizer in one call.
 WORDS_AT_ONCE = 256
 # What stands between them then.
@@ -93,6 +96,7 @@ class TextTokenizer:
         self.wordwise = is_wordwise(tokenizer)
         self._entries = tokenizer.get_vocab_size()
         self._words: Words | None = None
+        self._new = 0
         self._added: dict[int, tuple[int, ...]] = {}
         self._adding = threading.Lock()
 
@@ -168,7 +172,8 @@ class TextTokenizer:
             and content is not None
             and content["type"] == "BertNormalizer"
             and content["lowercase"]
-            and bool(self._cuts)
+            and "#" in self._cuts
+            and self.tokenizer.model.continuing_subword_prefix == CONTINUED
             and not any(token.content.isalnum() for token in added)
         )
 
@@ -191,20 +196,12 @@ class TextTokenizer:
     def _of_words(self, words: list[str]) -> list[Sequence[int] | NDArray[np.int32]]:
         """Return the ids of whitespace-separated words, as written, each by itself."""
         found: list[Any] = [None] * len(words)
-        if self._lowers_words:
-            # WordPiece by itself takes a seventh of the time of the whole tokenizer.
-            tokenize = self.tokenizer.model.tokenize
-            for place, word in enumerate(words):
-                if word.isascii() and word.isalnum():
-                    numbers = [token.id for token in tokenize(word.lower())]
-                    found[place] = numbers if max(numbers, default=0) < self._entries else None
-        others = [place for place, known in enumerate(found) if known is None]
-        short = [place for place in others if len(words[place]) <= LONG_WORD]
+        short = [place for place, word in enumerate(words) if len(word) <= LONG_WORD]
         for start in range(0, len(short), WORDS_AT_ONCE):
             run = short[start : start + WORDS_AT_ONCE]
             for place, ids in zip(run, self._split([normalised(words[place]) for place in run]), strict=True):
                 found[place] = ids
-        for place in set(others).difference(short):
+        for place in set(range(len(words))).difference(short):
             pieces = list(self._pieces(normalised(words[place])))
             found[place] = np.concatenate(
                 [
@@ -215,9 +212,26 @@ class TextTokenizer:
             )
         return found
 
-    def _looked_up(self, words: Words, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def _table(self, in_c: Kernel, last: Words | None) -> Words:
+        """Return a table that replaces the last one, of this thread or of another that was quicker."""
+        with self._adding:
+            if self._words is None or self._words is last:
+                wordpiece = None
+                if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words:
+                    model = self.tokenizer.model
+                    vocabulary = model.__getstate__().partition(b'"vocab":{')[2]
+                    wordpiece = vocabulary, self._entries, model.max_input_chars_per_word
+                self._words = Words(in_c, self._cuts, wordpiece)
+            return self._words
+
+    def _looked_up(self, in_c: Kernel, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of texts from the words' ids; unknown words go through the tokenizer in one batch."""
+        words = self._words or self._table(in_c, None)
         found, phrases = words.find(texts), None if self.phrases is None else self.phrases.in_c
+        self._new += len(found.unknown)
+        if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words and not words.reads_wordpiece:
+            words = self._table(in_c, words)
+            found = words.find(texts)
         if not found.unknown:
             return found.ids(None, None, phrases)
         new = self._of_words(found.unknown)
@@ -246,13 +260,13 @@ class TextTokenizer:
 
     def _adds(self, number: int) -> tuple[int, ...]:
         """Return what an id adds to the evidence of a text, (4,). A phrase adds what its parts do."""
+        if not self._added:
+            self._added.update(dict.fromkeys(self.unknown.tolist(), (0, 1, 0, -1)))
         found = self._added.get(number)
         if found is None:
             if self.phrases is not None and number >= self.phrases.entries:
                 parts = self.phrases.pairs[number - self.phrases.entries].tolist()
                 found = tuple(map(sum, zip(*map(self._adds, parts), strict=True)))
-            elif number in self.unknown:
-                found = (0, 1, 0, -1)
             else:
                 text = self.tokenizer.id_to_token(number) or ""
                 found = (1, 0, int(LETTER_OR_DIGIT.search(text) is not None), int(WORD.match(text) is not None))
@@ -340,10 +354,7 @@ class TextTokenizer:
         """
         in_c = kernel() if self.wordwise else None
         if in_c is not None:
-            words = self._words
-            if words is None:
-                words = self._words = Words(in_c, self._cuts)
-            return self._looked_up(words, texts)
+            return self._looked_up(in_c, texts)
         pieces = self._tokenized(all_normalised(texts))
         lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
         ids = np.concatenate(pieces) if pieces else np.empty(0, ID)
