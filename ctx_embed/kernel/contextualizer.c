@@ -462,6 +462,16 @@ void EMBED(ctx_model *model, work *w, const i32 *ids, const i64 *lengths, const 
 }
 
 #if !defined(__AVX2__)
+/* Large pages are found, and cleared, sooner, where much of the memory is used and all over. */
+static void large_pages(void *memory, i64 bytes) {
+#if defined(MADV_HUGEPAGE)
+    uintptr_t page = 1 << 16, begin = ((uintptr_t)memory + page - 1) & ~(page - 1);
+    if (bytes > 1 << 22) madvise((void *)begin, (bytes - page) & ~(page - 1), MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
 /* ---- Calls: the model ----------------------------------------------------------------------- */
 void ctx_embed_avx2(ctx_model *, work *, const i32 *, const i64 *, const double *, i64, float *);
 
@@ -500,10 +510,7 @@ API ctx_model *ctx_model_new(const ctx_parameters *p) {
                          .bias = b + 2 * K * M, .s = b + 3 * K * M, .v0 = b + (3 * K + 1) * M};
     model->place = (_Atomic i32 *)(U + floats);
     model->products = U + floats + p->entries;
-#if defined(MADV_HUGEPAGE)    /* rows lie anywhere: large pages are found, and cleared, sooner */
-    uintptr_t page = 1 << 16, from = ((uintptr_t)model->products + page - 1) & ~(page - 1);
-    if (4 * products > 1 << 22) madvise((void *)from, (4 * products - page) & ~(page - 1), MADV_HUGEPAGE);
-#endif
+    large_pages(model->products, 4 * products);
     EACH(i, p->entries) atomic_init(&model->place[i], ABSENT);
     EACH(k, K) EACH(j, m) {
         EACH(r, p->u) {
@@ -649,6 +656,7 @@ static int is_small(const uint8_t *s, i64 n) {
  * at most 255. Returns 0 if an id is not below `ids`, or there is no room. */
 API i64 ctx_words_entries(ctx_words *w, const uint8_t *json, i64 size, i64 ids, i64 most) {
     static const i64 starts[2] = {0, 1};
+    large_pages(w, (i64)(8 * w->mask + 4 * w->size));
     for (i64 at = 0, id = 0; at < size && json[at] == '"'; at++, id = 0) {
         i64 span[2] = {++at, 0};
         for (; at < size && json[at] != '"'; at++) at += json[at] == '\\';
@@ -656,7 +664,7 @@ API i64 ctx_words_entries(ctx_words *w, const uint8_t *json, i64 size, i64 ids, 
         for (at += 2; at < size && json[at] != ',' && json[at] != '}'; at++) id = 10 * id + json[at] - '0';
         if (id >= ids) return 0;
         i64 length = span[1] - span[0], mark = length > 2 && !memcmp(json + span[0], "##", 2) ? 2 : 0;
-        if (!is_small(json + span[0] + mark, length - mark)) continue;
+        if (!is_small(json + span[0] + mark, length - mark) || length - mark > most) continue;
         if (!ctx_words_add(w, json, span, &(i32){(i32)id}, starts, 1)) return 0;
         if (length > w->longest) w->longest = length;
     }
@@ -667,7 +675,7 @@ API i64 ctx_words_entries(ctx_words *w, const uint8_t *json, i64 size, i64 ids, 
 /* The records of the entries that make a word of ASCII letters and digits in lower case, the longest
  * first, as WordPiece does. Returns how many; 0: the tokenizer has to read it. */
 static i64 pieces_of(const ctx_words *w, const uint8_t *word, i64 length, i32 *records) {
-    uint8_t lower[2 + 255 + 8];
+    uint8_t lower[2 + 255 + 8] = {0};
     i64 n = 0;
     if (!w->entries || length > w->most) return 0;
     EACH(i, length) lower[2 + i] = word[i] >= 'A' && word[i] <= 'Z' ? word[i] + 32 : word[i];
@@ -680,7 +688,7 @@ static i64 pieces_of(const ctx_words *w, const uint8_t *word, i64 length, i32 *r
             slot_of(w, hash(w->seed, piece, size), piece, size, &content);
             if (content && (i64)(u32)content < w->entries) break;
         }
-        if (size == mark) return 0;
+        if (size <= mark) return 0;
         records[n++] = (i32)(u32)content;
         begin += size - mark;
     }
@@ -727,10 +735,10 @@ API i64 ctx_words_find(const ctx_words *w, const uint8_t *s, i64 texts, i32 *rec
 
 /* Pairs of ids that become one id. */
 typedef struct {
-    i64 n, width;            /* pairs; ids below which all parts and phrases lie */
-    const i64 *keys;         /* (n,) ascending: first * width + second */
+    i64 width, shift;        /* ids below which all parts and phrases lie; 64 - bits of a bucket */
+    const i64 *keys;         /* (n,) first * width + second, bucket by bucket */
     const i32 *values;       /* (n,) */
-    const uint8_t *part;     /* (width,) 1: begins a pair; 2: ends one */
+    const i32 *starts;       /* (buckets + 1,) where each bucket begins in keys; n at last */
 } ctx_phrases;
 
 /* Merge pairs from left to right, again while there are phrases of phrases. Returns ids left. */
@@ -738,15 +746,12 @@ static i64 merge(const ctx_phrases *p, i32 *ids, i64 n) {
     for (i64 left = 0; p && left != n;) {
         i64 out = 0;
         EACH(i, n) {
-            i64 low = 0, high = p->n, key = i + 1 < n ? ids[i] * p->width + ids[i + 1] : -1;
-            if (key >= 0 && p->part[ids[i]] & 1 && p->part[ids[i + 1]] & 2)
-                while (low < high) {
-                    i64 middle = (low + high) / 2;
-                    if (p->keys[middle] < key) low = middle + 1;
-                    else high = middle;
-                }
-            int found = low < p->n && p->keys[low] == key;
-            ids[out++] = found ? p->values[low] : ids[i];
+            i64 key = i + 1 < n ? ids[i] * p->width + ids[i + 1] : -1;
+            u64 bucket = (u64)key * 0x9E3779B97F4A7C15ull >> p->shift;
+            i32 at = p->starts[bucket], end = p->starts[bucket + 1];
+            while (at < end && p->keys[at] != key) at++;
+            int found = at < end;
+            ids[out++] = found ? p->values[at] : ids[i];
             i += found;
         }
         left = n;
@@ -757,7 +762,7 @@ static i64 merge(const ctx_phrases *p, i32 *ids, i64 n) {
 
 /* The ids of texts from what ctx_words_find has found, one text after the other, with phrases
  * merged (NULL: none). The k-th unknown word has the ids others[starts[k] .. starts[k + 1]].
- * Returns the number of ids; of all words' ids where there is nowhere to put them. */
+ * ids: room for all before phrases are merged. Returns the number of ids. */
 API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 *records,
                       const i64 *ends, i64 texts, const i32 *others, const i64 *starts, i32 *ids,
                       i64 *lengths) {
@@ -770,9 +775,9 @@ API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 
             const i32 *own = (const i32 *)record + 1 + ((*record & 255) + 7) / 8 * 2;
             if (k >= 0) own = others + starts[k];
             i64 size = k < 0 ? *record >> 8 : starts[k + 1] - starts[k];
-            for (i64 i = 0; i < size; i++, n++) if (ids) ids[n] = own[i];
+            for (i64 i = 0; i < size; i++) ids[n++] = own[i];
         }
-        lengths[text] = ids ? merge(phrases, ids + total, n - total) : n - total;
+        lengths[text] = merge(phrases, ids + total, n - total);
         total += lengths[text];
     }
     return total;

@@ -34,7 +34,9 @@ class _Parameters(ctypes.Structure):
 
 
 class _Phrases(ctypes.Structure):
-    _fields_ = [("n", _INTEGER), ("width", _INTEGER), ("keys", _POINTER), ("values", _POINTER), ("part", _POINTER)]
+    _fields_ = [(name, _INTEGER) for name in ("width", "shift")] + [
+        (name, _POINTER) for name in ("keys", "values", "starts")
+    ]
 
 
 def _at(array: NDArray[Any]) -> int:
@@ -120,12 +122,12 @@ class PhrasesInC:
     def __init__(self, pairs: Ids, entries: int) -> None:
         width = entries + len(pairs)
         keys = pairs[:, 0].astype(np.int64) * width + pairs[:, 1]
-        order = np.argsort(keys)
-        part = np.zeros(width, np.uint8)
-        part[pairs[:, 0]] |= 1
-        part[pairs[:, 1]] |= 2
-        self._arrays = keys[order], (entries + order).astype(np.int32), part
-        self._given = _Phrases(len(pairs), width, *map(_at, self._arrays))
+        bits = len(pairs).bit_length()
+        buckets = keys.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - bits)
+        order = np.argsort(buckets)
+        starts = np.searchsorted(buckets[order], np.arange((1 << bits) + 1, dtype=np.uint64)).astype(np.int32)
+        self._arrays = keys[order], (entries + order).astype(np.int32), starts
+        self._given = _Phrases(width, 64 - bits, *map(_at, self._arrays))
         self.pointer = ctypes.addressof(self._given)
 
 
@@ -183,7 +185,7 @@ class Found:
         self.data = (joined + END).encode("utf-8", "surrogatepass")
         size = len(self.data) - len(END) + 1
         slots, known = 1 << size.bit_length(), _INTEGER()
-        self._words, self._count = words, count
+        self._words, self._count, self._size = words, count, size
         # One array for what C writes: asking NumPy where four begin takes longer than C does with a short text.
         self._scratch = np.zeros(count + 2 * size + (size + slots) // 2 + 1, np.int64)
         self._ends = _at(self._scratch)
@@ -216,8 +218,9 @@ class Found:
         lengths, size = np.empty(self._count, np.int64), self._known
         others = (None, None) if ids is None or starts is None else (_at(ids), _at(starts))
         given = self._records, self._ends, self._count, *others
-        if ids is not None:
-            size = self._words._ids(table, None, *given, None, _at(lengths))
+        if starts is not None:
+            words = self._scratch[self._count + 2 * self._size :].view(np.int32)[: self._scratch[self._count - 1]]
+            size += np.diff(starts)[-1 - words[words < 0]].sum()
         result = np.empty(size, np.int32)
         left = self._words._ids(table, merged, *given, _at(result), _at(lengths))
         return result[:left], lengths

@@ -92,8 +92,9 @@ def batches(texts: list[str], size: int) -> list[slice]:
     if size >= len(texts) and total <= PARALLEL_CHARACTERS:
         return [slice(0, len(texts))]
     if total > PARALLEL_CHARACTERS and (threads := available_threads()) > 1:
-        # Each thread gets two batches or more, so that none waits long for another.
-        most, size = min(most, total // 2) // threads, -(-size // threads)
+        # Each thread gets two batches or more, so that none waits long for another; a text more, so that none is left.
+        most = min(most // threads, total // (2 * threads) + total // len(texts))
+        size = -(-size // threads)
     found, start, characters = [], 0, 0
     for place, text in enumerate(texts):
         if place > start and (place - start == size or characters + len(text) > most):

@@ -290,8 +290,6 @@ static found ids_of(const ctx_words *w, const uint8_t *s, i64 n) {
     f.starts[f.missing] = more;
     i64 size = f.known;
     EACH(i, f.words) if (f.records[i] < 0) size += f.starts[-f.records[i]] - f.starts[-1 - f.records[i]];
-    f.size = ctx_words_ids(w, NULL, f.records, f.ends, f.texts, f.others, f.starts, NULL, f.lengths);
-    require(f.size == size, "ids are counted wrongly", f.size);
     f.ids = memory(size * sizeof *f.ids);
     f.size = ctx_words_ids(w, NULL, f.records, f.ends, f.texts, f.others, f.starts, f.ids, f.lengths);
     require(f.size == size, "some ids are lost", f.size);
@@ -384,6 +382,52 @@ static void exercise_shared_words(void) {
     printf("words: the same ids while others add\n");
 }
 
+/* Words of random vocabularies, and what the longest entries first make of them. */
+static void exercise_wordpiece(void) {
+    enum { ENTRIES = 40, LONGEST = 5 };
+    static const uint8_t cuts[128] = {['#'] = 1};
+    char json[4096], entry[ENTRIES][16];
+    for (int round = 0; round < 2000; round++, release(0)) {
+        i64 size = 0, room = round % 5 ? 64 : 8, most = 1 + below(20);
+        EACH(k, ENTRIES) {
+            i64 n = 0, letters = 1 + below(round % 3 ? LONGEST : 1);
+            if (below(2)) entry[k][n++] = '#', entry[k][n++] = '#';
+            while (letters--) entry[k][n++] = "ab1B\\"[below(5)];
+            entry[k][n] = 0;
+            json[size++] = '"';
+            EACH(i, n) size += sprintf(json + size, entry[k][i] == '\\' ? "\\%c" : "%c", entry[k][i]);
+            size += sprintf(json + size, "\":%d%c", (int)k, k + 1 < ENTRIES ? ',' : '}');
+        }
+        memset(json + size, 0, 9);
+        ctx_words *w = keep(ctx_words_new(bits(), room, cuts));
+        i64 full = ctx_words_entries(w, (uint8_t *)json, size, ENTRIES, most);
+        require(!full || !ctx_words_entries(w, (uint8_t *)json, size, ENTRIES - 1, most), "an id is too high", round);
+        EACH(turn, full ? 50 : 0) {
+            uint8_t *s = memory(270 + 9);
+            i64 n = turn % 10 ? 1 + below(9) : 1 + below(260), begin = 0, known = 0, wanted[270];
+            EACH(i, n) s[i] = "ab1BA"[below(turn % 3 ? 3 : 5)];
+            memset(s + n, 0, 9);
+            while (begin < n && n <= most) {
+                i64 longest = 0;
+                EACH(k, ENTRIES) {
+                    const char *e = entry[k];
+                    if ((begin > 0) != (e[0] == '#')) continue;
+                    i64 length = strlen(e += begin ? 2 : 0), same = begin + length <= n;
+                    EACH(i, same ? length : 0) same &= e[i] == (s[begin + i] < 'A' ? s[begin + i] : (s[begin + i] | 32));
+                    if (same && length > longest) longest = length, wanted[known] = k;
+                }
+                if (!longest) break;
+                begin += longest, known++;
+            }
+            if (begin < n) known = 0;
+            found f = ids_of(w, s, n + 1);
+            require(f.known == known && f.missing == !known, "WordPiece finds other pieces", n);
+            EACH(i, known) require(!strcmp(entry[f.ids[i]], entry[wanted[i]]), "another piece", i);
+        }
+    }
+    printf("words: WordPiece's pieces\n");
+}
+
 int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0);
     for (i64 path = PLAIN; path <= AVX2; path++) {
@@ -393,5 +437,6 @@ int main(void) {
     }
     exercise_words();
     exercise_shared_words();
+    exercise_wordpiece();
     return 0;
 }

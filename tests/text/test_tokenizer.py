@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
-from tokenizers.models import WordLevel
+from tokenizers.models import WordLevel, WordPiece
 
 from ctx_embed.kernel import kernel, library
 from ctx_embed.numpy_model import Embedder
+from ctx_embed.text import tokenizer as tokenizers_of_texts
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.text.tokenizer import TextTokenizer, is_wordwise
 
@@ -73,6 +74,41 @@ def test_ids_are_the_tokenizers_own(tokenizer, texts):
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_gives_the_tokenizers_own_ids(tokenizer, text):
     assert split(*TextTokenizer(tokenizer)([text, "the cat"])) == plain(tokenizer, [text, "the cat"])
+
+
+letters = st.text("abB1é#", max_size=7)
+
+
+@pytest.mark.skipif(kernel() is None, reason="only the kernel does WordPiece")
+@settings(max_examples=300, deadline=None)
+@given(
+    entries=st.sets(st.builds(str.__add__, st.sampled_from(["", "##"]), letters.filter(bool))),
+    texts=st.lists(st.lists(letters, max_size=4).map(" ".join), min_size=1, max_size=4),
+    longest=st.integers(1, 9),
+    lowercase=st.booleans(),
+)
+def test_the_kernel_does_wordpiece_as_the_tokenizer_does(entries, texts, longest, lowercase):
+    vocabulary = {entry: place for place, entry in enumerate(["[UNK]", '"', "\\", *sorted(entries)])}
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=longest))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tokenizers_of_texts, "WORDS_BEFORE_WORDPIECE", 0)
+        ours = TextTokenizer(tokenizer)
+        for _ in range(2):
+            assert split(*ours(texts)) == plain(tokenizer, texts)
+    assert (ours._words is not None and ours._words.reads_wordpiece) == (lowercase and any(map(str.split, texts)))
+
+
+@pytest.mark.skipif(kernel() is None, reason="only the kernel does WordPiece")
+def test_the_tokenizer_reads_words_if_wordpiece_does_not_fit_in_the_kernel(monkeypatch):
+    monkeypatch.setattr(tokenizers_of_texts, "WORDS_BEFORE_WORDPIECE", 0)
+    texts = ["The unhappiest cats sat", "unhappily", "x" * 300 + " Catss"]
+    for most in (4, 64, 1 << 18):
+        monkeypatch.setattr(library, "MOST_WORDS", most)
+        ours = TextTokenizer(SHIPPED.tokenizer)
+        for _ in range(3):
+            assert split(*ours(texts)) == plain(ours.tokenizer, texts)
 
 
 def test_wordwise_is_seen_from_the_parts():
