@@ -51,14 +51,6 @@ def test_version():
     assert run("-V").stdout == run("--version").stdout
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help_with_an_example(name):
-    result = run(name, "--help")
-    assert result.exit_code == 0
-    assert f"Example: ctx-embed {name}" in result.stdout
-    assert main.get_command(None, name).name == name
-
-
 def commands(group=main, names=()):
     """Every command and group with its names."""
     yield names, group
@@ -146,12 +138,6 @@ def test_an_unknown_command(name, hint):
     assert result.stderr.endswith(f"Error: unknown command {name!r}: {hint}{known}\n")
 
 
-def test_an_unknown_option():
-    result = run("--versio")
-    assert result.exit_code == 2
-    assert "No such option '--versio'" in result.stderr
-
-
 def test_a_users_mistake_is_one_line(command):
     def mistaken():
         raise InputError("strange\nname: no such file")
@@ -189,21 +175,6 @@ def test_an_interruption(command, name, said):
     command(interrupted)
     result = run(name)
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", f"\nInterrupted; {said}.\n")
-
-
-def test_an_interruption_of_a_subcommand(monkeypatch):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ctx_embed.index.building.build.build_index", interrupted)
-    result = run("index", "build", "a.txt", "a.index")
-    assert result.exit_code == 130
-    assert result.stderr == "\nInterrupted; repeat the command with --resume to continue where it stopped.\n"
-
-
-def test_the_package_runs_as_a_module():
-    result = subprocess.run([sys.executable, "-m", "ctx_embed", "-V"], capture_output=True, text=True, check=True)
-    assert result.stdout.startswith(f"ctx-embed, version {ctx_embed.__version__}\n")
 
 
 @pytest.mark.parametrize(

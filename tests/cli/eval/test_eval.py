@@ -77,42 +77,12 @@ def test_a_table_is_scored_as_the_same_lines_are(reviews, tmp_path):
     assert f"{table}: no field 'text' (fields: 'review', 'stars'); name the right one with --field" in result.stderr
 
 
-def test_the_folder_of_results(reviews, tmp_path):
-    result = run("--task", reviews, "--encoder", "default", "--encoder", "random", "--protocol", "quick", cost=False)
-    assert result.exit_code == 0, result.output
-    folder = tmp_path / "results"
-    assert sorted(path.name for path in folder.iterdir()) == ["cache", "results.json", "results.md"]
-    assert "| default | 100.0 ± 0.0 |" in (folder / "results.md").read_text()
-
-
 def test_costs_stand_beside_the_scores(reviews):
     result = run("--task", reviews, "--encoder", "random", "--encoder", "majority", "-o", "here", cost=True)
     assert result.exit_code == 0, result.output
     costs = [row for row in rows_of(result.stdout) if len(row) == 4]
     assert [(row[0], row[2]) for row in costs] == [("random", "0"), ("majority", "0")]
     assert json.loads(Path("here/results.json").read_text())["encoders"][0]["cost"]["texts"] == 30
-
-
-def test_the_seed_repeats(reviews, tmp_path):
-    reports = []
-    for number, seed in enumerate((1, 1, 2)):
-        arguments = ("--task", reviews, "--seed", seed, "--encoder", "random", "-o", tmp_path / str(number))
-        assert run(*arguments).exit_code == 0
-        reports.append((tmp_path / str(number) / "results.json").read_text())
-    assert reports[0] == reports[1] != reports[2]
-
-
-def test_several_seeds_and_other_folds(reviews):
-    result = run("--task", reviews, "--seed", 1, "--seed", 2, "--folds", 3, "--protocol", "quick")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1].endswith("C = 0.01), 3 outer folds, seed 1, 2")
-    assert len(json.loads(Path("results/results.json").read_text())["results"][0]["score"]["folds"]) == 6
-
-
-def test_a_second_run_resumes_from_the_first(reviews, monkeypatch, tmp_path):
-    first = run("--task", reviews, "--cache", tmp_path / "kept")
-    monkeypatch.setattr("ctx_embed.eval.evaluation.score_probe", lambda *_: pytest.fail("not to be called"))
-    assert run("--task", reviews, "--cache", tmp_path / "kept").stdout == first.stdout
 
 
 def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
@@ -162,40 +132,11 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     assert result.stderr.startswith(f"Error: unknown task 'MRR': did you mean 'MR'? {known}")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "no rows; give lines of label<TAB>text"),
-        (b"joy\tgood\n" * 20, "all 20 rows are of the class 'joy'; a probe needs at least two classes"),
-        (
-            b"joy\tgood\n" * 20 + b"grief\tbad\n" * 3,
-            "the class 'grief' has 3 rows; 10-fold cross-validation needs at least 10 of each class",
-        ),
-    ],
-)
-def test_unusable_files(content, message, tmp_path):
-    path = tmp_path / "mine.tsv"
-    path.write_bytes(content)
-    result = run("--task", path)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.splitlines()[-2:] == [
-        f"{path}: {message}",
-        "Error: 1 of 1 scores are missing; see the lines above",
-    ]
-
-
 def test_the_same_text_in_several_rows_is_told(tmp_path):
     path = tmp_path / "mine.tsv"
     path.write_text("joy\tgood\n" * 20 + "grief\tbad\n" * 20)
     result = run("--task", path)
     assert f"{path}: 40 of 40 texts occur more than once and may fall on both sides of a split" in result.stdout
-
-
-def test_usage():
-    assert run("--seed", "-1").exit_code == 2
-    assert run("--folds", "1").exit_code == 2
-    for name in ("eval", "eval run"):
-        assert "Example: ctx-embed eval run" in Command(name).succeeds("--help")
 
 
 def test_a_suite_names_what_it_needs(tmp_path):

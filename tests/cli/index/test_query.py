@@ -109,18 +109,6 @@ def test_csv_has_a_column_for_each_field(tmp_path):
     assert run("query", "rows.index", "a", "--csv", "--json").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--group", "a b"], "field 'a b': expected the end at character 3, got 'b'; an example: year"),
-        (["--not", "x", "--mode", "words"], "exclude needs mode 'dense' or 'hybrid', got 'words'"),
-        (["--where", "year >"], "filter 'year >': expected a number, a \"string\", true or false at the end"),
-    ],
-)
-def test_mistakes_are_one_line(index, arguments, message):
-    assert fails("query", index, QUERY, *arguments).startswith(message)
-
-
 def test_listing_counting_and_facets(index):
     listed = run("get", index, "--where", "section = 'sport'", "--offset", 1, "-k", 2)
     rows = [json.loads(line) for line in listed.stdout.splitlines()]

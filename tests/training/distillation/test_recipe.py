@@ -216,13 +216,6 @@ def test_the_mean_encoder_and_stored_dtypes(distill, tmp_path):
     }
 
 
-def test_texts_that_must_not_be_trained_on(distill, tmp_path, sentences):
-    (tmp_path / "test.tsv").write_text(f"1\t{sentences[0].upper()} 3\n0\t{sentences[1]}\n")
-    distill(exclude=[tmp_path / "test.tsv"], epochs=1)
-    record = json.loads((tmp_path / "model" / "training.json").read_text())
-    assert (list(record["exclude"]), record["excluded_texts"]) == (["test.tsv"], 1)
-
-
 def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, tmp_path, sentences):
     # A phrase must occur twenty times.
     corpus = [written(tmp_path / "corpus.txt", sentences, range(20))]
