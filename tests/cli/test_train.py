@@ -16,7 +16,6 @@ import pytest
 from ctx_embed import load
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.cli.main import main
-from ctx_embed.systems import SYSTEMS
 from ctx_embed.training import train
 from ctx_embed.training.labelled_texts import are_known, hashes_of
 from ctx_embed.training.supervised.classifier import TextClassifier
@@ -194,19 +193,7 @@ def test_a_model_has_its_own_architecture(train_file, tokenizer):
     assert result.stderr.splitlines()[-1] == f"Error: --steps, --vocabulary-size: {line}"
 
 
-LONGER = ["--epochs", "6", "--batch-size", "9", "--learning-rate", "0.01"]
 SYSTEM = ["--dimension", "8", *SHORT, "--vocabulary-size", "120"]
-
-
-@pytest.mark.parametrize("encoder", SYSTEMS)
-def test_every_system_is_trained(train_file, encoder):
-    result = run(train_file, "-o", "model", "--encoder", encoder, *SYSTEM, *LONGER)
-    assert result.exit_code == 0, result.output
-    record = json.loads(Path("model/training.json").read_text())
-    assert record["options"]["modules"][0]["module"] == SYSTEMS[encoder].__name__
-    losses = [entry["train_loss"] for entry in record["history"]]
-    assert losses[-1] < losses[0]
-    assert set(TextClassifier.load("model").predict(["so good", "so bad"])) <= {"pos", "neg"}
 
 
 def test_options_of_a_system(train_file):
