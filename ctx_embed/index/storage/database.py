@@ -113,8 +113,18 @@ def rows_of(ranges: bytes) -> NDArray[np.int64]:
 
 
 MESSAGE_CHARACTERS = 200
+# SQLite's way to read files without locks.
+_WITHOUT_LOCKS = "unix-none" if os.name == "posix" else "win32-none"
 # A disk with less space than this is full: SQLite needs 32 kB even for reading.
 FREE_BYTES = 1 << 16
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class ChangedError(InputError):
@@ -139,8 +149,8 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._closed = False
         self._mapped = False
-        # The size and time of a database that others have not written to since it was opened without their permission.
-        self._unchanged: tuple[int, ...] | None = None
+        # The stamp of a database that others have not written to since it was opened without their permission.
+        self._unchanged: list[tuple[int, ...] | None] | None = None
         if not path.is_file():
             raise DamagedError(f"{path}: missing; {REMEDY}")
         found = path.stat()
@@ -165,11 +175,17 @@ class Database:
         return self._connection
 
     def _connected(self) -> sqlite3.Connection:
-        mode = "mode=rw"
+        mode, alone = "mode=rw", False
         if not self._writable():
-            # SQLite reads a log only together with its index of the log, which another process has made.
-            self._unchanged = None if self._has_log() else self._stamp()
-            mode = "mode=ro" if self._unchanged is None else "mode=ro&immutable=1"
+            _, log, shared = stamp = self._stamp()
+            # SQLite reads a log by a shared index of it, which a writer has made. A snapshot lacks it: SQLite makes one
+            # in memory there if it takes no locks and may believe to be alone.
+            mode, alone = "mode=ro", log is not None and shared is None
+            if shared is None or log is None:
+                mode += f"&vfs={_WITHOUT_LOCKS}" if alone else "&immutable=1"
+                self._unchanged = stamp
+            else:
+                self._unchanged = None
         connection = sqlite3.connect(
             f"file:{quote(str(self.path.absolute()))}?{mode}",
             uri=True,
@@ -178,6 +194,8 @@ class Database:
             check_same_thread=False,
         )
         connection.set_progress_handler(is_late, OPERATIONS_AT_ONCE)
+        if alone:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE}")
         if self._mapped:
@@ -187,16 +205,13 @@ class Database:
     def _writable(self) -> bool:
         return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
 
-    def _has_log(self) -> bool:
-        return self.path.with_name(f"{self.path.name}-wal").exists()
-
-    def _stamp(self) -> tuple[int, ...]:
-        found = self.path.stat()
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    def _stamp(self) -> list[tuple[int, ...] | None]:
+        """Return what changes in the database, its log and its shared index of the log; None for a missing one."""
+        return [_stamp(f"{self.path}{suffix}") for suffix in ("", "-wal", "-shm")]
 
     def _has_changed(self) -> bool:
         """Return whether others have written to a database that this process may only read, since it was opened."""
-        return self._unchanged is not None and (self._has_log() or self._stamp() != self._unchanged)
+        return self._unchanged is not None and self._stamp() != self._unchanged
 
     def release(self) -> None:
         """Close the connection until it is next used; call it while holding :attr:`lock`, outside a transaction."""
