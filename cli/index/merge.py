@@ -15,7 +15,8 @@ from ctx_embed.cli.output import counted
 def merge(sources: tuple[str, ...], path: str, replace: bool) -> None:
     """Make one index of several with the same model, without embedding again.
 
-    An id that two of them have is an error, unless --replace keeps the later document.
+    Documents that were added without ids are numbered anew. An id that was given to documents of two indexes is an
+    error, unless --replace keeps the later document.
 
     Example: ctx-embed index merge monday.index tuesday.index -o week.index
     """

@@ -310,9 +310,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
                     some = list(islice(documents, plan.steps.batch))
                     if target is not None:
                         _require_new(target, some, edit.counted)
-                    ids = edit.add(some, replacing=plan.replaces)
-                    if plan.adds:
-                        runs.record_origin(edit.store, ids, some)
+                    edit.add(some, replacing=plan.replaces)
                     digest.update(some)
                     meter.update(len(some))
                     more = bool(some)

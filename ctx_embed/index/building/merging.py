@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace as replace_settings
+from dataclasses import replace as replaced
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from ctx_embed.progress import Meter
 def merge_indexes(
     sources: Sequence[str | Path], path: str | Path, *, replace: bool = False, progress: bool = False
 ) -> int:
-    """Merge several indexes with the same model into one.
+    """Merge several indexes with the same model into one; documents without ids of their own are numbered anew.
 
     Args:
         sources: two indexes or more. The new index gets the FAISS factory and the data type of the first one.
@@ -57,9 +57,11 @@ def merge_indexes(
         raise InputError(f"{target}: already exists; choose another name")
     try:
         with replaced_folder(target, new=True) as beside:
-            DocumentStore.create(beside / DATABASE, replace_settings(first, index_id=uuid.uuid4().hex, table=1))
+            DocumentStore.create(beside / DATABASE, replaced(first, index_id=uuid.uuid4().hex, table=1))
             with SearchIndex.open(beside) as index:
                 with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
+                    # No new number is an id that another document was given.
+                    edit.state = replaced(edit.state, next_id=max(map(_largest_given_id, folders)) + 1)
                     for folder in folders:
                         edit.add_all(meter.each(_copies(IndexFolder(folder))), replacing=replace)
                     meter.now("finishing")
@@ -94,18 +96,23 @@ def add_build(source: SearchIndex, target: Path, run: Run, *, replacing: bool) -
 
 
 def _copies(folder: IndexFolder) -> Iterator[Copied]:
-    """Yield the documents of one state of an index; ids that a build numbered automatically become None."""
+    """Yield the documents of one state of an index; ids that it has numbered itself become None."""
     with closing(folder.documents) as store, store.reading():
         vectors = VectorTable(store, store.present())
         for document in store.all():
             rows = np.arange(document.row, document.row + document.passages)
             yield Copied(
                 document.text,
-                None if runs.is_automatic(store, document.id) else document.id,
+                None if store.automatic([document.id]) else document.id,
                 document.metadata,
                 spans=store.spans(document),
                 vectors=vectors.get(rows),
             )
+
+
+def _largest_given_id(folder: Path) -> int:
+    with closing(IndexFolder(folder).documents) as store:
+        return store.largest_given_id()
 
 
 def _has(folder: Path, identifier: Id) -> bool:

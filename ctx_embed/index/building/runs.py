@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ctx_embed.index.storage.documents import DocumentStore, Id
+from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.texts import Document
 
 _JSON = json.JSONEncoder(sort_keys=True, default=str)
@@ -71,26 +71,3 @@ def begin(store: DocumentStore, run: Run, next_id: int) -> None:
     with store.writing():
         store.finish(replace(store.state(), next_id=next_id))
         record(store, run)
-
-
-def record_origin(store: DocumentStore, ids: Iterable[Id], documents: Iterable[Document]) -> None:
-    """Record which ids are automatic; only these ids may change when the documents are added to another index.
-
-    Args:
-        store: the index, inside :meth:`Database.writing`.
-        ids: the ids of some documents that were added.
-        documents: the documents as the sources gave them.
-    """
-    given: list[tuple[Id]] = []
-    automatic: list[tuple[Id]] = []
-    for identifier, document in zip(ids, documents, strict=True):
-        (automatic if document.id is None else given).append((identifier,))
-    with store.reporting_errors():
-        store.connection.executemany("DELETE FROM automatic WHERE id = ?", given)
-        store.connection.executemany("INSERT INTO automatic VALUES (?)", automatic)
-
-
-def is_automatic(store: DocumentStore, identifier: Id) -> bool:
-    """Return whether an id was numbered automatically."""
-    with store.reporting_errors():
-        return store.connection.execute("SELECT 1 FROM automatic WHERE id = ?", (identifier,)).fetchone() is not None

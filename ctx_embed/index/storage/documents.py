@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import numbers
+import re
 import sqlite3
 import sys
 import zlib
@@ -480,6 +481,15 @@ class DocumentStore(Database):
             self.connection.execute("UPDATE documents SET metadata = ? WHERE row = ?", (metadata, document.row))
         self.store_checksums("row = ?", document.row)
 
+    def unknown_fields(self, paths: Iterable[str]) -> dict[str, list[str]]:
+        """Return the names of fields that no document has, each mapped to the fields of documents.
+
+        Args:
+            paths: the paths of fields, see :func:`.filters.field_path`.
+        """
+        unknown = [".".join(re.findall('"([^"]*)"', path)) for path in paths if not self.has_field(path)]
+        return dict.fromkeys(unknown, self.metadata_fields() if unknown else [])
+
     def metadata_fields(self) -> list[str]:
         """Return the sorted names of all metadata fields; this reads all metadata."""
         select = "SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry"
@@ -547,6 +557,30 @@ class DocumentStore(Database):
         with self.reporting_errors():
             rows = ((row, indexed(text)) for row, text in passages)
             self.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+
+    def record_automatic(self, automatic: Iterable[Id], given: Iterable[Id]) -> None:
+        """Record which ids the index has numbered itself: only these may change in another index."""
+        with self.reporting_errors():
+            run = self.connection.executemany
+            run("DELETE FROM automatic WHERE id = ?", ((identifier,) for identifier in given))
+            run("INSERT OR IGNORE INTO automatic VALUES (?)", ((identifier,) for identifier in automatic))
+
+    def automatic(self, ids: Sequence[Id]) -> set[Id]:
+        """Return which of some ids the index has numbered itself."""
+        found: set[Id] = set()
+        for start in range(0, len(ids), VALUES_A_QUERY):
+            part = ids[start : start + VALUES_A_QUERY]
+            with self.reporting_errors():
+                select = f"SELECT id FROM automatic WHERE id IN ({_marks(part)})"
+                found |= {identifier for (identifier,) in self.connection.execute(select, part)}
+        return found
+
+    def largest_given_id(self) -> int:
+        """Return the largest integer that was given as an id, -1 if there is none."""
+        select = "SELECT max(id) FROM documents WHERE typeof(id) = 'integer' AND id NOT IN (SELECT id FROM automatic)"
+        with self.reporting_errors():
+            found = self.connection.execute(select).fetchone()[0]
+        return -1 if found is None else int(found)
 
     def keep_hashes(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Record in which row each text was embedded, as pairs of :func:`text_hash` and row."""

@@ -174,6 +174,8 @@ class Edit:
             prepared.pop(identifier, None)
             prepared[identifier] = self._prepared(document, number, identifier, texts[place], spans[place])
         self._store(list(prepared.values()), list(taken))
+        automatic = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is None]
+        self.store.record_automatic(automatic, given)
         self.state = replace(self.state, next_id=next_id)
         self.counted += len(documents)
         self.changed = True
@@ -295,7 +297,9 @@ class Edit:
             else:
                 vectors = [None] * len(spans)
                 again.append(Copied(document.text, document.id, fields, spans=spans, vectors=vectors))
+        automatic = self.store.automatic([document.id for document in again if document.id is not None])
         self.add_all(again, replacing=True)
+        self.store.record_automatic(automatic, [])
         return len(found)
 
     def delete(self, ids: Sequence[Id]) -> int:

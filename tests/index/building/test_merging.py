@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.building.build import build_index
 from ctx_embed.index.building.merging import merge_indexes
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
@@ -19,7 +20,8 @@ def indexes(tmp_path, monkeypatch):
     """Two indexes of the shipped model: one with numbers for ids, one with words."""
     monkeypatch.chdir(tmp_path)
     with SearchIndex.create("a.index", chunk="sentences") as index:
-        index.add([f"{text}. Another sentence." for text in SENTENCES[:4]], metadata=[{"n": n} for n in range(4)])
+        texts = [f"{text}. Another sentence." for text in SENTENCES[:4]]
+        index.add(texts, range(4), [{"n": n} for n in range(4)])
         index.delete(1)
     with SearchIndex.create("b.index", chunk="sentences") as index:
         index.add(SENTENCES[4:], ids=["four", "five", 0, "seven"])
@@ -48,6 +50,31 @@ def test_an_id_of_two_indexes_is_refused_or_replaced(indexes, tmp_path):
     assert INDEX.fails("merge", "empty.index", *indexes, "-o", "c.index") == message
     assert INDEX.succeeds("merge", *indexes, "-o", "d.index", "--replace") == "6 documents in d.index\n"
     assert json.loads(INDEX.succeeds("get", "d.index", "0"))["text"] == SENTENCES[6]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_documents_without_ids_of_their_own_are_numbered_anew(hash_model, replace, tmp_path):
+    names = [str(tmp_path / name) for name in ("a.index", "b.index", "c.index")]
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
+    build_index(tmp_path / "lines.txt", names[0], model=hash_model)
+    with SearchIndex.create(names[1], hash_model) as index:
+        index.add(["three", "four", "five"], [None, "x", 4])
+        index.add(["six", "seven"])
+        # Neither a new title nor a deletion makes an id the document's own.
+        index.update_metadata([5, 7], {"title": "A title"})
+        index.delete(6)
+    assert merge_indexes(names[:2], names[2], replace=replace) == 6
+    with SearchIndex.open(names[2]) as index:
+        found = {document.text: document.id for document in index}
+        assert found == {"one": 5, "two": 6, "three": 7, "four": "x", "five": 4, "seven": 8}
+        assert index.get(8).metadata == {"title": "A title"}
+        assert index.verify() == []
+    # An id that was chosen later, by an upsert, is a document's own.
+    for name in names[:2]:
+        with SearchIndex.open(name, hash_model) as index:
+            index.upsert(["mine"], [0])
+    with pytest.raises(InputError, match="both have a document 0"):
+        merge_indexes(names[:2], tmp_path / "d.index")
 
 
 def test_what_cannot_be_merged_leaves_nothing(indexes, hash_model, tmp_path):
