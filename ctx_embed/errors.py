@@ -56,6 +56,10 @@ class DamagedError(InputError):
     """Stored files are damaged. The message says how to replace them."""
 
 
+class UnknownFieldsWarning(UserWarning):
+    """A filter compares a field that no document has."""
+
+
 class UnknownTextsWarning(UserWarning):
     """A model cannot read some texts: it knows fewer than half of their words, or no token of them.
 

@@ -54,13 +54,6 @@ def chosen_ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
     return found
 
 
-def unknown_fields(index: SearchIndex, where: str) -> str:
-    """Return a message about fields of a filter that no document has; empty if all are known."""
-    from ctx_embed.index.arguments import unknown_fields_message
-
-    return unknown_fields_message(index.unknown_fields(where))
-
-
 def other_kind(index: SearchIndex, ids: Iterable[str | int]) -> str:
     """Return a hint about the first id that the index has as a string where it was a number, or the other way round."""
     for identifier in ids:
@@ -120,9 +113,7 @@ def _list(index: SearchIndex, where: str | None, offset: int, most: int) -> None
         click.echo(json.dumps(asdict(document), ensure_ascii=False))
         shown += 1
     matching = index.count(where)
-    said = f"{shown} of {counted(matching, 'document')}" if matching else "no documents"
-    hint = unknown_fields(index, where) if where is not None and not matching else ""
-    click.echo(f"{said}{f': {hint}' if hint else ''}", err=True)
+    click.echo(f"{shown} of {counted(matching, 'document')}" if matching else "no documents", err=True)
 
 
 @command()
@@ -136,10 +127,7 @@ def count(path: str, where: str | None) -> None:
     from ctx_embed.index import SearchIndex
 
     with SearchIndex.open(path) as index:
-        found = index.count(where)
-        click.echo(found)
-        if where is not None and not found and (hint := unknown_fields(index, where)):
-            click.echo(hint, err=True)
+        click.echo(index.count(where))
 
 
 @command()
@@ -165,8 +153,7 @@ def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -
             text = value if isinstance(value, str) else json.dumps(value)
             click.echo(f"{documents:8d}  {one_line(text, SHOWN_CHARACTERS)}")
         if not found:
-            hint = unknown_fields(index, f"{field} is null")
-            click.echo(f"no values{f': {hint}' if hint else ''}", err=True)
+            click.echo("no values", err=True)
 
 
 def _changes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
@@ -214,8 +201,6 @@ def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: di
     with SearchIndex.open(path) as index:
         changed = index.update_metadata(wanted if where is None else index.ids(where), changes)
         click.echo(f"metadata of {counted(changed, 'document')} set in {path}")
-        if where is not None and not changed and (hint := unknown_fields(index, where)):
-            click.echo(hint, err=True)
 
 
 @click.command(cls=IdCommand)
@@ -246,11 +231,7 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
         else:
             found = index.delete(list(wanted)) if where is None else index.delete(where=where)
             click.echo(f"{found} of {counted(asked, 'document')} deleted from {path}")
-        if where is None and found < asked:
-            hint = other_kind(index, wanted)
-        else:
-            hint = unknown_fields(index, where) if where is not None and not found else ""
-        if hint:
+        if where is None and found < asked and (hint := other_kind(index, wanted)):
             click.echo(hint, err=True)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.index.documents import IdCommand, chosen_ids, string_option, unknown_fields
+from ctx_embed.cli.index.documents import IdCommand, chosen_ids, string_option
 from ctx_embed.cli.options import Command, backend_option
 from ctx_embed.cli.output import SHOWN_CHARACTERS, one_line, print_hits
 from ctx_embed.errors import InputError
@@ -245,7 +245,7 @@ def _why_none(index: SearchIndex, options: dict[str, Any]) -> str:
     if not index.count():
         return "no hits: the index has no documents"
     if where is not None and not index.count(where):
-        return f"no hits: {unknown_fields(index, where) or 'no document meets the filter'}"
+        return "no hits: no document meets the filter"
     if options["offset"]:
         return f"no hits: there are fewer than {options['offset'] + 1}"
     if threshold is not None:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ctx_embed.errors import InputError, OtherModelError
+from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
-from ctx_embed.index.arguments import as_list, checked_count, require_time, within
+from ctx_embed.index.arguments import as_list, checked_count, require_time, unknown_fields_message, within
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.highlights import highlighted
 from ctx_embed.index.searching.hits import Hit, Hits, counted
@@ -72,6 +72,9 @@ class SearchIndex:
         'prices rise faster than wages'
     """
 
+    warns_of_fields = True
+    """Whether a filter that compares a field which no document has is warned of, once for each field."""
+
     def __init__(
         self,
         folder: IndexFolder,
@@ -86,6 +89,7 @@ class SearchIndex:
         self._reranker: tuple[Any, Reranker] | None = None
         self._changing = threading.Lock()
         self._searching = threading.RLock()
+        self._asked_fields: set[str] = set()
         self._closed = False
         self._take(folder)
 
@@ -219,7 +223,10 @@ class SearchIndex:
     def count(self, where: str | None = None) -> int:
         """Return the number of documents, or of those whose metadata match the filter ``where`` if given."""
         self._require_open()
-        return self._folder.count() if where is None else len(self.ids(where))
+        if where is None:
+            return self._folder.count()
+        condition = self._condition(where)
+        return len(self._folder.read(lambda _: self._folder.documents.ids_matching(condition)))
 
     def ids(self, where: str | None = None) -> list[Id]:
         """Return the ids of the documents in the order they were added.
@@ -231,7 +238,7 @@ class SearchIndex:
             InputError: the filter cannot be understood.
         """
         self._require_open()
-        condition = None if where is None else parse_filter(where)
+        condition = self._condition(where)
         return self._folder.read(lambda _: self._folder.documents.ids_matching(condition))
 
     def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
@@ -253,7 +260,7 @@ class SearchIndex:
             checked_count("limit", limit, 0)
         most = LARGEST_ID
         return self._documents(
-            None if where is None else parse_filter(where),
+            self._condition(where),
             min(offset, most),
             None if limit is None else min(limit, most),
         )
@@ -280,22 +287,36 @@ class SearchIndex:
             InputError: the field or the filter cannot be understood, or ``limit`` is not an integer of at least 1.
         """
         self._require_open()
-        path, condition = field_path(field), None if where is None else parse_filter(where)
+        path, condition = field_path(field), self._condition(where)
         if limit is not None:
             checked_count("limit", limit, 1)
+        self._condition(f"{field} = 0")
         return self._folder.read(
             lambda _: self._folder.documents.value_counts(path, condition, limit and min(limit, LARGEST_ID))
         )
 
     def unknown_fields(self, where: str) -> dict[str, list[str]]:
-        """Return the fields of a filter that no document has, each mapped to the fields that documents do have.
+        """Return the fields that a filter compares and no document has, each mapped to the fields of documents.
 
         Raises:
             InputError: the filter cannot be understood.
         """
         self._require_open()
-        known = self._folder.read(lambda _: self._folder.documents.metadata_fields())
-        return {name: known for name in parse_filter(where).fields if name not in known}
+        fields = parse_filter(where).fields
+        return self._folder.read(lambda _: self._folder.documents.unknown_fields(fields))
+
+    def _condition(self, where: str | None) -> Condition | None:
+        """Parse a filter; warn the caller of a public method if no document has a field that it compares."""
+        if where is None:
+            return None
+        condition = parse_filter(where)
+        new = [path for path in condition.fields if path not in self._asked_fields]
+        if new and self.warns_of_fields and self.count():
+            self._asked_fields.update(new)
+            unknown = self._folder.read(lambda _: self._folder.documents.unknown_fields(new))
+            if unknown:
+                warnings.warn(unknown_fields_message(unknown), UnknownFieldsWarning, stacklevel=3)
+        return condition
 
     def get(self, identifier: Id) -> Document | None:
         """Return the document with an id, or None if there is none.
@@ -454,7 +475,7 @@ class SearchIndex:
         if (ids is None) == (where is None):
             raise InputError("give delete either ids or where")
         if where is not None:
-            condition = parse_filter(where)
+            condition = self._condition(where)
         single = isinstance(ids, str | numbers.Integral)
         listed: Sequence[Any] = [ids] if single or ids is None else as_list(ids, "ids", "an id or a list of ids")
         from ctx_embed.index.following import records
@@ -596,6 +617,7 @@ class SearchIndex:
             deadline,
         )
         queries = checked_queries(query, like, mode, self._folder.settings.dimension)
+        self._condition(where)
         if rerank is not None and queries.vectors is not None:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
         if min_relevance is not None and (queries.vectors is not None or queries.like):

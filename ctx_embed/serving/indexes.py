@@ -64,6 +64,8 @@ class SharedModels:
             InputError: the folder is not an index, or it is damaged.
         """
         index = SearchIndex.open(path, self._by_fingerprint.get(read_settings(path).model_fingerprint))
+        # Answers have warnings of their own.
+        index.warns_of_fields = False
         try:
             embedder = index.embedder
         except OtherModelError as error:

@@ -137,7 +137,11 @@ Filter: TypeAlias = "Comparison | Among | Contains | IsNull | Not | Junction"
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on the columns of the table `documents`, the values of its parameters, and the fields it reads."""
+    """A condition on the columns of the table `documents`, the values of its parameters, and the fields it compares.
+
+    ``fields`` are paths, see :func:`field_path`. A field about which ``is null`` asks, too, may be missing, and is not
+    among them.
+    """
 
     sql: str
     values: tuple[Any, ...]
@@ -162,13 +166,12 @@ def parse(text: str) -> Filter:
     return _Parser(text).parse()
 
 
-def paths(tree: Filter) -> list[Path]:
-    """Return the fields that a filter reads, each once, in order."""
-    if isinstance(tree, Not):
-        return paths(tree.part)
-    if isinstance(tree, Junction):
-        return list(dict.fromkeys(path for part in tree.parts for path in paths(part)))
-    return [tree.path]
+def _comparisons(tree: Filter) -> Iterator[Comparison | Among | Contains | IsNull]:
+    if isinstance(tree, Not | Junction):
+        for part in tree.parts if isinstance(tree, Junction) else [tree.part]:
+            yield from _comparisons(part)
+    else:
+        yield tree
 
 
 def parse_filter(text: str) -> Condition:
@@ -178,8 +181,10 @@ def parse_filter(text: str) -> Condition:
         InputError: as :func:`parse`.
     """
     tree = parse(text)
-    condition = _condition(tree)
-    return Condition(condition.sql, condition.values, tuple(dict.fromkeys(path[0] for path in paths(tree))))
+    condition, parts = _condition(tree), list(_comparisons(tree))
+    optional = {part.path for part in parts if isinstance(part, IsNull)}
+    fields = dict.fromkeys(_json_path(part.path) for part in parts if part.path not in optional)
+    return Condition(condition.sql, condition.values, tuple(fields))
 
 
 def field_path(text: str) -> str:

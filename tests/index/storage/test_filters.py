@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.errors import UnknownFieldsWarning
 from ctx_embed.index.storage.filters import parse_filter
 
 DOCUMENTS = {
@@ -292,3 +293,33 @@ def test_times_are_compared_to_the_nanosecond_whatever_their_offset(tmp_path):
         for where in ("on = '2024-05-01'", "on in ('2024-05-01', 'x')", "on >= '2024-05-01' and on <= '2024-05-01'"):
             assert {other for other in index.ids(where) if other in TIMES} == day
         assert index.ids("on = '2024-05-01T17:00:00 or so'") == ["2024-05-01T17:00:00 or so"]
+
+
+def test_a_field_that_no_document_has_is_warned_of_once(tmp_path):
+    from tests.index.support.hash_model import HashModel
+
+    with SearchIndex.create(tmp_path / "index", HashModel()) as index:
+        assert index.count("nowhere = 1") == 0
+        index.add([f"text {name}" for name in DOCUMENTS], list(DOCUMENTS), list(DOCUMENTS.values()))
+        calls = {
+            "yeer = 2020": lambda where: index.search("text", where=where),
+            "not (lang2 = 'en' or year > 1)": lambda where: index.count(where),
+            "by.nam = 'Ann'": lambda where: list(index.documents(where)),
+            "tag contains 'x' and yeer = 2020": lambda where: index.ids(where),
+            "languages in ('en', 'fr')": lambda where: index.facets("year", where),
+            "deleted = 1": lambda where: index.delete(where=where),
+        }
+        for name, (where, call) in zip(
+            ["yeer", "lang2", "by.nam", "tag", "languages", "deleted"], calls.items(), strict=True
+        ):
+            with pytest.warns(
+                UnknownFieldsWarning, match=rf"^no document has a field '{name}' \(fields: by, .*year, ü\)$"
+            ) as found:
+                call(where)
+            assert [warning.filename for warning in found] == [__file__]
+            call(where)
+        with pytest.warns(UnknownFieldsWarning, match="'autor'"):
+            assert index.facets("autor") == []
+        # These ask for documents without the field, or name it as optional.
+        assert index.count("archived is null and (hidden is null or hidden = false)") == len(index)
+        assert index.count("year = 2020 or by.age > 20") == 1
