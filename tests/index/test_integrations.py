@@ -23,7 +23,8 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 def test_an_example_runs(script, package, first, tmp_path, tiny_model_path):
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed, it comes with the extra integrations")
-    command = [sys.executable, str(EXAMPLES / script), str(tmp_path / "index"), str(tiny_model_path)]
+    command = [sys.executable, str(EXAMPLES / script), str(tmp_path / "index")]
+    command += [str(tiny_model_path)] if package == "llama_index" else []
     environment = {**os.environ, "LANGSMITH_TRACING": "false"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert result.returncode == 0, result.stderr

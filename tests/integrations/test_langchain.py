@@ -5,13 +5,15 @@ import pickle
 import numpy as np
 import pytest
 
-from ctx_embed import load
+from ctx_embed import InputError, SearchIndex, load
 
 pytest.importorskip("langchain_core", reason="the extra langchain is not installed")
 
+from langchain_core.documents import Document
+from langchain_core.embeddings import FakeEmbeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from ctx_embed.integrations.langchain import CtxEmbeddings
+from ctx_embed.integrations.langchain import CtxEmbeddings, CtxVectorStore
 
 TEXTS = ["The cat sat on the mat.", "Prices rise faster than wages.", "The film was a joy."]
 
@@ -47,3 +49,52 @@ def test_prompts_of_queries_and_documents(tokenizer, tmp_path):
     np.testing.assert_allclose(
         [embeddings.embed_query("rain"), *embeddings.embed_documents(["rain"])], expected, atol=1e-6
     )
+
+
+@pytest.fixture
+def store(tmp_path):
+    metadatas = [{"n": number} for number in range(3)]
+    store = CtxVectorStore.from_texts(TEXTS, CtxEmbeddings(), metadatas, ids=["a", "b", "c"], path=tmp_path / "index")
+    yield store
+    store.index.close()
+
+
+def test_an_index_is_a_vector_store(store):
+    assert store.similarity_search("inflation", k=1) == [Document(TEXTS[1], id="b", metadata={"n": 1})]
+    for kind in ("similarity", "mmr"):
+        retriever = store.as_retriever(search_type=kind, search_kwargs={"k": 3, "where": "n != 1"})
+        assert {found.id for found in retriever.invoke("inflation")} == {"a", "c"}
+    vector = CtxEmbeddings().embed_query(TEXTS[2])
+    assert store.similarity_search_by_vector(vector, k=1)[0].id == "c"
+    assert len(store.max_marginal_relevance_search_by_vector(vector, k=2)) == 2
+    [(found, score)] = store.similarity_search_with_relevance_scores(TEXTS[0], k=1)
+    assert (found.id, score) == ("a", pytest.approx(1, abs=1e-5))
+    assert all(0 <= score <= 1 for _, score in store.similarity_search_with_relevance_scores("xylophone", k=3))
+
+
+def test_documents_are_added_replaced_and_deleted(store):
+    added = store.add_documents([Document("A dog barks.", id="d"), Document("Rain falls.")])
+    assert added[0] == "d"
+    assert [found.page_content for found in store.get_by_ids([added[1], "z"])] == ["Rain falls."]
+    assert store.add_documents([Document("A dog howls.", id="d")]) == ["d"]
+    assert [found.page_content for found in store.get_by_ids(["d"])] == ["A dog howls."]
+    assert len(store.index) == 5
+    store.delete(["d", "z"])
+    assert store.get_by_ids(["d"]) == []
+    store.delete()
+    assert len(store.index) == 0
+
+
+def test_a_stored_index_is_opened_with_its_model_and_its_numbers(store, tmp_path):
+    assert store.index.add(["Snow melts."]) == [0]
+    store.index.close()
+    again = CtxVectorStore.from_texts(["More."], path=tmp_path / "index")
+    with again.index as index:
+        assert len(index) == 5
+        assert again.get_by_ids(["0", "00"]) == [Document("Snow melts.", id="0", metadata={})]
+        again.delete(["0"])
+        assert len(index) == 4
+    with pytest.raises(InputError, match="embedding must be CtxEmbeddings or None, got a FakeEmbeddings"):
+        CtxVectorStore.from_texts(["More."], FakeEmbeddings(size=3), path=tmp_path / "index")
+    with pytest.raises(InputError, match="chunk must be that of the index, 'none', got 'sentences'"):
+        SearchIndex.create(tmp_path / "index", chunk="sentences", exist_ok=True)
