@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.vectors import Rows
+from ctx_embed.index.storage.vectors import Rows, Vectors
 from ctx_embed.index.view import View
 
 # At most this number of vectors train the clusters; words are counted in at most this number of passages.
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000
 ROWS_AT_ONCE = 16_384
 TYPICAL_WORDS, CENTRAL_DOCUMENTS = 8, 3
+# Examples are chosen among at most this number of passages; two of at least this cosine are nearly the same.
+CANDIDATES, SAME = 100, 0.95
 LABEL_WORDS = 3
 
 
@@ -30,7 +32,7 @@ class Topic:
     Args:
         size: the number of its passages.
         words: its typical words.
-        examples: the ids and texts of its most central passages.
+        examples: the ids and texts of its most central passages, none of which nearly repeats another.
         label: its first words, different from all other labels; ``topic N`` if it has no words.
         documents: the ids of the documents that have most of their passages in it, in the order of addition. If two
             topics have equally many passages of a document, its first passage decides.
@@ -94,12 +96,25 @@ def _topics(folder: IndexFolder, view: View, count: int | None, seed: int) -> li
     topics = []
     for topic, label in zip(by_size, labels, strict=True):
         members = np.flatnonzero(topic_of == topic)
-        central = live[members[np.argsort(-nearness[members], kind="stable")[:CENTRAL_DOCUMENTS]]]
-        passages = folder.documents.fetch(central.tolist())
-        examples = [(passages[int(row)].document.id, passages[int(row)].text) for row in central]
+        central = live[members[np.argsort(-nearness[members], kind="stable")[:CANDIDATES]]]
+        examples = _examples(folder, central, view.vectors.get(central))
         own = [ids[place] for place in np.flatnonzero(documents == topic)]
         topics.append(Topic(int(sizes[topic]), typical[topic], examples, label, own))
     return topics
+
+
+def _examples(folder: IndexFolder, central: Rows, vectors: Vectors) -> list[tuple[Id, str]]:
+    """Return the ids and texts of the first passages of which none is nearly the same as another."""
+    passages = folder.documents.fetch(central.tolist())
+    chosen: dict[str, int] = {}
+    for place, row in enumerate(central.tolist()):
+        # Vectors of texts that the model cannot read are zero.
+        text = passages[row].text
+        if text not in chosen and all(vectors[place] @ vectors[other] < SAME for other in chosen.values()):
+            chosen[text] = place
+        if len(chosen) == CENTRAL_DOCUMENTS:
+            break
+    return [(passages[int(central[place])].document.id, text) for text, place in chosen.items()]
 
 
 def topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from functools import partial
 
@@ -73,11 +74,24 @@ def test_topics_are_clusters_with_their_words(tmp_path, hash_model):
         topics = index.topics(3)
         assert [topic.size for topic in topics] == [50, 40, 30]
         assert [set(topic.words) for topic in topics] == [set(words.split()) for words in reversed(subjects)]
-        assert all(len(topic.examples) == 3 for topic in topics)
+        assert all(1 <= len({text for _, text in topic.examples}) == len(topic.examples) <= 3 for topic in topics)
         assert index.topics(3) == topics
         assert 2 <= len(index.topics()) <= 8
         with pytest.raises(InputError, match="120 passages cannot make 121 topics; ask for fewer"):
             index.topics(121)
+
+
+def test_examples_of_a_topic_differ(tmp_path):
+    kinds = [["Your order was shipped.", "Wash the apples."], ["Your order was shipped!", "wash the apples"]]
+    texts = [text for kind in kinds for text in kind] * 5 + ["Кошка спит на диване"] * 5
+    rare = ["The parcel left our warehouse in Leeds.", "Your order is late by two days.", "Peel two pears."]
+    with SearchIndex.create(tmp_path / "index") as index:
+        index.add(texts + rare)
+        for topic in index.topics(2):
+            examples = [text for _, text in topic.examples]
+            words = {" ".join(re.findall(r"\w+", text.lower())) for text in examples}
+            assert len(words) == len(examples) >= 2
+            assert all(index[identifier].text == text for identifier, text in topic.examples)
 
 
 def test_each_document_gets_its_topic(tmp_path, hash_model):
