@@ -73,7 +73,9 @@ def _heading(hit: Hit, source: Location | None) -> str:
     from ctx_embed.index.searching.hits import rounded_down
 
     scores = [f"{hit.score:.4f}"]
-    scores += [f"{name} {value:.4f}" for name in ("fused", "reranked") if (value := getattr(hit, name)) is not None]
+    # The score that orders the hits, if that is not the cosine.
+    ordering = "fused" if hit.reranked is None else "reranked"
+    scores += [f"{ordering} {value:.4f}"] if (value := getattr(hit, ordering)) is not None else []
     scores += [] if hit.relevance is None else [f"relevance {rounded_down(hit.relevance):.2f}"]
     shown = [click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True)]
     if source is not None:
