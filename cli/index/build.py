@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from ctx_embed.cli.errors import warn_of_unknown_share
@@ -14,9 +16,9 @@ from ctx_embed.cli.output import counted, printable
 @command()
 @click.argument("sources", metavar="INPUT...", nargs=-1, required=True)
 @click.argument("path", metavar="INDEX")
-@click.option("--append", is_flag=True, help="Add to an existing index.")
-@click.option("--upsert", is_flag=True, help="Add to an existing index, replacing documents with the same ids.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing index once the new one is complete.")
+@click.option("--append", is_flag=True, help="Add to INDEX, or make it.")
+@click.option("--upsert", is_flag=True, help="Add to INDEX, or make it; documents replace those with the same ids.")
+@click.option("--overwrite", is_flag=True, help="Replace INDEX once the new one is complete.")
 @click.option("--resume", is_flag=True, help="Continue this build if it was interrupted; start it if not.")
 @click.option("--dry-run", is_flag=True, help="Say how INPUT is read, with the type of each column; do nothing else.")
 @field_option
@@ -93,6 +95,7 @@ def build(
             click.echo(printable(line))
         return
     mode = chosen[0] if chosen else "create"
+    adds = (append or upsert) and Path(path).exists()
     if from_parquet:
         for name, value in (
             ("--field", field),
@@ -140,4 +143,4 @@ def build(
     elif built.folders is not None:
         click.echo(summary(built.folders, path))
     else:
-        click.echo(f"{counted(built.documents, 'document')} {'added to' if append or upsert else 'indexed in'} {path}")
+        click.echo(f"{counted(built.documents, 'document')} {'added to' if adds else 'indexed in'} {path}")

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 class SearchIndex:
     """A searchable collection of documents; get one from :meth:`create` or :meth:`open`. It is a context manager.
 
+    ``SearchIndex.create(path, exist_ok=True)`` opens the index if there is one.
+
     An index has one writer at a time and any number of readers, in threads and processes. A reader sees a change
     completely or not at all, from its next search on. Texts and metadata are stored as UTF-8: lone surrogates become
     U+FFFD.
@@ -109,8 +111,9 @@ class SearchIndex:
         chunk: str = "none",
         backend: str | None = None,
         dtype: str = dtypes.DEFAULT,
+        exist_ok: bool = False,
     ) -> SearchIndex:
-        """Create an empty index in a folder that does not exist yet or is empty.
+        """Create an empty index in a folder that does not exist yet or is empty; ``exist_ok`` opens an existing one.
 
         Args:
             path: the folder; its parent must exist.
@@ -126,14 +129,29 @@ class SearchIndex:
                 cannot run.
             dtype: the data type in which vectors are stored: ``float32``, ``float16`` (half the size, the same hits) or
                 ``int8`` (a quarter, recall@10 above 0.99).
+            exist_ok: if the folder has an index, open it. It must have been created with these options; None takes its
+                model.
 
         Raises:
-            InputError: the folder is not empty, there is no such model or data type, or the factory does not fit.
+            InputError: the folder is not empty, there is no such model or data type, or the factory does not fit. With
+                ``exist_ok``: the index there has other options.
         """
         folder = Path(path).absolute()
         taken = f"{folder}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
         if folder.is_dir() and any(folder.iterdir()):
-            raise InputError(taken)
+            if not exist_ok:
+                raise InputError(taken)
+            index = cls.open(folder, model, backend=backend)
+            there = index._folder.settings
+            for name, given, found in (
+                ("factory", factory, there.factory),
+                ("chunk", chunk, there.chunk),
+                ("dtype", dtype, there.dtype),
+            ):
+                if given != found:
+                    index.close()
+                    raise InputError(f"{folder}: {name} must be that of the index, {found!r}, got {given!r}")
+            return index
         from ctx_embed.index.writing.chunking import checked_chunk
 
         checked_chunk(chunk)
@@ -156,6 +174,8 @@ class SearchIndex:
         except (OSError, sqlite3.OperationalError) as error:
             # Another process may have created the folder meanwhile.
             anothers = getattr(error, "errno", None) in (errno.ENOTEMPTY, errno.EEXIST)
+            if anothers and exist_ok:
+                return cls.create(folder, model, factory, chunk, backend, dtype, exist_ok)
             raise InputError(taken if anothers else f"cannot write {folder}: {error}") from None
         return cls(IndexFolder(folder), embedder)
 

@@ -96,7 +96,8 @@ def build_index(
         sources: folders, and files or ``-``, see :func:`ctx_embed.index.building.readers.read_sources`.
         path: the folder of the index.
         mode: ``create`` makes a new index and fails if there is one; ``append`` adds to an index; ``upsert`` adds to
-            it and replaces documents with the same ids; ``overwrite`` replaces the index.
+            it and replaces documents with the same ids; ``overwrite`` replaces the index. If there is no index yet, all
+            make one.
         resume: whether to continue an interrupted build of the same sources and options. If there is none, the build
             starts from the beginning; if it was finished, nothing is done.
         text_field: the field with the text; None: ``text``.
@@ -125,7 +126,8 @@ def build_index(
     listed = [sources] if isinstance(sources, str | Path) else list(sources)
     # A link to an index stays; what it points to is replaced.
     target = Path(os.path.realpath(path) if Path(path).is_symlink() else path).absolute()
-    if mode in ("append", "upsert"):
+    adds = mode in ("append", "upsert") and target.exists() and not (target.is_dir() and not any(target.iterdir()))
+    if adds:
         settings = read_settings(target)
         for name, given, there in (
             ("factory", factory, settings.factory),
@@ -140,6 +142,7 @@ def build_index(
         sources=[str(name) for name in listed],
         target=target,
         mode=mode,
+        adds=adds,
         text_field=text_field,
         embedding_field=embedding_field,
         model=model,
@@ -296,7 +299,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
             f"{run.documents} documents, or delete {plan.partial} and start again"
         )
     with ExitStack() as stack:
-        target = DocumentStore(plan.target / DATABASE) if plan.mode == "append" else None
+        target = DocumentStore(plan.target / DATABASE) if plan.adds and plan.mode == "append" else None
         if target is not None:
             stack.enter_context(closing(target))
         meter = stack.enter_context(

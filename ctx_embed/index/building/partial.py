@@ -59,7 +59,9 @@ def require_free(plan: Plan) -> None:
     if not holds_only_an_index(target, LOCK):
         raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
     if plan.mode != "overwrite":
-        raise InputError(f"{target}: already exists; add to it with --append or replace it with --overwrite")
+        raise InputError(
+            f"{target}: already exists; add to it with --append or --upsert, or replace it with --overwrite"
+        )
     with _without_writers(target):
         # If another process is writing, fail now rather than after the work.
         return

@@ -22,11 +22,15 @@ from ctx_embed.texts import Document
 
 @dataclass(frozen=True)
 class Plan:
-    """The arguments of a build, see :func:`ctx_embed.index.building.build.build_index`."""
+    """The arguments of a build, see :func:`ctx_embed.index.building.build.build_index`.
+
+    ``adds`` says whether there is an index to which the build adds.
+    """
 
     sources: list[str]
     target: Path
     mode: str
+    adds: bool
     text_field: str | None
     embedding_field: str | None
     model: Any
@@ -60,11 +64,6 @@ class Plan:
     def partial(self) -> Path:
         """The folder of the unfinished index."""
         return self.target.with_name(f"{self.target.name}.partial")
-
-    @property
-    def adds(self) -> bool:
-        """Whether the build adds to an existing index."""
-        return self.mode in ("append", "upsert")
 
     @property
     def replaces(self) -> bool:

@@ -88,16 +88,19 @@ def test_another_field_and_another_model(tmp_path, index, tiny_model_path):
 def test_an_index_that_exists_needs_a_flag(texts, rows, index):
     succeeds("build", texts, index)
     before = state(index)
-    assert (
-        fails("build", rows, index)
-        == f"{index}: already exists; add to it with --append or replace it with --overwrite"
+    assert fails("build", rows, index) == (
+        f"{index}: already exists; add to it with --append or --upsert, or replace it with --overwrite"
     )
     assert state(index) == before
     succeeds("build", rows, index, "--append")
     assert json.loads(succeeds("info", index, "--json"))["documents"] == 16
     succeeds("build", rows, index, "--overwrite")
     assert json.loads(succeeds("info", index, "--json"))["documents"] == 8
-    succeeds("build", rows, index.with_name("new"), "--overwrite")
+    new = index.with_name("new")
+    for flag, said in (("--append", "indexed in"), ("--upsert", "added to"), ("--overwrite", "indexed in")):
+        # Each of them makes an index if there is none.
+        assert succeeds("build", rows, new, flag) == f"8 documents {said} {new}\n"
+        assert json.loads(succeeds("info", new, "--json"))["documents"] == 8
 
 
 def broken(tmp_path, *lines: bytes, name: str = "broken.jsonl"):

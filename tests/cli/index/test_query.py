@@ -15,6 +15,7 @@ import pytest
 
 from ctx_embed import Hit, SearchIndex
 from ctx_embed.cli.output import print_hits
+from ctx_embed.errors import UnknownFieldsWarning
 from tests.helpers.cli import Command
 
 COMMAND = Command("index")
@@ -109,6 +110,14 @@ def test_csv_has_a_column_for_each_field(tmp_path):
     assert run("query", "rows.index", "a", "--csv", "--json").exit_code == 2
 
 
+def test_a_hit_shows_the_score_that_orders_it(index):
+    for options, shown, hidden in (([], "fused", "reranked"), (["--rerank", "default"], "reranked", "fused")):
+        heading = succeeds("query", index, QUERY, "-k", 1, *options).splitlines()[0]
+        assert f"  {shown} " in heading
+        assert hidden not in heading
+    assert json.loads(succeeds("query", index, QUERY, "-k", 1, *options, "--json"))[0].keys() >= {"fused", "reranked"}
+
+
 def test_listing_counting_and_facets(index):
     listed = run("get", index, "--where", "section = 'sport'", "--offset", 1, "-k", 2)
     rows = [json.loads(line) for line in listed.stdout.splitlines()]
@@ -116,13 +125,14 @@ def test_listing_counting_and_facets(index):
     assert listed.stderr == "2 of 5 documents\n"
     assert succeeds("count", index) == "24\n"
     assert succeeds("count", index, "--where", "section = 'sport'") == "5\n"
-    assert "no document has a field 'yeer' (fields: section, year)" in run("count", index, "--where", "yeer = 1").stderr
+    with pytest.warns(UnknownFieldsWarning, match=r"^no document has a field 'yeer' \(fields: section, year\)$"):
+        assert run("count", index, "--where", "yeer = 1").output == "0\n"
     printed = succeeds("facets", index, "section", "-k", 2).splitlines()
     assert [line.split() for line in printed] == [["5", "culture"], ["5", "economy"]]
     found = json.loads(succeeds("facets", index, "year", "--where", "section = 'sport'", "--json"))
     assert sum(row["documents"] for row in found) == 5
-    warning = "Warning: no document has a field 'yeer' (fields: section, year)\n"
-    assert run("facets", index, "yeer").stderr == warning + "no values\n"
+    with pytest.warns(UnknownFieldsWarning, match="'yeer'"):
+        assert run("facets", index, "yeer").output == "no values\n"
 
 
 def test_setting_metadata(tmp_path):
