@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError
 
 BLOCK_ROWS = 256
 # By this a zero vector is divided, and stays zero; every other length is greater.
@@ -29,3 +31,30 @@ def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
         lengths = np.sqrt(np.einsum("...m,...m->...", precise, precise))[..., None]
         np.divide(precise, np.maximum(lengths, SMALLEST), out=result[block], casting="same_kind")
     return result
+
+
+def comparable(embeddings: NDArray[Any], kept: int, dimension: int) -> NDArray[Any]:
+    """Return embeddings as floats: those as they are, int8 converted, and packed bits as -1 and 1.
+
+    Args:
+        embeddings: (..., width).
+        kept: the number of features of the model's embeddings, by which int8 and packed bits differ.
+        dimension: the number before any were cut.
+
+    Raises:
+        InputError: they are neither floats, int8 nor packed bits, or too wide for the model.
+    """
+    if embeddings.dtype.kind == "f":
+        return embeddings
+    if embeddings.dtype not in (np.int8, np.uint8):
+        raise InputError(f"embeddings must be floats, int8 or packed bits, got {embeddings.dtype}")
+    width, signed = embeddings.shape[-1], embeddings.dtype == np.int8
+    packed = width == -(-kept // 8)
+    widest = dimension if signed else -(-dimension // 8)
+    if width > widest:
+        name = "int8 features" if signed else "bytes of packed bits"
+        raise InputError(f"embeddings must have at most {widest} {name}, got {width}")
+    if signed and not packed:
+        return embeddings.astype(np.float32)
+    octets = (embeddings.astype(np.int16) + 128).astype(np.uint8) if signed else embeddings
+    return 2 * np.unpackbits(octets, -1)[..., : kept if packed else None].astype(np.float32) - 1

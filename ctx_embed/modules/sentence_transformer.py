@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
+from ctx_embed.errors import UnknownTextsWarning, unknown_name
 from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.numpy_model.embedder import BATCH_TEXTS, PRECISIONS, embed_in_batches, int8, require_dimensions
 from ctx_embed.texts import as_texts
+from ctx_embed.vectors import comparable
 
 VECTORS = "sentence_embedding"
 # The names of encode's arguments after the texts, in their order.
@@ -66,22 +67,8 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
             values = torch.as_tensor(np.asarray(values))
         if values.is_floating_point():
             return values
-        kept, width = self.get_embedding_dimension() or 0, values.shape[-1]
-        packed = width == -(-kept // 8)
-        if values.dtype not in (torch.int8, torch.uint8):
-            raise InputError(f"embeddings must be floats, int8 or packed bits, got {values.dtype}")
-        whole = self.dimension or width
-        widest = whole if values.dtype == torch.int8 else -(-whole // 8)
-        if width > widest:
-            name = "int8 features" if values.dtype == torch.int8 else "bytes of packed bits"
-            raise InputError(f"embeddings must have at most {widest} {name}, got {width}")
-        if values.dtype == torch.int8 and not packed:
-            return values.float()
-        octets = values.cpu().numpy()
-        bits = np.unpackbits(
-            octets if octets.dtype == np.uint8 else (octets.astype(np.int16) + 128).astype(np.uint8), -1
-        )
-        return torch.from_numpy(2 * bits[..., : kept if packed else None].astype(np.float32) - 1)
+        kept = self.get_embedding_dimension() or values.shape[-1]
+        return torch.from_numpy(comparable(values.cpu().numpy(), kept, self.dimension or kept))
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Return the similarities of all pairs of embeddings, of any precision."""

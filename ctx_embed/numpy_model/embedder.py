@@ -27,7 +27,7 @@ from ctx_embed.progress import Meter
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import as_texts, well_formed
-from ctx_embed.vectors import unit_rows
+from ctx_embed.vectors import comparable, unit_rows
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -376,9 +376,17 @@ class Embedder:
     def similarity(self, left: Any, right: Any) -> Floats:
         """Return the similarity of each vector on the left with each on the right, (left, right) float32.
 
-        It is the cosine, or the inner product if the model's files say ``dot``.
+        It is the cosine, or the inner product if the model's files say ``dot``. Vectors may have any precision.
+
+        Raises:
+            InputError: vectors are neither floats, int8 nor packed bits, or too wide for the model.
         """
-        a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (left, right))
+        a, b = (
+            comparable(np.atleast_2d(np.asarray(vectors)), self.dimension, self.contextualizer.dimension).astype(
+                np.float32
+            )
+            for vectors in (left, right)
+        )
         if self.saved.settings.get("similarity_fn_name") != "dot":
             a, b = unit_rows(a), unit_rows(b)
         found: Floats = a @ b.T

@@ -182,6 +182,15 @@ def test_normalize_truncate_and_precision(model, embedder):
 def test_similarity_is_the_models(model, embedder):
     vectors = embedder.encode(SENTENCES)
     assert difference(embedder.similarity(vectors, vectors[:2]), model.similarity(vectors, vectors[:2]).numpy()) < 1e-6
+    for precision in ("int8", "ubinary"):
+        small = embedder.encode(SENTENCES, precision=precision)
+        assert difference(embedder.similarity(small, small[0]), model.similarity(small, small[:1]).numpy()) < 1e-6
+    for wrong, said in (
+        (np.zeros((1, 3), int), "floats, int8 or packed bits"),
+        (np.zeros((1, 999), np.uint8), "at most"),
+    ):
+        with pytest.raises(InputError, match=said):
+            embedder.similarity(wrong, vectors)
 
 
 def test_no_texts_give_no_rows(embedder):

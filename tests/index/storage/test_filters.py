@@ -30,6 +30,7 @@ def index(tmp_path_factory):
         yield index
 
 
+@pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownFieldsWarning")
 @pytest.mark.parametrize(
     ("where", "found"),
     [
