@@ -54,32 +54,40 @@ backend_option = click.option(
 )
 
 
-def new_output(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Return the path of an output; without --overwrite, only if nothing stands there or what stands there is empty."""
-    is_there, size = (os.path.isdir, os.listdir) if parameter.metavar == FOLDER else (os.path.isfile, os.path.getsize)
-    if path is not None and not context.meta.get(OVERWRITE) and is_there(path) and size(path):
+def require_new(path: Path, folder: bool = False) -> None:
+    """Refuse an output that exists and is not empty, unless --overwrite is given.
+
+    Raises:
+        InputError: with its name.
+    """
+    is_there, size = (os.path.isdir, os.listdir) if folder else (os.path.isfile, os.path.getsize)
+    if not click.get_current_context().meta.get(OVERWRITE) and is_there(path) and size(path):
         raise InputError(f"{path}: already exists; replace it with --overwrite, or choose another name")
+
+
+def new_output(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Return the path of an output that may be written."""
+    if path is not None:
+        require_new(path, parameter.metavar == FOLDER)
     return path
 
 
-def output_option(meaning: str, *, metavar: str = "OUT", required: bool = False) -> Callable[[Command], Command]:
-    """Return a decorator that adds ``-o``, for a file or the folder DIR, and ``--overwrite``."""
+def overwrite_option(what: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds ``--overwrite``, which :func:`require_new` obeys."""
 
     def noted(context: click.Context, parameter: click.Parameter, overwrite: bool) -> None:
         context.meta[OVERWRITE] = overwrite
 
+    meaning = f"Replace {what} if it exists."
+    return click.option("--overwrite", is_flag=True, is_eager=True, expose_value=False, callback=noted, help=meaning)
+
+
+def output_option(meaning: str, *, metavar: str = "OUT", required: bool = False) -> Callable[[Command], Command]:
+    """Return a decorator that adds ``-o``, for a file or the folder DIR, and ``--overwrite``."""
     output = click.option(
         "-o", "--output", required=required, metavar=metavar, type=OUTPUT, callback=new_output, help=meaning
     )
-    overwrite = click.option(
-        "--overwrite",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=noted,
-        help=f"Replace {metavar} if it exists.",
-    )
-    return lambda command: output(overwrite(command))
+    return lambda command: output(overwrite_option(metavar)(command))
 
 
 def field_options(command: Command) -> Command:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ctx_embed.cli.groups import CliCommand, command
-from ctx_embed.cli.options import Command
+from ctx_embed.cli.options import Command, overwrite_option, require_new
 from ctx_embed.cli.output import SHOWN_CHARACTERS, counted, one_line, printable
 from ctx_embed.errors import InputError
 
@@ -238,6 +238,7 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
 @command()
 @click.argument("path", metavar="INDEX")
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@overwrite_option("OUT.npy or OUT.jsonl")
 def export(path: str, output: Path) -> None:
     """Write the vectors to OUT.npy and ids, texts and metadata to OUT.jsonl, line i for row i.
 
@@ -245,6 +246,8 @@ def export(path: str, output: Path) -> None:
     """
     from ctx_embed.index import SearchIndex
 
+    for suffix in (".npy", ".jsonl"):
+        require_new(output.with_name(output.name + suffix))
     with SearchIndex.open(path) as index:
         rows, dimension = index.export(output), index.describe()["dimension"]
     click.echo(f"{counted(rows, 'vector')} of dimension {dimension} in {output}.npy, texts in {output}.jsonl")

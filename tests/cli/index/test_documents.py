@@ -254,6 +254,9 @@ def test_export(index, tmp_path):
         f"8 vectors of dimension 16 in {tmp_path / 'out'}.npy, texts in {tmp_path / 'out'}.jsonl\n"
     )
     assert np.load(tmp_path / "out.npy").shape == (8, 16)
+    taken = f"{tmp_path / 'out.npy'}: already exists; replace it with --overwrite, or choose another name"
+    assert fails("export", index, tmp_path / "out") == taken
+    succeeds("export", index, tmp_path / "out", "--overwrite")
 
 
 def test_duplicates_and_topics(index, sentences):
