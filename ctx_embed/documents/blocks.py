@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 from ctx_embed.documents.front_matter import front_matter
-from ctx_embed.documents.grammars import LANGUAGES, definitions
 
 # Depths: the smaller the depth of a block, the better a cut before it. Every page begins a new passage.
 PAGE, SECTION, NONE = 0, 1, 9
-# Code longer than this is cut at blank lines only: a parser needs 100 times the size of the code in memory.
-_LARGEST_PARSED = 1_000_000
-
 _LINE = re.compile(r"[^\n\f]+")
 # A run of lines that are not blank.
 _RUN = re.compile(r"(?:^|(?<=\f))[^\S\n\f]*[^\s][^\n\f]*(?:\n[^\S\n\f]*[^\s][^\n\f]*)*", re.MULTILINE)
@@ -27,7 +20,25 @@ _COMMENT = "<!--"
 # A heading is the title of a text if it begins within so many characters.
 _TITLE_WITHIN = 10_000
 # Lines that end a block of code or continue the one above; no passage should begin with them.
-_CONTINUES = re.compile(r"\s*(?:[})\]]|end\b|else\b|elif\b|except\b|finally\b|catch\b)")
+_CONTINUES = re.compile(r"\s*(?:[})\]]|end\b|else\b|elif\b|except\b|finally\b|catch\b|#(?:endif|else|elif)\b)")
+# Lines that belong to the definition right below them: comments, decorators, attributes.
+_ABOVE = re.compile(
+    r"\s*(?:#(?!\s*(?:include|if|ifn?def|define|pragma|import)\b)|//|/\*|\*|--|@\w|\[\w+(?:\(.*\))?\]\s*$|template\b)"
+)
+_MODIFIERS = (
+    "abstract|async|const|declare|default|export|extern|final|inline|internal|override|partial|private|protected|pub"
+    "|public|sealed|static|unsafe|virtual"
+)
+# The first line of a definition: a word that says so, a function in a variable, or a name with arguments and a body.
+_DEFINES = re.compile(
+    rf"\s*(?:(?:{_MODIFIERS})(?:\([\w ]+\))?\s+)*(?:"
+    r"(?:class|def|enum|fn|fun|func|function|impl|interface|macro_rules!|mod|module|namespace|record|struct|trait|union)\b"
+    r"|type\s+\w|(?:const|let|var)\s+\w+\s*=\s*(?:async\s*)?(?:function\b|\(?[\w\s,:]*\)?\s*=>)|\w+\s*=\s*\(?[\w\s,:]*\)?\s*=>"
+    r"|(?!(?:case|catch|do|else|for|foreach|if|lock|loop|match|new|return|switch|throw|try|unless|until|using|when|while|with)\b)"
+    r"[\w~][\w\s*&<>:,.\[\]?~]*(?:\([^;{}]*\)[^;{}=]*\{|(?<=\w)\s+[\w<>\[\]?]+\s*\{))"
+)
+# Definitions are looked for in so many characters of a line.
+_LONGEST_HEAD = 300
 
 
 class Block(NamedTuple):
@@ -59,74 +70,42 @@ def rows(text: str) -> list[Block]:
 
 
 def code(text: str) -> list[Block]:
-    """Return the parts of source code between blank lines. The less a part is indented, the smaller its depth."""
-    found = []
-    for match in _RUN.finditer(text):
-        indent = len(match[0].expandtabs()) - len(match[0].expandtabs().lstrip())
-        depth = NONE if _CONTINUES.match(match[0]) else min(SECTION + indent, NONE - 1)
-        found.append(Block(*match.span(), depth, prose=False))
+    """Return the parts of source code between blank lines, cut before definitions and after them, too.
+
+    What defines is known by the words of its first line, which many languages share, and ends where a line is indented
+    no more than that. The less a part is indented, the smaller its depth.
+    """
+    found: list[Block] = []
+    # The indentation of the definition above, if it has not ended.
+    inside: int | None = None
+    for run in _RUN.finditer(text):
+        start, above, defined = run.start(), -1, False
+        for line in _LINE.finditer(text, *run.span()):
+            head = line[0][:_LONGEST_HEAD].expandtabs()
+            indent = len(head) - len(head.lstrip())
+            if _ABOVE.match(head):
+                above = line.start() if above < 0 else above
+                continue
+            begin = line.start() if above < 0 else above
+            above = -1
+            if _CONTINUES.match(head):
+                continue
+            defines = _DEFINES.match(head) is not None
+            ends = inside is not None and indent <= inside
+            if begin > start and (defines or ends):
+                found.append(_part(text, start, begin - 1, defined))
+                start, defined = begin, False
+            defined = defined or (defines and begin == start)
+            inside = indent if defines else None if ends else inside
+        found.append(_part(text, start, run.end(), defined))
     return _paged(text, iter(found))
 
 
-def python(text: str) -> list[Block]:
-    """Return the parts of Python code between blank lines, cut at functions (depth 1, methods 2) and classes too."""
-    if len(text) > _LARGEST_PARSED or "\f" in text:
-        return code(text)
-    try:
-        with warnings.catch_warnings():
-            # Python warns about invalid escapes in strings, which do not matter here.
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return code(text)
-    begins = [0, *(match.end() for match in re.finditer("\n", text))]
-    depths: dict[int, int] = {}
-    _functions(tree.body, SECTION, text, begins, depths)
-    return _cut(text, depths)
-
-
-def parsed(text: str, language: str) -> list[Block]:
-    """Return the parts of code in another language, cut at functions and classes too if its grammar is installed."""
-    if len(text) > _LARGEST_PARSED or "\f" in text:
-        return code(text)
-    lines = definitions(text, language, NONE - 1)
-    if not lines:
-        return code(text)
-    begins = [0, *(match.end() for match in re.finditer("\n", text))]
-    return _cut(text, {begins[line]: depth for line, depth in lines.items()})
-
-
-def _cut(text: str, depths: dict[int, int]) -> list[Block]:
-    """Return the parts between blank lines, cut also where ``depths`` says; it maps each place to its depth."""
-    cuts = sorted(depths)
-    found: list[Block] = []
-    at = 0
-    for match in _RUN.finditer(text):
-        start, stop = match.span()
-        while at < len(cuts) and cuts[at] < stop:
-            if cuts[at] > start:
-                found.append(Block(start, cuts[at] - 1, depths.get(start, NONE), prose=False))
-                start = cuts[at]
-            at += 1
-        found.append(Block(start, stop, depths.get(start, NONE), prose=False))
-    return found
-
-
-def _functions(body: list[ast.stmt], depth: int, text: str, begins: list[int], depths: dict[int, int]) -> None:
-    """Record in ``depths`` the places where functions and classes of a body begin, and the statements after them."""
-    after = False
-    for node in body:
-        defines = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        if defines or after:
-            decorators = [decorator.lineno for decorator in getattr(node, "decorator_list", [])]
-            line = min([node.lineno, *decorators]) - 1
-            # Comments right above belong to the definition.
-            while line and text[begins[line - 1] : begins[line]].lstrip().startswith("#"):
-                line -= 1
-            depths.setdefault(begins[line], depth)
-        if isinstance(node, ast.ClassDef):
-            _functions(node.body, depth + 1, text, begins, depths)
-        after = defines
+def _part(text: str, start: int, stop: int, defined: bool) -> Block:
+    first = text[start : min(stop, start + _LONGEST_HEAD)].expandtabs()
+    indent = len(first) - len(first.lstrip())
+    depth = NONE if _CONTINUES.match(first) else min(SECTION + indent + (indent > 0 and not defined), NONE - 1)
+    return Block(start, stop, depth, prose=False)
 
 
 def markdown(text: str) -> list[Block]:
@@ -206,8 +185,6 @@ def _paged(text: str, blocks: Iterator[Block]) -> list[Block]:
 KINDS: dict[str, Callable[[str], list[Block]]] = {
     "prose": prose,
     "markdown": markdown,
-    "python": python,
     "code": code,
     "rows": rows,
-    **{language: partial(parsed, language=language) for language in LANGUAGES},
 }

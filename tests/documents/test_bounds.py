@@ -31,9 +31,9 @@ PARTS = {
     "underline": ("markdown", lambda n: "a\n" + "-" * n + " " * n + "x"),
     "fences": ("markdown", lambda n: "```\n" + " " * n + "x\n"),
     "indents": ("code", lambda n: " " * n + "a"),
-    "comments of Python": ("python", lambda n: "x=1\n#c\n" * n + "def f(): pass\n"),
-    "comments of C": ("c", lambda n: "//c\n" * n + "int f(){}\n"),
-    "comments of Go": ("go", lambda n: "//c\n" * n + "func f(){}"),
+    "comments of Python": ("code", lambda n: "x=1\n#c\n" * n + "def f(): pass\n"),
+    "comments of C": ("code", lambda n: "//c\n" * n + "int f(){}\n"),
+    "comments of Go": ("code", lambda n: "//c\n" * n + "func f(){}"),
 }
 FILES = {
     "heading.md": lambda n: "# " + "#" * n + " " * n + "x",

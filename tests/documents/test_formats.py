@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from ctx_embed.documents.blocks import python
+from ctx_embed.documents.blocks import code
 from ctx_embed.documents.extracted import MOST_BYTES, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
@@ -228,7 +228,7 @@ def test_python_that_would_be_hard_to_parse(tmp_path):
     for content in ("(" * 50_000, "-" * 50_000 + "1", "1+" * 50_000 + "1", "a" + ".b" * 50_000, "x = '\\d'\n", "a\0"):
         path = tmp_path / "a.py"
         path.write_text(content)
-        assert python(content)
+        assert code(content)
 
 
 def test_a_lone_surrogate_in_a_notebook(tmp_path):

@@ -9,11 +9,9 @@ from ctx_embed.documents.blocks import title_of
 from ctx_embed.documents.decoding import read_text
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.front_matter import LISTS, front_matter
-from ctx_embed.documents.grammars import LANGUAGE_OF
 from ctx_embed.documents.walking import GENERATED
 from ctx_embed.rows.opening import suffix_of
 
-_KIND_OF = {**LANGUAGE_OF, **dict.fromkeys([".py", ".pyi", ".pyw"], "python")}
 # Code of which the lines are longer than this on average is for browsers, not for people.
 _MINIFIED, _LONG_LINE = {".js", ".mjs", ".cjs", ".css"}, 500
 # What generators of code write into the first lines.
@@ -43,7 +41,7 @@ def code(path: str, encoding: str | None = None) -> Iterator[Extracted]:
     is_minified = suffix in _MINIFIED and len(content) > _LONG_LINE * (2 + content.count("\n"))
     if is_minified or _GENERATED.search(content[:_MARKED_WITHIN]):
         raise UnreadableFileError("minified" if is_minified else GENERATED, counted=True)
-    yield Extracted(content, _KIND_OF.get(suffix, "code"), line=1)
+    yield Extracted(content, "code", line=1)
 
 
 def rows(path: str, encoding: str | None = None) -> Iterator[Extracted]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.documents.blocks import markdown, python
+from ctx_embed.documents.blocks import code, markdown
 from ctx_embed.index.writing.chunking import (
     Passages,
     _joined,
@@ -161,7 +161,7 @@ def test_passages_without_better_places_come_out_alike_in_length():
 
 def test_code_is_cut_between_lines_and_pages_are_never_joined():
     text = "def f():\n    a. B\n    c. D\n    e. F\n"
-    assert passages(text, 8, python(text)) == ["def f():\n    a. B", "c. D\n    e. F"]
+    assert passages(text, 8, code(text)) == ["def f():\n    a. B", "c. D\n    e. F"]
     assert passages("one\ftwo\n\nthree", 100) == ["one", "two\n\nthree"]
 
 
