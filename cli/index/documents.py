@@ -247,7 +247,7 @@ def export(path: str, output: Path) -> None:
     from ctx_embed.index import SearchIndex
 
     for suffix in (".npy", ".jsonl"):
-        require_new(output.with_name(output.name + suffix))
+        require_new(Path(f"{output}{suffix}"))
     with SearchIndex.open(path) as index:
         rows, dimension = index.export(output), index.describe()["dimension"]
     click.echo(f"{counted(rows, 'vector')} of dimension {dimension} in {output}.npy, texts in {output}.jsonl")

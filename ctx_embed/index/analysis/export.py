@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ctx_embed.files import replaced_file, require_file
+from ctx_embed.files import replaced_file, require_file, require_folder
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.view import View
 
@@ -26,6 +26,7 @@ def export_index(folder: IndexFolder, output: Path) -> int:
     Raises:
         InputError: the files cannot be written, or the index is damaged.
     """
+    require_folder(output)
     vectors_path, texts_path = (output.with_name(output.name + suffix) for suffix in (".npy", ".jsonl"))
     require_file(vectors_path)
     require_file(texts_path)

@@ -257,6 +257,7 @@ def test_export(index, tmp_path):
     taken = f"{tmp_path / 'out.npy'}: already exists; replace it with --overwrite, or choose another name"
     assert fails("export", index, tmp_path / "out") == taken
     succeeds("export", index, tmp_path / "out", "--overwrite")
+    assert fails("export", index, ".") == "cannot write .: it is a folder; name the file or folder to write in it"
 
 
 def test_duplicates_and_topics(index, sentences):
