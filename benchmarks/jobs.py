@@ -415,81 +415,24 @@ def index_folder(inputs: Inputs) -> list[Row]:
     return of_processes({"ctx-embed": build}, 1, warmups=0)
 
 
-# The phases of a build, by the function in which a thread spends its processor time.
-PHASES = """
-import json, sys, time
-from collections import Counter
-from ctx_embed.index.ann import faiss_file
-from ctx_embed.index.building import plan
-from ctx_embed.index.building.build import build_index
-from ctx_embed.index.model import IndexModel
-from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.vectors import VectorTable
-from ctx_embed.index.writing import writer
-spent = Counter()
-def timed(owner, name, phase):
-    function = getattr(owner, name)
-    def wrapped(*arguments, **options):
-        start = time.thread_time()
-        try:
-            return function(*arguments, **options)
-        finally:
-            spent[phase] += time.thread_time() - start
-    setattr(owner, name, wrapped)
-def counted(documents):
-    while True:
-        start = time.thread_time()
-        found = next(documents, None)
-        spent["read"] += time.thread_time() - start
-        if found is None:
-            return
-        yield found
-read = plan.Plan.documents
-plan.Plan.documents = lambda self: counted(read(self))
-timed(writer.Writer, "_chunk", "cut")
-timed(IndexModel, "documents", "embed")
-timed(DocumentStore, "insert", "write documents and words")
-timed(DocumentStore, "index_words", "words")
-timed(VectorTable, "put", "write vectors")
-timed(faiss_file, "write", "FAISS")
-build_index(sys.argv[1], sys.argv[2], mode="overwrite")
-spent["write documents and words"] -= spent["words"]
-spent["write documents"] = spent.pop("write documents and words")
-spent["everything else"] = time.process_time() - sum(spent.values())
-print(json.dumps(spent))
-"""
-
-
-def index_phases(inputs: Inputs) -> list[Row]:
-    """The processor seconds of a build of 100,000 sentences by phase. The ratio is to embedding."""
-    command = python(PHASES, _lines(inputs, MANY), inputs.work / "phases.index")
-    measured: dict[str, list[float]] = {"embed": []}
-    for _ in range(inputs.runs):
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        for phase, seconds in json.loads(done.stdout).items():
-            measured.setdefault(phase, []).append(seconds)
-    return rows_of(measured, "cpu s")
-
-
-def _index(inputs: Inputs, count: int) -> Path:
-    """Build an index of ``count`` sentences with a number in their metadata, and return its folder."""
-    lines, index = inputs.work / f"{count}.jsonl", inputs.work / f"{count}.index"
-    genres = "wikipedia_en" if count <= MANY else "*"
+def _index(inputs: Inputs) -> Path:
+    """Build an index of 100,000 sentences with a number in their metadata, and return its folder."""
+    lines, index = inputs.work / "many.jsonl", inputs.work / "many.index"
     with lines.open("w", encoding="utf-8") as file:
-        for number, text in enumerate(inputs.sentences(count, genres=genres)):
+        for number, text in enumerate(inputs.sentences(MANY)):
             file.write(json.dumps({"text": text, "number": number}) + "\n")
     subprocess.run(ctx_embed_command("index", "build", lines, index), check=True, stdout=subprocess.DEVNULL)
     return index
 
 
-def _searches(inputs: Inputs, count: int) -> list[Row]:
-    """Return the processor milliseconds of a search with snippets by mode, without and with a filter, 200 queries."""
+def searches_100k(inputs: Inputs) -> list[Row]:
+    """A search of 100,000 sentences with snippets, by mode, without and with a filter: hybrid beside dense."""
     from ctx_embed.index import SearchIndex
 
     queries = [" ".join(text.split()[:6]) for text in inputs.sentences(QUERIES)]
     rows: list[Row] = []
-    with SearchIndex.open(_index(inputs, count)) as index:
-        for where in (None, f"number < {count // 2}"):
+    with SearchIndex.open(_index(inputs)) as index:
+        for where in (None, f"number < {MANY // 2}"):
 
             def search(mode: Any, where: str | None = where) -> None:
                 for query in queries:
@@ -544,24 +487,9 @@ def _processor_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def searches_10k(inputs: Inputs) -> list[Row]:
-    """A search of 10,000 sentences with snippets: hybrid beside dense."""
-    return _searches(inputs, 10_000)
-
-
-def searches_100k(inputs: Inputs) -> list[Row]:
-    """A search of 100,000 sentences with snippets: hybrid beside dense."""
-    return _searches(inputs, MANY)
-
-
-def searches_million(inputs: Inputs) -> list[Row]:
-    """A search of 1,000,000 sentences with snippets: hybrid beside dense."""
-    return _searches(inputs, MILLION)
-
-
 def index_query(inputs: Inputs) -> list[Row]:
     """`ctx-embed index query` of 100,000 sentences."""
-    command = ctx_embed_command("index", "query", _index(inputs, MANY), "the history of the city", "-k", 5)
+    command = ctx_embed_command("index", "query", _index(inputs), "the history of the city", "-k", 5)
     return of_processes({"ctx-embed": command}, inputs.runs)
 
 
@@ -576,16 +504,13 @@ JOBS: dict[str, Callable[[Inputs], list[Row]]] = {
     "book": book,
     "explain": explain,
     "index-build": index_build,
-    "index-phases": index_phases,
     "index-folder": index_folder,
     "index-query": index_query,
-    "searches-10k": searches_10k,
     "searches-100k": searches_100k,
     "index-million": index_million,
-    "searches-million": searches_million,
 }
-# These jobs take many minutes, and run only if they are named.
-LONG = ("index-million", "searches-million")
+# This job takes many minutes, and runs only if it is named.
+LONG = ("index-million",)
 
 
 def whole_jobs(rows: Sequence[Row]) -> str:
