@@ -164,6 +164,7 @@ def test_a_bug_keeps_its_traceback(command):
     ("name", "said"),
     [
         ("train", "repeat the command to continue after the last complete epoch"),
+        ("distill", "repeat the command to continue where it stopped"),
         ("encode", "repeat the command; with --to it continues where it stopped"),
         ("predict", "nothing was changed"),
     ],

@@ -91,6 +91,9 @@ def test_an_index_that_exists_needs_a_flag(texts, rows, index):
     assert fails("build", rows, index) == (
         f"{index}: already exists; add to it with --append or --upsert, or replace it with --overwrite"
     )
+    message = f"{index}: factory must be 'auto', got 'HNSW8'; leave --factory out"
+    assert fails("build", rows, index, "--append", "--factory", "HNSW8") == message
+    assert fails("build", "-", index, "--append", input="\n") == "-: no documents; give at least one line of text"
     assert state(index) == before
     succeeds("build", rows, index, "--append")
     assert json.loads(succeeds("info", index, "--json"))["documents"] == 16

@@ -81,6 +81,12 @@ def test_a_value_of_another_kind(toml, line, message):
     assert error(read_recipe, path, NAMES) == f"{path}: {message}"
 
 
+def test_options_of_a_system_are_a_table(toml):
+    path = toml("encoder_options = 3")
+    message = f"{path}: encoder_options must be a table [encoder_options], got 3"
+    assert error(read_recipe, path, {"encoder_options"}) == message
+
+
 SOURCES = """
 [[sources]]
 files = ["a.txt"]
@@ -352,6 +358,10 @@ FAILURES = [
     ({"dimension": 17}, "dimension must be at most the teacher's 16, got 17"),
     ({"held_out": 81}, "80 texts are too few for two batches of 16 (81 held out); "),
     ({"vocabulary_size": 9}, "size must be at least "),
+    (
+        {"encoder": "lama", "encoder_options": {"output_dimension": 4}},
+        "output_dimension must be the student's dimension 8, got 4; leave it out",
+    ),
     ({"store": "int4"}, "unknown store 'int4'"),
     ({"spare_dimensions": 8}, "spare_dimensions must be in 0..7 for dimension 8, got 8"),
     ({"second_teacher": "./nowhere"}, "a second teacher needs texts; set second_texts for a source of the recipe"),
