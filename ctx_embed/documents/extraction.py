@@ -37,11 +37,7 @@ class _Worker:
         self._closed = False
 
     def read(self, path: str) -> list[Extracted]:
-        """Return the texts of a file.
-
-        Raises:
-            UnreadableFileError: the file has none, or reading takes too much time or memory.
-        """
+        """Return the texts of a file; too much time or memory is an :class:`UnreadableFileError`, too."""
         if self._closed:
             raise UnreadableFileError("not read")
         process = self._process = self._process or self._started()
@@ -149,12 +145,20 @@ class Extraction:
         Yields:
             The item, and the texts or the :class:`UnreadableFileError`.
         """
+
+        def in_worker(path: str) -> list[Extracted]:
+            worker = self._free.get()
+            try:
+                return worker.read(path)
+            finally:
+                self._free.put(worker)
+
         waiting: deque[tuple[Item, str | None, Future[list[Extracted]] | None]] = deque()
         apart = 0
         for item, path in files:
             future = None
             if path is not None and format_of(path).apart and format_of(path).installed:
-                future = self._threads.submit(self._in_worker, path)
+                future = self._threads.submit(in_worker, path)
                 apart += 1
             waiting.append((item, path, future))
             while waiting and (apart == 0 or apart >= _AHEAD * self.count or len(waiting) > 64 * _AHEAD):
@@ -172,10 +176,3 @@ class Extraction:
             return item, [] if path is None else list(extract(path))
         except UnreadableFileError as error:
             return item, error
-
-    def _in_worker(self, path: str) -> list[Extracted]:
-        worker = self._free.get()
-        try:
-            return worker.read(path)
-        finally:
-            self._free.put(worker)

@@ -35,11 +35,7 @@ class Structured(Document):
 
 
 def checked_unit(unit: str | None) -> str | None:
-    """Return ``unit`` if it is one of :data:`UNITS` or None.
-
-    Raises:
-        InputError: it is anything else.
-    """
+    """Return ``unit`` if it is one of :data:`UNITS` or None; raise an InputError for anything else."""
     if unit is not None and unit not in UNITS:
         raise unknown_name("unit of documents", unit, UNITS)
     return unit
@@ -73,11 +69,7 @@ def described_records(path: str, unit: str | None, text_field: str | None) -> st
 
 
 def record_documents(file: File, text_field: str | None) -> Callable[[], Iterator[Document]]:
-    """Check all records of a file, and return a function that yields them as documents.
-
-    Raises:
-        UnreadableFileError: a record cannot be read, or two have the same id.
-    """
+    """Check that all records of a file can be read and have ids of their own; return a function that yields them."""
     seen: set[Any] = set()
     try:
         for number, document in read_numbered_documents(file.path, text_field):
@@ -87,16 +79,15 @@ def record_documents(file: File, text_field: str | None) -> Callable[[], Iterato
                 seen.add(document.id)
     except InputError as error:
         raise _unreadable(error, file.path) from None
-    return lambda: _records(file, text_field)
 
+    def records() -> Iterator[Document]:
+        general = {"source": file.source, "modified": modified(file.modified)}
+        for number, document in read_numbered_documents(file.path, text_field):
+            identifier = f"{file.source}:{number}" if document.id is None else document.id
+            line = {} if suffix_of(file.source) == ".parquet" else {"line": number}
+            yield Document(document.text, identifier, {**general, **line, **document.metadata})
 
-def _records(file: File, text_field: str | None) -> Iterator[Document]:
-    general = {"source": file.source, "modified": modified(file.modified)}
-    lines = suffix_of(file.source) != ".parquet"
-    for number, document in read_numbered_documents(file.path, text_field):
-        identifier = f"{file.source}:{number}" if document.id is None else document.id
-        line = {"line": number} if lines else {}
-        yield Document(document.text, identifier, {**general, **line, **document.metadata})
+    return records
 
 
 def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> Iterator[Document]:
@@ -110,28 +101,17 @@ def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> It
             general["title"] = extracted.title
         general |= extracted.metadata
         identifier = file.source
-        if unit in (PARAGRAPHS, LINES):
-            blocks = (rows if unit == LINES else KINDS[extracted.kind])(extracted.text)
-            for block, line, page in _places(extracted.text, blocks):
-                place = _place(extracted, line, page)
-                yield Structured(
-                    extracted.text[block.start : block.stop], f"{identifier}:{line + 1}", {**general, **place}
-                )
-        else:
-            blocks = KINDS[extracted.kind](extracted.text)
-            metadata = {**general, **_place(extracted, 0, 0)}
-            yield Structured(extracted.text, identifier, metadata, blocks)
-
-
-def _places(text: str, blocks: Sequence[Block]) -> Iterator[tuple[Block, int, int]]:
-    """Yield blocks with the number of lines and of pages before them; form feeds end lines too."""
-    at = line = page = 0
-    for block in blocks:
-        pages = text.count("\f", at, block.start)
-        line += text.count("\n", at, block.start) + pages
-        page += pages
-        at = block.start
-        yield block, line, page
+        text, blocks = extracted.text, (rows if unit == LINES else KINDS[extracted.kind])(extracted.text)
+        if unit not in (PARAGRAPHS, LINES):
+            yield Structured(text, identifier, {**general, **_place(extracted, 0, 0)}, blocks)
+            continue
+        at = line = page = 0
+        for block in blocks:
+            # Form feeds end lines, too.
+            pages = text.count("\f", at, block.start)
+            line, page = line + text.count("\n", at, block.start) + pages, page + pages
+            at, place = block.start, _place(extracted, line, page)
+            yield Structured(text[block.start : block.stop], f"{identifier}:{line + 1}", {**general, **place})
 
 
 def _place(extracted: Extracted, line: int, page: int) -> dict[str, int]:

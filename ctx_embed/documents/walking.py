@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -87,11 +87,8 @@ def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
     for glob in globs:
         if not Rules.of([glob]).rules:
             raise InputError(f"--include and --exclude must be globs such as '*.md', got {glob!r:.80}")
-    return partial(_chosen, Rules.of(globs))
-
-
-def _chosen(rules: Rules, path: str) -> bool:
-    return rules.check(path, within=True) is True
+    rules = Rules.of(globs)
+    return lambda path: rules.check(path, within=True) is True
 
 
 def is_index(folder: str | Path) -> bool:
@@ -119,7 +116,7 @@ def walk(
     included, excluded = patterns(include), patterns(exclude)
     root = os.path.join(os.path.realpath(folder), "")
     try:
-        listings = [listing for listing in (_listing(os.fspath(folder), "", ()),) if listing is not None]
+        listings = list(filter(None, [_listing(os.fspath(folder), "", ())]))
     except OSError as error:
         raise InputError(f"{folder}: cannot be listed ({error.strerror})") from None
     while listings:
@@ -160,20 +157,13 @@ def _listing(
     if prefix and _INDEX_FILE in names:
         return None
     if ".gitignore" in names:
-        rules = (*rules, *_gitignore(path, prefix))
+        # Like git, ignore a .gitignore file that cannot be read.
+        with suppress(OSError), open_regular(os.path.join(path, ".gitignore")) as file:
+            lines = file.read(_MOST_RULES * 100).decode("utf-8", "replace").split("\n")
+            rules = (*rules, (prefix, Rules.of(islice(lines, _MOST_RULES))))
     # A slash follows the name of a folder, so that it sorts where the paths of its files do.
     ordered = sorted((f"{entry.name}/" if is_folder else entry.name, entry, is_folder) for entry, is_folder in entries)
     return rules, ((entry, f"{prefix}{entry.name}", is_folder) for _, entry, is_folder in ordered)
-
-
-def _gitignore(path: str, prefix: str) -> _Rules:
-    try:
-        with open_regular(os.path.join(path, ".gitignore")) as file:
-            lines = file.read(_MOST_RULES * 100).decode("utf-8", "replace").split("\n")
-            return ((prefix, Rules.of(islice(lines, _MOST_RULES))),)
-    except OSError:
-        # Like git, ignore a .gitignore file that cannot be read.
-        return ()
 
 
 def _reason(

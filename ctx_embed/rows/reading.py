@@ -11,10 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError
 from ctx_embed.rows.lines import Lines
 from ctx_embed.rows.opening import opened, source_name, unpacked
-from ctx_embed.rows.table import FORMS, LABEL_FIELD, LABELLED, TEXT, TEXT_FIELD, TSV, Raw, Table, kind_of, open_rows
+from ctx_embed.rows.table import (
+    FORMS,
+    LABEL_FIELD,
+    LABELLED,
+    TEXT,
+    TEXT_FIELD,
+    TSV,
+    Raw,
+    Table,
+    got,
+    kind_of,
+    open_rows,
+)
 from ctx_embed.texts import Document
 
 
@@ -81,10 +93,7 @@ def read_documents(
 def read_numbered_documents(
     source: str | Path, text_field: str | None = None, *, encoding: str | None = None
 ) -> Iterator[tuple[int, Document]]:
-    """Yield the documents of a file with their line numbers (in CSV of the last line), or in Parquet row numbers.
-
-    Arguments and errors are those of :func:`read_documents`.
-    """
+    """Yield :func:`read_documents` with their line numbers (in CSV of the last line), or in Parquet row numbers."""
     fields = Fields(text_field)
     with open_rows(source, needed=fields.needed, encoding=encoding) as table:
         for number, raw in table:
@@ -100,10 +109,13 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
         InputError: the row cannot be read, its text is not a string, or its id neither a string nor an integer.
     """
     if table.kind == TEXT and isinstance(raw, str):
-        if raw.strip():
-            require_no_fields(table.name, fields)
-            return Document(raw)
-        return None
+        for value, option in ((fields.text, "--field"), (fields.id, "--id")):
+            if raw.strip() and value is not None:
+                raise InputError(
+                    f"{table.name}: lines of text have no field {value!r}; give a CSV, TSV, JSONL or Parquet file, or "
+                    f"leave {option} out"
+                )
+        return Document(raw) if raw.strip() else None
     row = table.fields(number, raw)
     if row is None:
         return None
@@ -118,7 +130,7 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
     if fields.id is None:
         identifier = row.pop("id", row.pop("_id", None))
     if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, str | int)):
-        raise InputError(f"{where}: {named} must be a string or an integer, got {_got(identifier)}")
+        raise InputError(f"{where}: {named} must be a string or an integer, got {got(identifier)}")
     return Document(text, identifier, unwrapped(row))
 
 
@@ -135,31 +147,13 @@ def unwrapped(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def outline(source: str | Path, text_field: str | None = None, *, encoding: str | None = None) -> str:
-    """Return how a file is read, for people: its format, its number of texts, and the type of each column.
-
-    Raises:
-        InputError: as :func:`read_documents`.
-    """
+    """Return how :func:`read_documents` reads a file, for people: format, number of texts, the type of each column."""
     fields = Fields(text_field)
     with open_rows(source, needed=fields.needed, encoding=encoding) as table:
         count = sum(document_of(table, number, raw, fields) is not None for number, raw in table)
         columns = ", ".join(f"{name} ({kind})" for name, kind in table.columns.items())
         said = f"{FORMS[table.kind]}, {count:,} {'text' if count == 1 else 'texts'}"
         return f"{said}; columns {columns}" if columns else said
-
-
-def require_no_fields(name: str, fields: Fields) -> None:
-    """Raise an error if a field of a plain-text file is requested: such a file has none.
-
-    Raises:
-        InputError: a field is requested.
-    """
-    for value, option in ((fields.text, "--field"), (fields.id, "--id")):
-        if value is not None:
-            raise InputError(
-                f"{name}: lines of text have no field {value!r}; give a CSV, TSV, JSONL or Parquet file, or leave "
-                f"{option} out"
-            )
 
 
 def read_labelled_rows(
@@ -209,21 +203,9 @@ def read_labelled_rows(
             yield number, label_of(where, label, label_name), text
 
 
-def read_labelled(
-    source: str | Path,
-    text_field: str | None = None,
-    label_field: str | None = None,
-    *,
-    several: bool = False,
-    typed: bool = False,
-    encoding: str | None = None,
-) -> tuple[list[Any], list[str]]:
-    """Return the labels and texts of a labelled file, see :func:`read_labelled_rows`. A text may be empty.
-
-    Raises:
-        InputError: as :func:`read_labelled_rows`, or a file without rows.
-    """
-    rows = list(read_labelled_rows(source, text_field, label_field, several=several, typed=typed, encoding=encoding))
+def read_labelled(source: str | Path, *fields: str | None, **options: Any) -> tuple[list[Any], list[str]]:
+    """Return the labels and texts of a labelled file that has rows, given as for :func:`read_labelled_rows`."""
+    rows = list(read_labelled_rows(source, *fields, **options))
     if not rows:
         raise InputError(f"{source_name(source)}: no rows; give lines of label<TAB>text")
     _, labels, texts = zip(*rows, strict=True)
@@ -240,11 +222,7 @@ def header_hint(labels: Sequence[str]) -> str:
 
 
 def read_columns(source: str | Path) -> Iterator[str]:
-    """Yield every text of a file: the string fields of JSONL, CSV and Parquet, else the tab-separated columns of lines.
-
-    Raises:
-        InputError: the file or a row cannot be read.
-    """
+    """Yield every text of a file: the string fields of rows, else the tab-separated columns of lines."""
     if kind_of(source) in (TEXT, TSV):
         # Read TSV as plain lines: it may lack a header.
         for _, line in read_lines(source):
@@ -255,13 +233,9 @@ def read_columns(source: str | Path) -> Iterator[str]:
             yield from (value for value in row.values() if isinstance(value, str))
 
 
-def _got(value: Any) -> str:
-    return "null" if value is None else described(value)
-
-
 def _text(where: str, value: Any, field: str) -> str:
     if not isinstance(value, str):
-        raise InputError(f"{where}: the field {field!r} must be a string, got {_got(value)}")
+        raise InputError(f"{where}: the field {field!r} must be a string, got {got(value)}")
     return value
 
 
@@ -274,7 +248,7 @@ def _label(where: str, value: Any, field: str, *, typed: bool) -> Any:
         # pandas writes integers as floats if some are missing.
         return str(int(value))
     if not isinstance(value, str | int | float) or value != value:
-        raise InputError(f"{where}: the label {field!r} must be a string or a number, got {_got(value)}")
+        raise InputError(f"{where}: the label {field!r} must be a string or a number, got {got(value)}")
     label = str(value).strip()
     if not label:
         raise InputError(f"{where}: the label {field!r} is empty")

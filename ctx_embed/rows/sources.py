@@ -6,7 +6,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
@@ -45,10 +44,7 @@ def expanded(inputs: Sequence[str | Path]) -> list[str]:
         InputError: no input, a folder without files that can be read, a glob that matches none, or standard input named
             twice.
     """
-    files: list[str] = []
-    for given in inputs:
-        name = str(given)
-        files += [source.name for source in _remote(name)] if is_remote(name) else _local(name)
+    files = [name for given in inputs for name in _names(str(given))]
     if not files:
         raise InputError("no input: give a file, a folder, a glob, a URI or - (standard input)")
     if files.count(STANDARD_INPUT) > 1:
@@ -57,21 +53,13 @@ def expanded(inputs: Sequence[str | Path]) -> list[str]:
 
 
 def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
-    """Return the files that inputs name, as :func:`expanded` does, but each only once.
-
-    Raises:
-        InputError: a file does not exist, or is standard input. See also :func:`expanded`.
-    """
-    found: dict[str, Source] = {}
+    """Return the files that inputs name, as :func:`expanded` does, but each only once, and not standard input."""
     if STANDARD_INPUT in map(str, inputs):
         raise InputError("standard input cannot be read twice, so encoding to a store needs files")
-    for given in inputs:
-        name = str(given)
-        for source in _remote(name) if is_remote(name) else map(_source, _local(name)):
-            found.setdefault(source.name, source)
+    found = [source for given in inputs for source in _found(str(given))]
     if not found:
         raise InputError("no input: give a file, a folder, a glob or a URI")
-    return list(found.values())
+    return list({source.name: source for source in found}.values())
 
 
 def is_inside(name: str, folder: str) -> bool:
@@ -81,45 +69,43 @@ def is_inside(name: str, folder: str) -> bool:
     return os.path.abspath(name).startswith(os.path.join(os.path.abspath(folder), ""))
 
 
-def _source(file: str) -> Source:
-    try:
-        status = os.stat(file)
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read ({error})") from None
-    return Source(file, status.st_size, status.st_mtime_ns)
+def _found(name: str) -> Iterator[Source]:
+    if is_remote(name):
+        yield from _remote(name)
+        return
+    for file in _names(name):
+        try:
+            status = os.stat(file)
+        except FileNotFoundError:
+            raise InputError(f"{file}: no such file") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: cannot be read ({error})") from None
+        yield Source(file, status.st_size, status.st_mtime_ns)
 
 
-def _local(name: str) -> list[str]:
-    names = [name]
-    if has_magic(name) and not os.path.exists(name):
-        names = sorted(glob(name, recursive=True))
-        if not names:
-            raise InputError(f"{name}: no such file, and nothing matches it")
-    files: list[str] = []
+def _names(given: str) -> Iterator[str]:
+    """Yield the files that an input names; of a folder the regular ones, not hidden, without links out of it."""
+    if is_remote(given):
+        yield from (source.name for source in _remote(given))
+        return
+    names = sorted(glob(given, recursive=True)) if has_magic(given) and not os.path.exists(given) else [given]
+    if not names:
+        raise InputError(f"{given}: no such file, and nothing matches it")
     for each in names:
-        if each != STANDARD_INPUT and os.path.isdir(each):
-            found = sorted(_files_of(each))
-            if not found:
-                raise InputError(f"{each}: a folder must hold a file ending in {', '.join(FOLDER_SUFFIXES)}")
-            files += found
-        else:
-            files.append(each)
-    return files
-
-
-def _files_of(source: str) -> Iterator[str]:
-    """Yield the regular files of a folder, without hidden ones and links that lead out of it."""
-    top = os.path.join(os.path.realpath(source), "")
-    for folder, inner, names in os.walk(source):
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        for name in names:
-            path = os.path.join(folder, name)
-            if suffix_of(name) not in FOLDER_SUFFIXES or name.startswith(".") or not os.path.isfile(path):
-                continue
-            if not os.path.islink(path) or os.path.realpath(path).startswith(top):
-                yield PathInside(path, top)
+        if each == STANDARD_INPUT or not os.path.isdir(each):
+            yield each
+            continue
+        found, top = [], os.path.join(os.path.realpath(each), "")
+        for folder, inner, files in os.walk(each):
+            inner[:] = [name for name in inner if not name.startswith(".")]
+            for name in files:
+                path = os.path.join(folder, name)
+                is_wanted = suffix_of(name) in FOLDER_SUFFIXES and not name.startswith(".") and os.path.isfile(path)
+                if is_wanted and (not os.path.islink(path) or os.path.realpath(path).startswith(top)):
+                    found.append(PathInside(path, top))
+        if not found:
+            raise InputError(f"{each}: a folder must hold a file ending in {', '.join(FOLDER_SUFFIXES)}")
+        yield from sorted(found)
 
 
 def _remote(name: str) -> Iterator[Source]:
@@ -143,15 +129,15 @@ def _remote(name: str) -> Iterator[Source]:
         matching = _pattern("/".join([root.rstrip("/"), *steps[magic:]]))
         infos = [each for each in infos if matching.fullmatch(each.path)]
     elif infos != [info]:
-        infos = [each for each in infos if suffix_of(each.path) in FOLDER_SUFFIXES and not _hidden(each.path, root)]
+        infos = [
+            each
+            for each in infos
+            if suffix_of(each.path) in FOLDER_SUFFIXES and "/." not in f"/{each.path.removeprefix(root)}"
+        ]
     if not infos:
         raise InputError(f"{name}: no such file, and no file in it that ends in {', '.join(FOLDER_SUFFIXES)}")
     for each in sorted(infos, key=lambda each: str(each.path)):
         yield Source(f"{scheme}://{each.path}{question}{options}", int(each.size or 0), int(each.mtime_ns or 0))
-
-
-def _hidden(path: str, root: str) -> bool:
-    return any(step.startswith(".") for step in path.removeprefix(root).split("/"))
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -167,28 +153,16 @@ def estimated_count(files: Sequence[str]) -> int | None:
     for file in files:
         if not os.path.isfile(file):
             return None
-        rows = _rows_of_parquet(file) if kind_of(file) == PARQUET else _estimated_lines(file)
-        if rows is None:
-            return None
-        total += rows
-    return round(total) or None
-
-
-def _estimated_lines(file: str) -> float | None:
-    with open(file, "rb") as opened:
-        sample = opened.read(_SAMPLED_BYTES)
-    packed = len(sample)
-    if sample[:2] == GZIP_MAGIC:
         try:
-            sample = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(sample)
-        except zlib.error:
+            with opened(file) as stream:
+                if kind_of(file) == PARQUET:
+                    with open_parquet(file, stream) as table:
+                        total += table.metadata.num_rows
+                    continue
+                sample = stream.read(_SAMPLED_BYTES)
+                unpacked = zlib.decompressobj(31).decompress(sample) if sample[:2] == GZIP_MAGIC else sample
+        except (InputError, zlib.error):
             return None
-    lines = sum(1 for line in sample.split(b"\n") if line.strip())
-    return lines * os.path.getsize(file) / max(packed, 1)
-
-
-def _rows_of_parquet(file: str) -> int | None:
-    """Return the number of rows that a Parquet file states; None if it is damaged."""
-    with suppress(InputError), opened(file) as stream, open_parquet(file, stream) as table:
-        return int(table.metadata.num_rows)
-    return None
+        lines = sum(1 for line in unpacked.split(b"\n") if line.strip())
+        total += lines * os.path.getsize(file) / max(len(sample), 1)
+    return round(total) or None

@@ -77,6 +77,11 @@ def kind_of(source: str | Path) -> str:
     return KINDS.get(suffix_of(source), TEXT)
 
 
+def got(value: Any) -> str:
+    """Return the kind of a JSON value, for a message."""
+    return "null" if value is None else described(value)
+
+
 @dataclass(frozen=True)
 class Table:
     """An open file of rows; iterating yields each row with the number of its last line, or of the row itself.
@@ -154,8 +159,7 @@ class Table:
     def _checked(self, number: int, row: Any) -> dict[str, Any]:
         where = self.where(number)
         if not isinstance(row, dict):
-            got = "null" if row is None else described(row)
-            raise InputError(f"{where}: must be a JSON object{_with(self.needed)}, got {got}")
+            raise InputError(f"{where}: must be a JSON object{_with(self.needed)}, got {got(row)}")
         if lacking := _lacking(row, self.needed):
             raise FieldError(f"{where}: {lacking}")
         return dict(row)

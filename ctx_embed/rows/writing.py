@@ -23,11 +23,7 @@ EMBEDDING = "embedding"
 
 
 def require_embeddings_file(path: Path) -> None:
-    """Raise an error for an output of unknown format, or one that cannot be written.
-
-    Raises:
-        InputError: saying which.
-    """
+    """Raise an InputError for an output of unknown format, or one that cannot be written."""
     if path == STANDARD_OUTPUT:
         return
     if path.suffix.lower() not in _WRITERS:
@@ -46,12 +42,9 @@ def write_embeddings(path: Path, documents: Sequence[Document], embeddings: NDAr
     standard output. ``ctx-embed index build --embedding-field embedding`` reads JSONL and Parquet.
 
     Args:
-        path: the file, or ``-``.
+        path: the file, or ``-``, see :func:`require_embeddings_file`.
         documents: at least one.
         embeddings: (documents, dimension).
-
-    Raises:
-        InputError: as :func:`require_embeddings_file`.
     """
     require_embeddings_file(path)
     if path == STANDARD_OUTPUT:

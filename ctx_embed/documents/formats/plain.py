@@ -32,11 +32,7 @@ def markdown(path: str, encoding: str | None = None) -> Iterator[Extracted]:
 
 
 def code(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Yield a file of source code in any language.
-
-    Raises:
-        UnreadableFileError: it is minified, or says that a program generated it.
-    """
+    """Yield a file of source code in any language, unless it is minified or says that a program generated it."""
     content, suffix = read_text(path, encoding), suffix_of(path)
     is_minified = suffix in _MINIFIED and len(content) > _LONG_LINE * (2 + content.count("\n"))
     if is_minified or _GENERATED.search(content[:_MARKED_WITHIN]):
@@ -50,18 +46,10 @@ def rows(path: str, encoding: str | None = None) -> Iterator[Extracted]:
 
 
 def binary(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Refuse a file that holds no text for people.
-
-    Raises:
-        UnreadableFileError: always.
-    """
+    """Refuse a file that holds no text for people."""
     raise UnreadableFileError("binary", counted=True)
 
 
 def records(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Refuse a file that is a list of records rather than a text.
-
-    Raises:
-        UnreadableFileError: always.
-    """
+    """Refuse a file that is a list of records rather than a text."""
     raise UnreadableFileError("holds records, each of which is a document; leave --documents out, or choose records")

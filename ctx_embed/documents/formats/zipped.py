@@ -17,12 +17,7 @@ _ENCRYPTED = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 @contextmanager
 def opened(path: str, name: str) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive; ``name`` is the name of its format in errors.
-
-    Raises:
-        UnreadableFileError: the file is not an archive, is encrypted or broken, or unpacks to more than
-            :data:`MOST_BYTES`.
-    """
+    """Open a zip archive, neither encrypted nor too large when unpacked; ``name`` names its format in errors."""
     try:
         with decoding.opened(path) as file:
             if file.peek(8)[:8] == _ENCRYPTED:
@@ -38,11 +33,7 @@ def opened(path: str, name: str) -> Iterator[zipfile.ZipFile]:
 
 
 def member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of a member.
-
-    Raises:
-        UnreadableFileError: there is none of that name.
-    """
+    """Return the bytes of a member that must be there."""
     try:
         with archive.open(name) as file:
             # The size that the archive states may be wrong, so count what is read.
@@ -55,11 +46,7 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def parsed(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
-    """Return the root of a member in XML.
-
-    Raises:
-        UnreadableFileError: there is none of that name, or it is broken.
-    """
+    """Return the root of a member in XML that must be there."""
     try:
         return ElementTree.fromstring(member(archive, name))
     except ElementTree.ParseError as error:
