@@ -20,7 +20,7 @@ from ctx_embed.index.searching.highlights import highlights
 from ctx_embed.index.searching.hits import Hit, counted
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE, word_shares
-from ctx_embed.index.searching.search import FUSED_RANKS, fused_scores
+from ctx_embed.index.searching.search import DEPTH, fused_scores
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.writing.chunking import passages_of
@@ -146,7 +146,7 @@ class Search:
         self._cut = passages_of(self.model.model)
         self._words = None if self.mode == "dense" else WordCounts(self.question)
         self._unrelated = self.model.unrelated if self.mode != "words" else None
-        self._depth = max(2 * k, FUSED_RANKS)
+        self._depth = max(2 * k, DEPTH)
         self._passages = 0
         self._nearest: list[_Candidate] = []
         self._worded: list[_Candidate] = []

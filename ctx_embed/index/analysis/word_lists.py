@@ -69,7 +69,7 @@ def lookup_problem(store: DocumentStore) -> tuple[str, str]:
 
 def _passages(store: DocumentStore) -> Iterator[tuple[int, str]]:
     for document in store.all():
-        for row, (start, stop) in enumerate(store.spans(document), document.row):
+        for row, (start, stop) in enumerate(document.spans, document.row):
             yield row, document.text[start:stop]
 
 

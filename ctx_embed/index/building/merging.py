@@ -105,7 +105,7 @@ def _copies(folder: IndexFolder) -> Iterator[Copied]:
                 document.text,
                 None if store.automatic([document.id]) else document.id,
                 document.metadata,
-                spans=store.spans(document),
+                spans=document.spans,
                 vectors=vectors.get(rows),
             )
 

@@ -57,10 +57,9 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                 while not found or not steps.ends(row - first, began):
                     with store.reading():
                         documents = store.after(row, steps.batch)
-                        spans = store.all_spans(documents)
                     if not documents:
                         break
-                    found.append((documents, _vectors(documents, spans, embedder, present.titled)))
+                    found.append((documents, _vectors(documents, embedder, present.titled)))
                     meter.update(documents[-1].row + documents[-1].passages - 1 - row)
                     row = documents[-1].row + documents[-1].passages - 1
                 with store.writing():
@@ -99,14 +98,12 @@ def _begun(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> S
     return following
 
 
-def _vectors(
-    documents: Sequence[Stored], spans: Sequence[Sequence[tuple[int, int]]], embedder: IndexModel, titled: bool
-) -> Vectors:
+def _vectors(documents: Sequence[Stored], embedder: IndexModel, titled: bool) -> Vectors:
     """Return the vectors (n, dimension) of all passages of documents; equal texts are embedded once."""
     texts = [
         text
-        for document, of_document in zip(documents, spans, strict=True)
-        for text in embedded_texts(document.text, document.metadata, of_document, titled)
+        for document in documents
+        for text in embedded_texts(document.text, document.metadata, document.spans, titled)
     ]
     distinct = list(dict.fromkeys(texts))
     place_of = {text: place for place, text in enumerate(distinct)}

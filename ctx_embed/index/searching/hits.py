@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of
 from ctx_embed.index.searching.corrections import respelled
-from ctx_embed.index.storage.documents import DocumentStore, Passage, Span
+from ctx_embed.index.storage.documents import DocumentStore, Span, Stored
 from ctx_embed.text.words import indexed, placed_words
 
 # Maximum characters of a passage, and maximum number of hits, that `repr` shows.
@@ -134,19 +134,24 @@ class Hits(list[Hit]):
 
 
 def hits_of(
-    store: DocumentStore, rankings: Sequence[Sequence[Scored]], context: int = 0, whole: bool = False
+    store: DocumentStore,
+    rankings: Sequence[Sequence[Scored]],
+    corrected: Sequence[dict[str, str]],
+    context: int = 0,
+    whole: bool = False,
 ) -> list[list[Hit]]:
     """Return a list of hits for each ranking; call it inside :meth:`Database.reading`.
 
     Args:
         store: the documents.
         rankings: passages found, best first.
+        corrected: the corrected words of each ranking's query.
         context: the number of neighbouring passages on each side, of the same document, to include in a hit.
         whole: whether hits include the whole texts of their documents.
     """
     passages = store.fetch({found.row for ranking in rankings for found in ranking})
 
-    def hit(found: Scored) -> Hit:
+    def hit(found: Scored, words: dict[str, str]) -> Hit:
         passage = passages[found.row]
         document, start, _ = passage
         return Hit(
@@ -158,11 +163,12 @@ def hits_of(
             counted(document.metadata.get("line"), document.text, "\n", start),
             counted(document.metadata.get("page"), document.text, "\f", start),
             found.fused,
-            context=_context(store, found.row, passage, context) if context else None,
+            context=_context(document, found.row, context) if context else None,
             document=document.text if whole else None,
+            corrected=words or None,
         )
 
-    return [[hit(found) for found in ranking] for ranking in rankings]
+    return [[hit(found, words) for found in ranking] for ranking, words in zip(rankings, corrected, strict=True)]
 
 
 def rounded_down(share: float) -> float:
@@ -187,12 +193,10 @@ def counted(first: Any, text: str, end: str, start: int) -> int | None:
     return first + text.count(end, 0, start) if isinstance(first, int) and not isinstance(first, bool) else None
 
 
-def _context(store: DocumentStore, row: int, passage: Passage, count: int) -> str:
-    """Return the text from ``count`` passages before a passage to ``count`` after it."""
-    document = passage.document
-    spans = store.spans(document)
+def _context(document: Stored, row: int, count: int) -> str:
+    """Return the text from ``count`` passages before the one in a row to ``count`` after it."""
     place = row - document.row
-    near = spans[max(place - count, 0) : place + count + 1]
+    near = document.spans[max(place - count, 0) : place + count + 1]
     return document.text[near[0][0] : near[-1][1]]
 
 

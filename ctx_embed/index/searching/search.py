@@ -43,10 +43,9 @@ Key: TypeAlias = Hashable
 EXCLUDED_WEIGHT = 0.5
 # Reciprocal rank fusion, the sum over lists of 1 / (60 + rank): Cormack, Clarke and Buettcher (SIGIR 2009).
 FUSION_CONSTANT = 60
-# The depth of the first piece of a ranking, in the mode ``dense``, exactly and by an approximate index (within a piece
-# all are in order), and in others (a passage that ranks low by meaning and by words may be among the best); and the
-# factor by which the next pieces are deeper.
-DENSE_DEPTH, APPROXIMATE_DEPTH, FUSED_RANKS, DEEPER = 25, 400, 100, 4
+# The depth of the first piece of a ranking where all vectors are compared; elsewhere, as only within a piece all are in
+# order, and a passage that ranks low by meaning and by words may be among the best; how much deeper the next ones are.
+DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
 # A lowest relevance is looked for among this number of passages.
 MOST_JUDGED = 1600
 
@@ -216,11 +215,7 @@ class Search:
         while True:
             require_time()
             rankings = self._rankings(searched, texts, vectors, pool)
-            found = hits_of(store, rankings, int(self.options.context), self.options.document)
-            found = [
-                [replace(hit, corrected=words) for hit in hits] if words else hits
-                for hits, words in zip(found, corrected, strict=True)
-            ]
+            found = hits_of(store, rankings, corrected, int(self.options.context), self.options.document)
             found = [
                 _with_relevance(hits, of_query, unrelated, view.count) if unrelated and judged and is_known else hits
                 for hits, of_query, is_known in zip(found, asked, known, strict=True)
@@ -301,10 +296,8 @@ class Search:
         """
         options, store = self.options, searched.view.store
         path = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
-        depth = FUSED_RANKS
-        if self.mode == "dense" and not options.fuse:
-            exact = searched.view.faiss is None or searched.view.faiss.exact
-            depth = DENSE_DEPTH if exact else APPROXIMATE_DEPTH
+        exact = searched.view.faiss is None or searched.view.faiss.exact
+        depth = DENSE_DEPTH if exact and self.mode == "dense" and not options.fuse else DEPTH
         count = 1 if options.fuse else len(texts)
         kept: list[list[Scored]] = [[] for _ in range(count)]
         seen: list[set[int]] = [set() for _ in range(count)]
@@ -412,31 +405,40 @@ def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int
 
 def words(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
     """Rank passages by BM25; passages without any word of the query are not found."""
-    pieces = []
-    for text, vector in zip(texts, vectors, strict=True):
-        require_time()
-        found = searched.view.bm25.best(text, depth, searched.allowed)
-        shares = shares_of_best(list(found.values())).tolist()
-        scored = _with_cosines(searched, vector, list(found))
-        ranking = [each._replace(by_words=share) for each, share in zip(scored, shares, strict=True)]
-        pieces.append((ranking, len(found) < depth))
-    return pieces
+    return [_by_words(searched, *query, depth, {}) for query in zip(texts, vectors, strict=True)]
+
+
+def _by_words(
+    searched: Searched, text: str, vector: Vectors, depth: int, cosines: dict[int, float]
+) -> tuple[list[Scored], bool]:
+    """Return the best passages for one query by words; ``cosines`` are those that are known, by row."""
+    require_time()
+    found = searched.view.bm25.best(text, depth, searched.allowed)
+    rows = np.array([row for row in found if row not in cosines], np.int64)
+    cosines = cosines | {row: score for score, row in nearest.ranking(searched.view, vector, rows, alike=False)}
+    shares = shares_of_best(list(found.values())).tolist()
+    return [Scored(cosines[row], row, None, share) for row, share in zip(found, shares, strict=True)], len(
+        found
+    ) < depth
 
 
 def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
     """Rank the best passages of the two other modes by :func:`fused_scores`; ties keep the order by words."""
     pieces = []
-    by_meanings = dense(searched, texts, vectors, depth)
-    by_words = words(searched, texts, vectors, depth)
-    for text, vector, (near, near_ended), (worded, ended) in zip(texts, vectors, by_meanings, by_words, strict=True):
+    for text, vector, (near, near_ended) in zip(texts, vectors, dense(searched, texts, vectors, depth), strict=True):
         if phrases(text):
-            ((near, near_ended),) = dense(_with_phrases(searched, text), [text], vector[None], depth)
+            # Passages that lack a phrase of the query are not found.
+            mask = searched.view.bm25.with_phrases(text)
+            with_phrases = replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
+            ((near, near_ended),) = dense(with_phrases, [text], vector[None], depth)
+        worded, ended = _by_words(searched, text, vector, depth, {scored.row: scored.score for scored in near})
         there = {scored.row for scored in worded}
         candidates = [*worded, *(scored for scored in near if scored.row not in there)]
-        shares = np.array([scored.by_words for scored in candidates])
-        fused = (shares_of_best([scored.score for scored in candidates]) + shares) / 2
-        order = np.argsort(-fused, kind="stable").tolist()
-        pieces.append(([candidates[at]._replace(fused=float(fused[at])) for at in order], ended and near_ended))
+        fused = (shares_of_best([scored.score for scored in candidates]) + [each.by_words for each in candidates]) / 2
+        ordered = zip(np.argsort(-fused, kind="stable").tolist(), sorted(fused.tolist(), reverse=True), strict=True)
+        found = [(candidates[place], score) for place, score in ordered]
+        ranking = [Scored(each.score, each.row, score, each.by_words) for each, score in found]
+        pieces.append((ranking, ended and near_ended))
     return pieces
 
 
@@ -515,15 +517,3 @@ RANKINGS: dict[Mode, Callable[[Searched, Sequence[str], Vectors, int], Pieces]] 
     "words": words,
     "hybrid": hybrid,
 }
-
-
-def _with_phrases(searched: Searched, text: str) -> Searched:
-    """Return the searched rows, without passages that lack a quoted phrase of the query."""
-    mask = searched.view.bm25.with_phrases(text)
-    return replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
-
-
-def _with_cosines(searched: Searched, vector: Vectors, rows: list[int]) -> list[Scored]:
-    ranked = nearest.ranking(searched.view, vector, np.array(rows, np.int64), alike=False)
-    cosines = {row: score for score, row in ranked}
-    return [Scored(cosines[row], row) for row in rows]

@@ -10,7 +10,9 @@ import sqlite3
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -45,14 +47,37 @@ _SPANS = (
 COLUMNS = f"documents.row, passages, id, metadata, text, checksum, {_SPANS}"
 
 
-class Stored(NamedTuple):
-    """A stored document: the row of its first passage, the number of passages, id, metadata and text."""
+@dataclass(frozen=True)
+class Stored:
+    """A stored document.
+
+    Args:
+        row: the row of its first passage.
+        passages: the number of its passages.
+        id: its id.
+        metadata: its metadata.
+        text: its text.
+        cut: where its passages start and stop, as one text; None if the document is its only passage.
+    """
 
     row: int
     passages: int
     id: Id
     metadata: dict[str, Any]
     text: str
+    cut: str | None
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Where each passage starts and stops, in characters."""
+        if self.cut is None:
+            return [(0, len(self.text))]
+        numbers = iter(map(int, self.cut.replace(",", " ").split()))
+        return list(zip(numbers, numbers, strict=True))
+
+    def passage(self, row: int) -> Passage:
+        """Return the passage in a row."""
+        return Passage(self, *self.spans[row - self.row])
 
 
 class NewDocument(NamedTuple):
@@ -277,9 +302,7 @@ class DocumentStore(Database):
                 document = None if values is None else self._stored(values)
                 if document is None or row >= document.row + document.passages:
                     raise DamagedError(f"{self.path}: damaged (documents are missing); {REMEDY}")
-            with self.reporting_errors():
-                span = self.connection.execute("SELECT start, stop FROM passages WHERE row = ?", (row,)).fetchone()
-            found[row] = Passage(document, *self._checked([span or (0, len(document.text))])[0])
+            found[row] = document.passage(row)
         return found
 
     def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
@@ -339,17 +362,6 @@ class DocumentStore(Database):
             yield from documents
             row = documents[-1].row
 
-    def spans(self, document: Stored) -> list[Span]:
-        """Return where each passage of a document starts and stops, in characters."""
-        select = "SELECT start, stop FROM passages WHERE row >= ? AND row < ? ORDER BY row"
-        with self.reporting_errors():
-            spans = self.connection.execute(select, (document.row, document.row + document.passages)).fetchall()
-        return self._checked(spans) or [(0, len(document.text))]
-
-    def all_spans(self, documents: Iterable[Stored]) -> list[list[Span]]:
-        """Return :meth:`spans` of each document."""
-        return [self.spans(document) for document in documents]
-
     def rows_there(self, rows: Sequence[int]) -> set[int]:
         """Return which of some rows are the first ones of documents."""
         found: set[int] = set()
@@ -359,12 +371,6 @@ class DocumentStore(Database):
                 select = f"SELECT row FROM documents WHERE row IN ({_marks(part)})"
                 found |= {row for (row,) in self.connection.execute(select, part)}
         return found
-
-    def _checked(self, spans: list[Span]) -> list[Span]:
-        """Return the spans of passages after checking their types: in a damaged file SQLite may read any type."""
-        if not all(type(start) is type(stop) is int for start, stop in spans):
-            raise DamagedError(f"{self.path}: damaged (a passage has a wrong type); {REMEDY}")
-        return spans
 
     def _in_order(self, found: Sequence[Sequence[Any]], after: int) -> list[Stored]:
         """Return the documents in the order of rows; a damaged table is an error, as it may repeat rows without end."""
@@ -379,8 +385,10 @@ class DocumentStore(Database):
             raise DamagedError(f"{self.path}: damaged (the checksum of a document is wrong); {REMEDY}")
         if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
             raise DamagedError(f"{self.path}: damaged (a document has a wrong type); {REMEDY}")
+        if passages != (1 if spans is None else spans.count(",") + 1):
+            raise DamagedError(f"{self.path}: damaged (passages are missing); {REMEDY}")
         try:
-            return Stored(row, passages, identifier, json.loads(metadata), text)
+            return Stored(row, passages, identifier, json.loads(metadata), text, spans)
         except (ValueError, RecursionError) as error:
             raise DamagedError(f"{self.path}: damaged (metadata: {error}); {REMEDY}") from None
 
@@ -592,7 +600,7 @@ class DocumentStore(Database):
         words = [
             (row, indexed(document.text[start:stop]))
             for document in documents
-            for row, (start, stop) in enumerate(self.spans(document), document.row)
+            for row, (start, stop) in enumerate(document.spans, document.row)
         ]
         rows = [(document.row, document.passages) for document in documents]
         with self.reporting_errors():

@@ -167,7 +167,7 @@ class IndexFolder:
         Fields are id, text and metadata, and start if the document has several passages.
         """
         for document in self.documents.all():
-            for row, (start, stop) in enumerate(self.documents.spans(document), document.row):
+            for row, (start, stop) in enumerate(document.spans, document.row):
                 passage: dict[str, Any] = {"id": document.id, "text": document.text[start:stop]}
                 if document.passages > 1:
                     passage["start"] = start

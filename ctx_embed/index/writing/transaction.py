@@ -289,7 +289,7 @@ class Edit:
             if fields == document.metadata:
                 continue
             written = metadata_json(fields, number)
-            spans = self.store.spans(document)
+            spans = document.spans
             old, new = (embedded_texts(document.text, of, spans, self.titled) for of in (document.metadata, fields))
             if old == new:
                 self.store.set_metadata(document, written)
