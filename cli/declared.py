@@ -64,7 +64,9 @@ def _option(
         settings |= {"type": _range(kind, known.metadata["limits"]), "metavar": shown.get("metavar")}
     else:
         settings["metavar"] = shown.get("metavar", "FILE")
-        settings |= {"multiple": True} if get_origin(kind) is Sequence else {"type": Path if kind is Path else str}
+        several = get_origin(kind) is Sequence or shown.get("repeated")
+        settings["help"] += " May be repeated." if shown.get("repeated") else ""
+        settings |= {"multiple": True} if several else {"type": Path if kind is Path else str}
     if "default_is" in shown or cases:
         settings["help"] += f"  [default: {shown.get('default_is') or _default(known.name, cases or {})}]"
         default = None
@@ -84,6 +86,7 @@ def _default(name: str, cases: Mapping[str, Any]) -> str:
 def _range(kind: type, limits: Mapping[str, Any]) -> click.IntRange | click.FloatRange:
     if kind is int:
         below = limits.get("below")
-        return click.IntRange(limits.get("at least"), None if below is None else below - 1)
+        return click.IntRange(limits.get("at least"), limits.get("at most") if below is None else below - 1)
     least = limits.get("above", limits.get("at least"))
-    return Finite(least, limits.get("below"), min_open="above" in limits, max_open=True)
+    most = limits.get("at most", limits.get("below"))
+    return Finite(least, most, min_open="above" in limits, max_open="at most" not in limits)

@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ctx_embed.cli.declared import options_of
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.index.documents import IdCommand, chosen_ids, string_option
 from ctx_embed.cli.options import Command, backend_option
 from ctx_embed.cli.output import SHOWN_CHARACTERS, one_line, print_hits
 from ctx_embed.errors import InputError
-from ctx_embed.index.searching.options import MODES, Options, Says
+from ctx_embed.index.searching.options import Options
 
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
     from ctx_embed.index.searching.hits import Hits
 
 FORMATS = ("json", "jsonl", "csv")
-HINTS = get_type_hints(Options, include_extras=True)
-
-
-FLAGS = {"k": "-k", "exclude": "--not", "min_relevance": "--min-relevance"}
 # The options that `similar` lacks: they need the texts of queries.
 OF_TEXTS = ("fuse", "min_relevance", "highlight")
-METAVARS = {"where": "FILTER", "exclude": "TEXT|ID", "group": "FIELD", "mmr": "LAMBDA", "rerank": "MODEL"}
 
 
-def _search_options(command: Command) -> Command:
-    """Add the options of a search, as :class:`Options` declares them, and options for printing its hits."""
-    declared = [_option(name, *get_args(hint)) for name, hint in HINTS.items() if name not in OF_TEXTS]
+def _printing_options(command: Command) -> Command:
+    """Add options for opening the index and for printing hits."""
     for option in reversed(
         (
-            *declared,
             click.option(
                 "--model",
                 metavar="NAME|PATH",
@@ -57,30 +52,6 @@ def _search_options(command: Command) -> Command:
     return command
 
 
-def _option(name: str, kind: Any, says: Says) -> Callable[[Command], Command]:
-    """Return the command-line option for a search option."""
-    default = getattr(Options, name)
-    if kind is bool:
-        return click.option(f"--{name}", is_flag=True, help=says.help)
-    type_: Any = None
-    if says.least is not None:
-        number = click.IntRange if kind is int else click.FloatRange
-        type_ = number(says.least, says.most)  # type: ignore[arg-type]
-    elif name == "mode":
-        type_ = click.Choice(MODES)
-    several = name == "exclude"
-    says_more = f"{says.help.removesuffix('.')}; may be repeated." if several else says.help
-    return click.option(
-        FLAGS.get(name, f"--{name}"),
-        name,
-        default=default,
-        type=type_,
-        metavar=METAVARS.get(name),
-        help=says_more,
-        multiple=several,
-    )
-
-
 @command()
 @click.argument("path", metavar="INDEX")
 @click.argument("texts", metavar="TEXT...", nargs=-1)
@@ -90,10 +61,8 @@ def _option(name: str, kind: Any, says: Says) -> Callable[[Command], Command]:
     metavar="FILE",
     help="Read queries from a file or - (stdin), one per line, or vectors (.npy).",
 )
-@_option("fuse", *get_args(HINTS["fuse"]))
-@_option("min_relevance", *get_args(HINTS["min_relevance"]))
-@_option("highlight", *get_args(HINTS["highlight"]))
-@_search_options
+@options_of(Options)
+@_printing_options
 def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **options: Any) -> None:
     """Find the passages that answer TEXT by meaning and by words.
 
@@ -128,7 +97,8 @@ def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **o
 @click.command(cls=IdCommand)
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@_search_options
+@options_of(Options, but=OF_TEXTS)
+@_printing_options
 @string_option
 def similar(path: str, ids: tuple[str, ...], strings: bool, **options: Any) -> None:
     """Find documents similar to the one with the given ID, or to several: more like this.
@@ -188,7 +158,7 @@ def _arguments(index: SearchIndex, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of :meth:`SearchIndex.search`."""
     # Read a number as an integer id if a document has it, else as a string.
     exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
-    given = {name: options[name] for name in HINTS if name in options}
+    given = {known.name: options[known.name] for known in fields(Options) if known.name in options}
     return {**given, "exclude": exclude}
 
 

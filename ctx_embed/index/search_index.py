@@ -40,10 +40,10 @@ from ctx_embed.index.storage.filters import Condition, field_path, parse_filter
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.settings import DATABASE, Settings
 from ctx_embed.texts import Document
+from ctx_embed.training.options import takes
 
 if TYPE_CHECKING:
-    from sentence_transformers import CrossEncoder
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self
 
     from ctx_embed.index.analysis.duplicates import Pair
     from ctx_embed.index.analysis.explaining import Similarity
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from ctx_embed.index.following.location import Location
     from ctx_embed.index.following.report import Synced
     from ctx_embed.index.model import Model
-    from ctx_embed.index.searching.options import SearchOptions
     from ctx_embed.index.searching.reranking import Reranker
     from ctx_embed.index.writing.writer import Writer
 
@@ -530,49 +529,30 @@ class SearchIndex:
             return edit.update_metadata(listed, changes)
 
     @overload
-    def search(  # type: ignore[overload-overlap]
-        self, query: str, k: int = 10, *, fuse: bool = False, **options: Unpack[SearchOptions]
-    ) -> Hits: ...
+    def search(self, query: str, k: int = 10, *, fuse: bool = False, **options: Any) -> Hits: ...
+
+    @overload
+    def search(self, query: None = None, k: int = 10, *, like: Id | Sequence[Id], **options: Any) -> Hits: ...
+
+    @overload
+    def search(self, query: Iterable[Any], k: int = 10, *, fuse: Literal[True], **options: Any) -> Hits: ...
 
     @overload
     def search(
-        self, query: None = None, k: int = 10, *, like: Id | Sequence[Id], **options: Unpack[SearchOptions]
-    ) -> Hits: ...
-
-    @overload
-    def search(
-        self, query: Iterable[Any], k: int = 10, *, fuse: Literal[True], **options: Unpack[SearchOptions]
-    ) -> Hits: ...
-
-    @overload
-    def search(
-        self, query: Iterable[str], k: int = 10, *, fuse: Literal[False] = False, **options: Unpack[SearchOptions]
+        self, query: Iterable[str], k: int = 10, *, fuse: Literal[False] = False, **options: Any
     ) -> list[Hits]: ...
 
     @overload
-    def search(self, query: Iterable[Any], k: int = 10, **options: Unpack[SearchOptions]) -> Any: ...
+    def search(self, query: Iterable[Any], k: int = 10, **options: Any) -> Any: ...
 
+    @takes(Options)
     def search(
         self,
         query: str | Iterable[str | Iterable[float]] | Iterable[float] | None = None,
-        k: int = 10,
+        k: int = Options.k,
         *,
-        mode: Literal["hybrid", "dense", "words"] | None = None,
-        where: str | None = None,
-        threshold: float | None = None,
         like: Id | Sequence[Id] | None = None,
-        exclude: str | Id | Sequence[str | Id] = (),
-        fuse: bool = False,
-        offset: int = 0,
-        group: str | None = None,
-        mmr: float | None = None,
-        context: int = 0,
-        rerank: str | Path | Model | CrossEncoder | None = None,
-        candidates: int = 50,
-        document: bool = False,
-        min_relevance: float | None = None,
-        highlight: bool = False,
-        deadline: float | None = None,
+        **options: Any,
     ) -> Hits | list[Hits]:
         """Return the best passages for a query; if scores are equal, the passage added first comes first.
 
@@ -581,30 +561,8 @@ class SearchIndex:
                 ``"quotation marks"`` must occur as a phrase in the modes ``words`` and ``hybrid``, if any passage has
                 all phrases of the query.
             k: the number of hits for each query, at least 1; there may be fewer.
-            mode: ``dense`` ranks by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by
-                the mean of both, as shares of the best. None takes ``hybrid`` for texts, and ``dense`` for vectors and
-                ``like``.
-            where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, applied before ranking. See
-                :mod:`ctx_embed.index.storage.filters` for the grammar.
-            threshold: the lowest cosine of a hit.
             like: instead of a query, one or several ids: find passages similar to these documents, which are left out.
-            exclude: texts and ids of documents to move away from, in ``dense`` and ``hybrid``; these documents are left
-                out. A string that is the id of a document means this document.
-            fuse: whether to fuse the rankings of several queries into one, by reciprocal ranks.
-            offset: the number of best hits to skip.
-            group: return only the best hit of each document (``id``), or of each value of a metadata field, such as
-                ``source``.
-            mmr: choose hits that differ, by maximal marginal relevance among the best ``candidates``: 1 weighs
-                relevance alone, 0 variety alone.
-            context: the number of neighbouring passages on each side to return as the ``context`` of a hit.
-            rerank: a model that scores the best ``candidates`` again: a name or a folder, a SentenceTransformer, or a
-                CrossEncoder. The hits are in the order of its scores.
-            candidates: the number of best passages among which ``rerank`` and ``mmr`` choose.
-            document: whether each hit has the whole text of its document.
-            min_relevance: the lowest relevance of a hit, from 0 to 1; 0.8 returns nothing for about four of five
-                questions that the index does not answer. Hits without a relevance stay.
-            highlight: whether hits say which of their sentences answers a query that is a text best.
-            deadline: seconds after which the search gives up; None waits.
+            **options: see :class:`ctx_embed.index.searching.options.Options`.
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several queries. Scores are cosines in
@@ -618,34 +576,17 @@ class SearchIndex:
             LateError: the deadline has passed.
         """
         self._require_open()
-        options = Options(
-            k,
-            mode,
-            where,
-            threshold,
-            exclude,
-            fuse,
-            offset,
-            group,
-            mmr,
-            context,
-            rerank,
-            candidates,
-            document,
-            min_relevance,
-            highlight,
-            deadline,
-        )
-        queries = checked_queries(query, like, mode, self._folder.settings.dimension)
-        self._condition(where)
-        if rerank is not None and queries.vectors is not None:
+        chosen = Options(k, **options)
+        queries = checked_queries(query, like, chosen.mode, self._folder.settings.dimension)
+        self._condition(chosen.where)
+        if chosen.rerank is not None and queries.vectors is not None:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
-        if min_relevance is not None and (queries.vectors is not None or queries.like):
+        if chosen.min_relevance is not None and (queries.vectors is not None or queries.like):
             raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
-        reranker = None if rerank is None else self._reranker_of(rerank)
-        with within(deadline):
-            found = self._search(queries, options, reranker)
-        if fuse:
+        reranker = None if chosen.rerank is None else self._reranker_of(chosen.rerank)
+        with within(chosen.deadline):
+            found = self._search(queries, chosen, reranker)
+        if chosen.fuse:
             return Hits(" ".join(queries.texts).strip(), found[0])
         listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
         return listed[0] if queries.single else listed

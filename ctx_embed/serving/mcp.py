@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -15,8 +15,11 @@ from ctx_embed import __version__
 from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.hits import rounded_down
+from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.storage.documents import Id
+from ctx_embed.training.options import declared
 
+MEANINGS = {known.name: known.metadata["meaning"] for known in declared(Options)}
 # Limits on the hits, values and characters that an assistant gets at a time, because it reads all of them.
 MOST_HITS = 50
 VALUES = 20
@@ -56,19 +59,10 @@ def create_server(index: SearchIndex) -> MCPServer:
     @server.tool(annotations=reads)
     def search(
         query: Annotated[str, Field(description="A question, a statement or keywords.")],
-        k: Annotated[int, Field(description="Number of passages.", ge=1, le=MOST_HITS)] = 10,
-        mode: Annotated[
-            Literal["hybrid", "dense", "words"],
-            Field(description="dense ranks by meaning, words by keywords, hybrid by both."),
-        ] = "hybrid",
-        where: Annotated[
-            str | None,
-            Field(description='Filter over metadata, e.g. year >= 2020 and lang = "en"; describe lists the fields.'),
-        ] = None,
-        min_relevance: Annotated[
-            float | None,
-            Field(description="Lowest relevance of a passage; 0.8 leaves out what hardly answers.", ge=0, le=1),
-        ] = None,
+        k: Annotated[int, Field(description=MEANINGS["k"], ge=1, le=MOST_HITS)] = Options.k,
+        mode: Annotated[Mode, Field(description=MEANINGS["mode"])] = "hybrid",
+        where: Annotated[str | None, Field(description=f"{MEANINGS['where']} describe lists the fields.")] = None,
+        min_relevance: Annotated[float | None, Field(description=MEANINGS["min_relevance"], ge=0, le=1)] = None,
     ) -> dict[str, Any]:
         """Find the passages that answer a query best, with the file, line or page that each comes from.
 

@@ -7,6 +7,8 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from numbers import Integral, Real
 from types import MappingProxyType, NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -15,7 +17,7 @@ from ctx_embed.errors import InputError, unknown_name
 Function = TypeVar("Function", bound=Callable[..., Any])
 Options = TypeVar("Options")
 KINDS = {int: "a whole number", float: "a finite number", bool: "True or False"}
-WITHIN = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
+WITHIN = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
 
 
 def option(
@@ -23,6 +25,7 @@ def option(
     meaning: str = "",
     *,
     least: float | None = None,
+    most: float | None = None,
     above: float | None = None,
     below: float | None = None,
     **shown: Any,
@@ -32,10 +35,10 @@ def option(
     Args:
         default: without one, the option must be given.
         meaning: a sentence for help texts and the documentation.
-        least, above, below: the range of a number.
+        least, most, above, below: the range of a number.
         shown: how the command line shows it, see :func:`ctx_embed.cli.declared.options_of`.
     """
-    limits = {"at least": least, "above": above, "below": below}
+    limits = {"at least": least, "at most": most, "above": above, "below": below}
     metadata = {"meaning": meaning, "limits": {word: limit for word, limit in limits.items() if limit is not None}}
     return field(default=default, metadata={**metadata, "shown": shown})
 
@@ -45,6 +48,7 @@ def declared(options: type) -> Iterator[Field[Any]]:
     return (known for known in fields(options) if "meaning" in known.metadata)
 
 
+@cache
 def types_of(options: type) -> MappingProxyType[str, Any]:
     """Return the type of each field, without ``None``."""
     return MappingProxyType({name: _some(kind) for name, kind in get_type_hints(options).items()})
@@ -85,7 +89,7 @@ def require_valid(options: Any, of: str = "") -> None:
 def _is(kind: type, value: Any) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
-    return isinstance(value, int) or (kind is float and isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, Integral) or (kind is float and isinstance(value, Real) and math.isfinite(value))
 
 
 def documented(options: type[Options]) -> type[Options]:

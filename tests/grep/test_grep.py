@@ -199,7 +199,7 @@ def test_the_scores_by_words_are_bm25():
         ({"paths": []}, "there must be at least one file or folder to search in, got none"),
         ({"question": " ?! "}, "the question must have a word, got ' ?! '"),
         ({"question": 3}, "the question must be a string, got an int"),
-        ({"k": 0}, "k must be an integer of at least 1, got 0"),
+        ({"k": 0}, "k must be at least 1, got 0"),
         ({"mode": "wrds"}, "did you mean 'words'"),
         ({"include": [""]}, "must be globs such as"),
         ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),

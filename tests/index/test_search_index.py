@@ -192,11 +192,11 @@ def test_a_stream_that_fails_undoes_what_came_before(index, path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a", 0), "k must be an integer of at least 1, got 0"),
-        (("a", -3), "k must be an integer of at least 1, got -3"),
-        (("a", True), "k must be an integer of at least 1, got True"),
-        (("a", 2.0), "k must be an integer of at least 1, got 2.0"),
-        (("a", "3"), "k must be an integer of at least 1, got '3'"),
+        (("a", 0), "k must be at least 1, got 0"),
+        (("a", -3), "k must be at least 1, got -3"),
+        (("a", True), "k must be a whole number, at least 1, got True"),
+        (("a", 2.0), "k must be a whole number, at least 1, got 2.0"),
+        (("a", "3"), "k must be a whole number, at least 1, got '3'"),
         ((5,), "the query must be a text, a vector or a list of texts or vectors, got an int"),
         ((None,), "the query must be a text, a vector or a list of texts or vectors, got None"),
         ((["a", 5],), "query 2 must be a string, got an int"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field, create_model
@@ -18,6 +18,7 @@ from ctx_embed.serving.indexes import BATCH_HITS, Marks, ServedIndex
 from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed
 from ctx_embed.serving.service import require_length, service_of
 from ctx_embed.serving.settings import Key
+from ctx_embed.training.options import declared
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
 
@@ -68,9 +69,10 @@ def _search_options() -> dict[str, Any]:
     """Return the options of a search as fields of a body."""
     own = {"where": Where | None, "exclude": Id | Listed[Id], "rerank": str | None}
     fields: dict[str, Any] = {}
-    for name, hint in get_type_hints(Options, include_extras=True).items():
-        kind, says = get_args(hint)
-        fields[name] = (own.get(name, kind), Field(getattr(Options, name), description=says.help))
+    hints = get_type_hints(Options)
+    for known in declared(Options):
+        field = Field(known.default, description=known.metadata["meaning"])
+        fields[known.name] = (own.get(known.name, hints[known.name]), field)
     return fields
 
 

@@ -116,8 +116,8 @@ def test_a_threshold_is_a_cosine_in_every_mode(index):
     [
         ({"mode": "fuzzy"}, "unknown mode 'fuzzy': known are dense, hybrid, words"),
         ({"mode": "word"}, "unknown mode 'word': did you mean 'words'? known are dense, hybrid, words"),
-        ({"threshold": "high"}, "the threshold must be a cosine from -1 to 1, got 'high'"),
-        ({"threshold": float("nan")}, "the threshold must be a cosine from -1 to 1, got nan"),
+        ({"threshold": "high"}, "threshold must be a finite number, at least -1, at most 1, got 'high'"),
+        ({"threshold": float("nan")}, "threshold must be a finite number, at least -1, at most 1, got nan"),
     ],
 )
 def test_options_that_cannot_be_used(index, options, message):

@@ -160,7 +160,7 @@ def test_a_new_model_brings_its_own_scale(index, hash_model):
 
 @pytest.mark.parametrize("value", [-0.1, 1.5, "high", True, math.nan])
 def test_a_wrong_relevance_is_one_line(index, value):
-    with pytest.raises(InputError, match=r"^min_relevance must be a number from 0 to 1, got "):
+    with pytest.raises(InputError, match=r"^min_relevance must be "):
         index.search("inflation", min_relevance=value)
 
 
