@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# The end of messages about damage that cannot be repaired from the rest of an index.
+REMEDY = "restore it from a copy or build the index again"
 _DISTRIBUTION = "ctx-embed"
 # Packages of the default installation that requirements-light.txt leaves out, and what installs each without torch.
 _LEFT_OUT = {

@@ -79,3 +79,18 @@ def length_batches(texts: Sequence[str], most: int = BATCH_TEXTS) -> Iterator[li
         batch.append(position)
     if batch:
         yield batch
+
+
+def as_list(values: Any, name: str, needed: str) -> list[Any]:
+    """Return ``values`` as a list: given a list, an array, a series of any library, or a generator.
+
+    Raises:
+        InputError: they are not iterable, or they are a string, a dictionary or a table, which is surely a mistake.
+    """
+    if hasattr(values, "columns"):
+        columns = ", ".join(repr(str(column)) for column in list(values.columns)[:5])
+        remedy = "its rows as dictionaries" if name == "metadata" else f"one of its columns ({columns})"
+        raise InputError(f"{name} must be {needed}, got {described(values)}; give {remedy}")
+    if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
+        raise InputError(f"{name} must be {needed}, got {described(values)}")
+    return values.to_pylist() if hasattr(values, "to_pylist") else list(values)

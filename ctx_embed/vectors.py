@@ -58,3 +58,30 @@ def comparable(embeddings: NDArray[Any], kept: int, dimension: int) -> NDArray[A
         return embeddings.astype(np.float32)
     octets = (embeddings.astype(np.int16) + 128).astype(np.uint8) if signed else embeddings
     return 2 * np.unpackbits(octets, -1)[..., : kept if packed else None].astype(np.float32) - 1
+
+
+def unit_vector(embedding: Any, dimension: int, name: str) -> NDArray[np.float32]:
+    """Return a given embedding (dimension,) scaled to unit length; a zero vector stays zero.
+
+    Args:
+        embedding: numbers.
+        dimension: the dimension of the index.
+        name: the beginning of messages.
+
+    Raises:
+        InputError: it is not a vector of that dimension, or not finite.
+    """
+    try:
+        vector = np.asarray(embedding)
+        if vector.dtype.kind not in "fiu":
+            raise TypeError
+        vector = vector.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor with a gradient.
+        raise InputError(f"{name} must be a list of numbers") from None
+    if vector.shape != (dimension,):
+        raise InputError(f"{name} must have shape ({dimension},), got {vector.shape}")
+    with np.errstate(over="ignore"):
+        length = float(np.linalg.norm(vector))
+    if not np.isfinite(length):
+        raise InputError(f"{name} must have a finite length, got {length}")
+    return (vector / (length or 1)).astype(np.float32)

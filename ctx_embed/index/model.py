@@ -13,7 +13,7 @@ import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.index.searching.relevance import Unrelated
-from ctx_embed.index.storage.settings import Settings
+from ctx_embed.index.storage.database import Settings
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.texts import length_batches

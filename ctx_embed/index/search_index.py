@@ -20,7 +20,6 @@ import numpy as np
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
-from ctx_embed.index.arguments import as_list, checked_count, require_time, unknown_fields_message, within
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.highlights import highlighted
 from ctx_embed.index.searching.hits import Hit, Hits, counted
@@ -34,12 +33,12 @@ from ctx_embed.index.searching.search import (
     mode_for,
     reranked,
 )
-from ctx_embed.index.storage import dtypes
+from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
-from ctx_embed.index.storage.filters import Condition, field_path, parse_filter
+from ctx_embed.index.storage.filters import Condition, field_path, parse_filter, unknown_fields_message
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.settings import DATABASE, Settings
-from ctx_embed.texts import Document
+from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
+from ctx_embed.texts import Document, as_list
 from ctx_embed.training.options import takes
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ class SearchIndex:
 
     def _take(self, folder: IndexFolder) -> None:
         """Use this folder for all later searches and changes."""
-        factories.checked_factory(folder.settings.factory, folder.settings.dimension)
         self._folder = folder
         self._searched = False
         self._writer: Writer | None = None
@@ -109,7 +107,7 @@ class SearchIndex:
         factory: str = factories.AUTO,
         chunk: str = "none",
         backend: str | None = None,
-        dtype: str = dtypes.DEFAULT,
+        dtype: str = DEFAULT,
         exist_ok: bool = False,
     ) -> SearchIndex:
         """Create an empty index in a folder that does not exist yet or is empty; ``exist_ok`` opens an existing one.
@@ -154,7 +152,7 @@ class SearchIndex:
         from ctx_embed.index.writing.chunking import checked_chunk
 
         checked_chunk(chunk)
-        dtypes.checked_dtype(dtype)
+        checked_dtype(dtype)
         embedder = IndexModel.of(model, backend)
         factories.checked_factory(factory, embedder.dimension)
         settings = Settings(
@@ -657,7 +655,7 @@ class SearchIndex:
         Raises:
             InputError: there is no such data type, another process is writing, or the disk is full.
         """
-        return self.writer.compact(None if dtype is None else dtypes.checked_dtype(dtype))
+        return self.writer.compact(None if dtype is None else checked_dtype(dtype))
 
     def reembed(
         self, model: str | Path | Model | None = None, *, backend: str | None = None, progress: bool = False
@@ -878,3 +876,13 @@ class SearchIndex:
         settings = self._folder.settings
         model = settings.model_fingerprint[:12] if settings.model is None else repr(settings.model)
         return f"SearchIndex({str(self.path)!r}, {self.count()} documents, model {model}, {settings.factory})"
+
+
+def checked_count(name: str, value: Any, least: int) -> None:
+    """Check the value of an argument that counts something.
+
+    Raises:
+        InputError: it is not an integer of at least ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise InputError(f"{name} must be an integer of at least {least}, got {value!r:.60}")

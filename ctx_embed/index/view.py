@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import DamagedError, InputError
-from ctx_embed.index.ann import faiss_file
-from ctx_embed.index.ann.faiss_file import Loaded, Record
+from ctx_embed.errors import REMEDY, DamagedError, InputError
+from ctx_embed.index.ann import nearest
+from ctx_embed.index.ann.nearest import Loaded, Record
 from ctx_embed.index.storage.filters import parse_filter
-from ctx_embed.index.storage.settings import REMEDY
 from ctx_embed.index.storage.vectors import Rows, Vectors, VectorTable
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ class View:
     @cached_property
     def record(self) -> Record | None:
         """What the index says about FAISS's file; None if it has none."""
-        return faiss_file.recorded(self.store)
+        return nearest.recorded(self.store)
 
     @cached_property
     def faiss(self) -> Loaded | None:
@@ -154,7 +153,7 @@ class View:
         before = self._before
         if before is not None and (known := vars(before).get("faiss")) is not None and known.token == self.record.token:
             return cast(Loaded, known)
-        return faiss_file.loaded(self.folder.path, self.record, self.settings, self.folder.memory_map)
+        return nearest.loaded(self.folder.path, self.record, self.settings, self.folder.memory_map)
 
     @cached_property
     def faiss_is_prefix(self) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctx_embed.errors import InputError, described, without_secrets
-from ctx_embed.index.storage.settings import DATABASE
+from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.stores.store import Store
 
 if TYPE_CHECKING:

@@ -72,8 +72,9 @@ def require_valid(options: Any, of: str = "") -> None:
     Raises:
         InputError: an option has the wrong type or is out of range; the message names the first one.
     """
+    kinds = types_of(type(options))  # type: ignore[arg-type]  # a class is hashable
     for known in declared(type(options)):
-        value, kind = getattr(options, known.name), types_of(type(options))[known.name]
+        value, kind = getattr(options, known.name), kinds[known.name]
         if value is None and known.default is None:
             continue
         if get_origin(kind) is Literal and value not in get_args(kind):

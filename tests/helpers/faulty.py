@@ -25,7 +25,7 @@ from typing import Any
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.main import main
-from ctx_embed.index.storage.settings import DATABASE
+from ctx_embed.index.storage.database import DATABASE
 from tests.helpers.power import Disk
 
 LIBRARY = ctypes.CDLL(None)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.analysis.word_lists import lookup_problem, word_problems
-from ctx_embed.index.ann.faiss_file import crc32_of
+from ctx_embed.index.ann.nearest import crc32_of
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS
 from ctx_embed.index.storage.documents import DocumentStore

@@ -7,10 +7,10 @@ from typing import Any
 
 import faiss as _faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.storage.settings import Settings
+from ctx_embed.index.ann.nearest import inner
+from ctx_embed.index.storage.database import Settings
 
 # FAISS's type stubs lack the keyword arguments of its Python layer and the types of array arguments.
 faiss: Any = _faiss
@@ -25,8 +25,6 @@ OPQ_CENTROIDS = 256
 LEAST_COMPRESSED = 64
 LARGEST_LISTS = 65_536
 LONGEST_FACTORY, MOST_LINKS = 100, 512
-# The kinds that compare all vectors, which stay on disk.
-COMPARING_ALL = ("Flat", "SQfp16", "SQ8")
 _ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
 
 
@@ -139,26 +137,6 @@ def centroids(index: Any) -> int:
     return needed
 
 
-def inner(index: Any) -> Any:
-    """Return the part of ``index`` that decides how thoroughly it searches: inverted lists, a graph, or itself."""
-    index = faiss.downcast_index(index)
-    for part in ("base_index", "index"):
-        if hasattr(index, part) and not hasattr(index, "nlist"):
-            return inner(getattr(index, part))
-    return index
-
-
-def effort_of(index: Any) -> tuple[str, int, int] | None:
-    """Return the name, default and largest value of the search parameter of ``index``; None if it has none."""
-    part = inner(index)
-    if hasattr(part, "nlist"):
-        # FAISS's own default searches only one list.
-        return "nprobe", max(1, round(part.nlist**0.5)), part.nlist
-    if hasattr(part, "hnsw"):
-        return "efSearch", 64, 4096
-    return None
-
-
 def is_coarse(index: Any) -> bool:
     """Return whether vectors are stored so coarsely (e.g. product quantization) that many need a second scoring."""
     part = faiss.downcast_index(index)
@@ -167,31 +145,3 @@ def is_coarse(index: Any) -> bool:
         type(faiss.downcast_index(owner.storage)).__name__ for owner in (inner(part),) if hasattr(owner, "storage")
     ]
     return any(word in name for name in names for word in ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform"))
-
-
-def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
-    """Return FAISS's parameters for one search.
-
-    Args:
-        index: the index to search.
-        effort: nprobe or efSearch; None if it has neither.
-        selector: FAISS's selector of the rows that may be found, or None for all.
-    """
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, effort, selector))
-    if isinstance(index, faiss.IndexRefine):
-        return faiss.IndexRefineSearchParameters(
-            k_factor=4, base_index_params=search_parameters(index.base_index, effort, selector)
-        )
-    options = {} if selector is None else {"sel": selector}
-    if isinstance(index, faiss.IndexIVF):
-        return faiss.SearchParametersIVF(nprobe=effort or 1, **options)
-    if isinstance(index, faiss.IndexHNSW):
-        return faiss.SearchParametersHNSW(efSearch=effort or 64, **options)
-    return faiss.SearchParameters(**options) if options else None
-
-
-def selector_of(mask: NDArray[np.bool_]) -> Any:
-    """Return FAISS's selector of the rows where ``mask`` is true; keep a reference to it while the search runs."""
-    return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))

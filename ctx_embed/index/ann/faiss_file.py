@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-import stat
-import threading
 import uuid
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import faiss as _faiss
 import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError
-from ctx_embed.files import fsync_file, fsync_folder, open_regular
+from ctx_embed.files import fsync_file, fsync_folder
 from ctx_embed.index.ann import factories, nearest
-from ctx_embed.index.storage.database import ranges_of, rows_of
-from ctx_embed.index.storage.settings import FAISS_SUFFIX, Settings
+from ctx_embed.index.ann.nearest import Record, crc32_of, loaded, recorded
+from ctx_embed.index.storage.database import FAISS_SUFFIX, ranges_of
 from ctx_embed.index.storage.vectors import Rows, Vectors
 
 if TYPE_CHECKING:
@@ -38,9 +35,6 @@ if TYPE_CHECKING:
 # FAISS's type stubs lack its limits on reading.
 faiss: Any = _faiss
 
-_LIMITS = ("deserialization_vector_byte_limit", "deserialization_loop_limit")
-_LIMITED = threading.Lock()
-_TOKEN, _LISTS = re.compile(r"[0-9a-f]{32}"), re.compile(r"IVF(\d+),")
 # The file is extended when it lacks this number of rows, or this share of them; one that compares all, only when it
 # lacks more than these rows.
 STALE_ROWS, STALE_PART, STALE_FLAT = 25_000, 0.1, 4096
@@ -56,98 +50,6 @@ LEVELS = (
 )
 # Candidates beyond those wanted, for other coarse kinds.
 COARSE_SPARE = 300
-
-
-class Record(NamedTuple):
-    """What the database says about FAISS's file.
-
-    Args:
-        token: its name without the suffix.
-        facts: its kind, number of rows, size, checksum, search effort, spare candidates and measured recall.
-        ranges: its rows, see :func:`ctx_embed.index.storage.database.rows_of`.
-    """
-
-    token: str
-    facts: dict[str, Any]
-    ranges: bytes
-
-    def path(self, folder: Path) -> Path:
-        """Return the file."""
-        return folder / f"{self.token}{FAISS_SUFFIX}"
-
-
-class Loaded(NamedTuple):
-    """FAISS's index, its rows by position (m,), and how thoroughly it is searched.
-
-    Args:
-        token: see :class:`Record`.
-        index: FAISS's index.
-        rows: the row of each of its vectors (m,), ascending.
-        effort: nprobe or efSearch; None if it has neither.
-        spare: candidates to ask for beyond those wanted.
-        exact: whether it compares all vectors.
-    """
-
-    token: str
-    index: Any
-    rows: Rows
-    effort: int | None
-    spare: int
-    exact: bool
-
-
-def recorded(database: Database) -> Record | None:
-    """Return what the database says about FAISS's file; None if nothing that can be used."""
-    with database.reporting_errors():
-        row = database.connection.execute("SELECT token, facts, ranges FROM faiss").fetchone()
-    with suppress(ValueError, TypeError, RecursionError):
-        if row is not None and _TOKEN.fullmatch(row[0]) and isinstance(facts := json.loads(row[1]), dict):
-            return Record(row[0], facts, bytes(row[2]))
-    return None
-
-
-def loaded(folder: Path, record: Record, settings: Settings, memory_map: bool = False) -> Loaded | None:
-    """Return FAISS's index, or None if its file is missing or does not fit its record.
-
-    Args:
-        folder: the index.
-        record: what the database says.
-        settings: the settings of the index.
-        memory_map: whether to leave the vectors on disk whatever the kind.
-    """
-    path = record.path(folder)
-    # Another process may remove the file at any time; whatever is wrong with it, the stored vectors are there.
-    with suppress(OSError, RuntimeError, MemoryError, ValueError, KeyError, TypeError):
-        rows, facts = rows_of(record.ranges), record.facts
-        found = path.lstat()
-        flat = facts["kind"] in factories.COMPARING_ALL
-        # Reading a pipe would wait for its writer.
-        if not stat.S_ISREG(found.st_mode) or found.st_size != facts["bytes"]:
-            return None
-        if not flat and crc32_of(path) != facts["crc32"]:
-            return None
-        lists = int(faiss.IO_FLAG_MMAP)
-        flags = int(getattr(faiss, "IO_FLAG_MMAP_IFC", 0)) if flat or memory_map else 0
-        with _limits(found.st_size):
-            try:
-                index = faiss.read_index(str(path), lists if memory_map and "IVF" in facts["kind"] else flags)
-            except RuntimeError:
-                index = faiss.read_index(str(path))
-        effort, spare = facts["effort"], facts["spare"]
-        if type(spare) is not int or (effort is not None and type(effort) is not int):
-            return None
-        if (index.ntotal, index.d, index.metric_type) == (len(rows), settings.dimension, faiss.METRIC_INNER_PRODUCT):
-            return Loaded(record.token, index, rows, effort, spare, flat)
-    return None
-
-
-def crc32_of(path: Path) -> int:
-    """Return the CRC-32 checksum of a regular file, read in chunks."""
-    checksum = 0
-    with open_regular(path) as file:
-        while chunk := file.read(1 << 20):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
 
 
 def is_stale(folder: Path, store: DocumentStore) -> bool:
@@ -166,14 +68,14 @@ def is_stale(folder: Path, store: DocumentStore) -> bool:
     wanted = factories.factory_for(settings.factory, rows, settings)
     if kind and settings.factory == factories.AUTO and outgrown(kind, wanted):
         return True
-    if wanted in factories.COMPARING_ALL:
+    if wanted in nearest.COMPARING_ALL:
         return missing > max(STALE_FLAT, STALE_PART * rows)
     return missing > min(STALE_PART * rows, max(STALE_ROWS, 0.02 * rows))
 
 
 def outgrown(kind: str, wanted: str) -> bool:
     """Return whether `auto` wants another kind than it did, or at least twice as many lists."""
-    lists, wanted_lists = (int(found[1]) if (found := _LISTS.match(of)) else 0 for of in (kind, wanted))
+    lists, wanted_lists = (int(found[1]) if (found := re.match(r"IVF(\d+),", of)) else 0 for of in (kind, wanted))
     return (not lists) != (not wanted_lists) or wanted_lists >= 2 * max(lists, 1)
 
 
@@ -192,7 +94,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
     settings, rows = view.settings, view.rows[view.readable]
     wanted = factories.factory_for(settings.factory, len(rows), settings)
     index, held = None, rows[:0]
-    if not anew and view.record is not None and wanted not in factories.COMPARING_ALL:
+    if not anew and view.record is not None and wanted not in nearest.COMPARING_ALL:
         found = loaded(view.folder.path, view.record, settings)
         if found is not None and not found.exact and not outgrown(view.record.facts["for"], wanted):
             index, held = found.index, found.rows
@@ -281,13 +183,13 @@ def _measured(
 
     With `auto` they are raised until both recalls are reached, or None is returned.
     """
-    effort = factories.effort_of(index)
+    effort = nearest.effort_of(index)
     spare = COARSE_SPARE if factories.is_coarse(index) else nearest.SPARE_CANDIDATES
-    if type(factories.inner(index)).__name__ == "IndexFlat" or not len(rows):
+    if type(nearest.inner(index)).__name__ == "IndexFlat" or not len(rows):
         return {"effort": None, "spare": spare, "recall": {}}
     queries = _queries(view, rows, embedder)
     truth = {name: nearest.compared(view, vectors, NEIGHBOURS, view.readable) for name, vectors in queries.items()}
-    auto = view.settings.factory == factories.AUTO and kind not in factories.COMPARING_ALL
+    auto = view.settings.factory == factories.AUTO and kind not in nearest.COMPARING_ALL
     usual = None if effort is None else effort[1]
     levels: Sequence[tuple[int | None, int]] = LEVELS if auto else [(usual, spare)]
     for value, more in levels:
@@ -323,23 +225,9 @@ def _queries(view: View, rows: Rows, embedder: Callable[[], IndexModel]) -> dict
 
 def _recall(index: Any, rows: Rows, queries: Vectors, truth: Sequence[Rows], asked: int, effort: int | None) -> float:
     """Return the share of the true neighbours that FAISS proposes."""
-    parameters = factories.search_parameters(index, effort, None)
+    parameters = nearest.search_parameters(index, effort, None)
     proposed = np.asarray(index.search(queries, min(asked, index.ntotal), params=parameters)[1])
     found = sum(
         len(set(rows[of[of >= 0]].tolist()) & set(true.tolist())) for of, true in zip(proposed, truth, strict=True)
     )
     return found / max(sum(map(len, truth)), 1)
-
-
-@contextmanager
-def _limits(size: int) -> Iterator[None]:
-    """Let FAISS allocate no more than the size of a file, which may declare any size; 1.10 has no such limits."""
-    with _LIMITED:
-        before = {name: getattr(faiss, f"get_{name}")() for name in _LIMITS if hasattr(faiss, f"get_{name}")}
-        try:
-            for name in before:
-                getattr(faiss, f"set_{name}")(size)
-            yield
-        finally:
-            for name, value in before.items():
-                getattr(faiss, f"set_{name}")(value)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+import json
+import re
+import stat
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import faiss as _faiss
 import numpy as np
+from numpy.typing import NDArray
 
-from ctx_embed.index.ann import factories
-from ctx_embed.index.arguments import require_time
+from ctx_embed.files import open_regular
+from ctx_embed.index.storage.database import FAISS_SUFFIX, Database, Settings, require_time, rows_of
 from ctx_embed.index.storage.vectors import Rows, Vectors
 
 if TYPE_CHECKING:
@@ -16,6 +25,13 @@ if TYPE_CHECKING:
 
 Ranking: TypeAlias = list[tuple[float, int]]
 
+# FAISS's type stubs lack its limits on reading, and the keyword arguments of its Python layer.
+faiss: Any = _faiss
+_LIMITS = ("deserialization_vector_byte_limit", "deserialization_loop_limit")
+_LIMITED = threading.Lock()
+# The kinds that compare all vectors, which stay on disk.
+COMPARING_ALL = ("Flat", "SQfp16", "SQ8")
+_TOKEN = re.compile(r"[0-9a-f]{32}")
 # float32 scores that differ by less are ties until the cosines are computed in float64.
 ROUNDING = 2e-6
 # Candidates beyond k whose cosines are computed again from the stored vectors; this corrects ties and rounding.
@@ -73,7 +89,7 @@ def _proposed(view: View, queries: Vectors, wanted: int, mask: Mask | None, effo
     if mask is not None:
         there = mask[view.faiss_positions] if there is None else there & mask[view.faiss_positions]
     asked = min(wanted + faiss.spare, len(faiss.rows))
-    usual = factories.effort_of(faiss.index)
+    usual = effort_of(faiss.index)
     if usual is not None:
         # efSearch is the number of candidates that a graph search tracks.
         effort = max(asked if usual[0] == "efSearch" else 1, min(effort, usual[2]))
@@ -88,8 +104,8 @@ def _proposed(view: View, queries: Vectors, wanted: int, mask: Mask | None, effo
 
 
 def _asked(index: Any, queries: Vectors, asked: int, mask: Mask | None, effort: int | None) -> Rows:
-    selector = None if mask is None else factories.selector_of(mask)
-    parameters = factories.search_parameters(index, effort, selector)
+    selector = None if mask is None else selector_of(mask)
+    parameters = search_parameters(index, effort, selector)
     with suppress(RuntimeError):
         return np.asarray(index.search(queries, asked, params=parameters)[1])
     # Some kinds take no selector. They return more rows, and the caller drops the rows that are not allowed.
@@ -166,3 +182,157 @@ def highest(scores: Vectors, k: int) -> Rows:
     surely = np.flatnonzero(scores > lowest + ROUNDING)
     ties = np.flatnonzero((scores <= lowest + ROUNDING) & (scores >= lowest - ROUNDING))
     return np.sort(np.concatenate([surely, ties[: k - len(surely) + 64]]))
+
+
+class Record(NamedTuple):
+    """What the database says about FAISS's file.
+
+    Args:
+        token: its name without the suffix.
+        facts: its kind, number of rows, size, checksum, search effort, spare candidates and measured recall.
+        ranges: its rows, see :func:`ctx_embed.index.storage.database.rows_of`.
+    """
+
+    token: str
+    facts: dict[str, Any]
+    ranges: bytes
+
+    def path(self, folder: Path) -> Path:
+        """Return the file."""
+        return folder / f"{self.token}{FAISS_SUFFIX}"
+
+
+class Loaded(NamedTuple):
+    """FAISS's index, its rows by position (m,), and how thoroughly it is searched.
+
+    Args:
+        token: see :class:`Record`.
+        index: FAISS's index.
+        rows: the row of each of its vectors (m,), ascending.
+        effort: nprobe or efSearch; None if it has neither.
+        spare: candidates to ask for beyond those wanted.
+        exact: whether it compares all vectors.
+    """
+
+    token: str
+    index: Any
+    rows: Rows
+    effort: int | None
+    spare: int
+    exact: bool
+
+
+def recorded(database: Database) -> Record | None:
+    """Return what the database says about FAISS's file; None if nothing that can be used."""
+    with database.reporting_errors():
+        row = database.connection.execute("SELECT token, facts, ranges FROM faiss").fetchone()
+    with suppress(ValueError, TypeError, RecursionError):
+        if row is not None and _TOKEN.fullmatch(row[0]) and isinstance(facts := json.loads(row[1]), dict):
+            return Record(row[0], facts, bytes(row[2]))
+    return None
+
+
+def loaded(folder: Path, record: Record, settings: Settings, memory_map: bool = False) -> Loaded | None:
+    """Return FAISS's index, or None if its file is missing or does not fit its record.
+
+    Args:
+        folder: the index.
+        record: what the database says.
+        settings: the settings of the index.
+        memory_map: whether to leave the vectors on disk whatever the kind.
+    """
+    path = record.path(folder)
+    # Another process may remove the file at any time; whatever is wrong with it, the stored vectors are there.
+    with suppress(OSError, RuntimeError, MemoryError, ValueError, KeyError, TypeError):
+        rows, facts = rows_of(record.ranges), record.facts
+        found = path.lstat()
+        flat = facts["kind"] in COMPARING_ALL
+        # Reading a pipe would wait for its writer.
+        if not stat.S_ISREG(found.st_mode) or found.st_size != facts["bytes"]:
+            return None
+        if not flat and crc32_of(path) != facts["crc32"]:
+            return None
+        lists = int(faiss.IO_FLAG_MMAP)
+        flags = int(getattr(faiss, "IO_FLAG_MMAP_IFC", 0)) if flat or memory_map else 0
+        with _limits(found.st_size):
+            try:
+                index = faiss.read_index(str(path), lists if memory_map and "IVF" in facts["kind"] else flags)
+            except RuntimeError:
+                index = faiss.read_index(str(path))
+        effort, spare = facts["effort"], facts["spare"]
+        if type(spare) is not int or (effort is not None and type(effort) is not int):
+            return None
+        if (index.ntotal, index.d, index.metric_type) == (len(rows), settings.dimension, faiss.METRIC_INNER_PRODUCT):
+            return Loaded(record.token, index, rows, effort, spare, flat)
+    return None
+
+
+def crc32_of(path: Path) -> int:
+    """Return the CRC-32 checksum of a regular file, read in chunks."""
+    checksum = 0
+    with open_regular(path) as file:
+        while chunk := file.read(1 << 20):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+@contextmanager
+def _limits(size: int) -> Iterator[None]:
+    """Let FAISS allocate no more than the size of a file, which may declare any size; 1.10 has no such limits."""
+    with _LIMITED:
+        before = {name: getattr(faiss, f"get_{name}")() for name in _LIMITS if hasattr(faiss, f"get_{name}")}
+        try:
+            for name in before:
+                getattr(faiss, f"set_{name}")(size)
+            yield
+        finally:
+            for name, value in before.items():
+                getattr(faiss, f"set_{name}")(value)
+
+
+def inner(index: Any) -> Any:
+    """Return the part of ``index`` that decides how thoroughly it searches: inverted lists, a graph, or itself."""
+    index = faiss.downcast_index(index)
+    for part in ("base_index", "index"):
+        if hasattr(index, part) and not hasattr(index, "nlist"):
+            return inner(getattr(index, part))
+    return index
+
+
+def effort_of(index: Any) -> tuple[str, int, int] | None:
+    """Return the name, default and largest value of the search parameter of ``index``; None if it has none."""
+    part = inner(index)
+    if hasattr(part, "nlist"):
+        # FAISS's own default searches only one list.
+        return "nprobe", max(1, round(part.nlist**0.5)), part.nlist
+    if hasattr(part, "hnsw"):
+        return "efSearch", 64, 4096
+    return None
+
+
+def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
+    """Return FAISS's parameters for one search.
+
+    Args:
+        index: the index to search.
+        effort: nprobe or efSearch; None if it has neither.
+        selector: FAISS's selector of the rows that may be found, or None for all.
+    """
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, effort, selector))
+    if isinstance(index, faiss.IndexRefine):
+        return faiss.IndexRefineSearchParameters(
+            k_factor=4, base_index_params=search_parameters(index.base_index, effort, selector)
+        )
+    options = {} if selector is None else {"sel": selector}
+    if isinstance(index, faiss.IndexIVF):
+        return faiss.SearchParametersIVF(nprobe=effort or 1, **options)
+    if isinstance(index, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(efSearch=effort or 64, **options)
+    return faiss.SearchParameters(**options) if options else None
+
+
+def selector_of(mask: NDArray[np.bool_]) -> Any:
+    """Return FAISS's selector of the rows where ``mask`` is true; keep a reference to it while the search runs."""
+    return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))

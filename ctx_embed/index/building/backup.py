@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import fsync_file, replaced_folder
-from ctx_embed.index.ann import faiss_file
+from ctx_embed.index.ann import nearest
+from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.settings import DATABASE
 
 # Pages that SQLite copies at a time.
 PAGES = 4096
@@ -33,7 +33,7 @@ def back_up(folder: IndexFolder, target: Path) -> None:
                 store.state()
                 with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
                     store.connection.backup(copy, pages=PAGES)
-                record = faiss_file.recorded(store)
+                record = nearest.recorded(store)
             fsync_file(beside / DATABASE)
             if record is not None:
                 with suppress(OSError):

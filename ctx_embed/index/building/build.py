@@ -33,10 +33,10 @@ from ctx_embed.index.following.report import Synced
 from ctx_embed.index.following.sync import known_folder, require_source_folder, sync_folder
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
-from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
 from ctx_embed.index.storage.folder import read_settings
-from ctx_embed.index.storage.settings import DATABASE
+from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.index.writing.transaction import Edit, Embedded, TakenIdError
 from ctx_embed.progress import Meter

@@ -15,9 +15,9 @@ from ctx_embed.files import replaced_folder
 from ctx_embed.index.building import runs
 from ctx_embed.index.building.runs import Run
 from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.storage.database import DATABASE, Settings
 from ctx_embed.index.storage.documents import DocumentStore, Id
 from ctx_embed.index.storage.folder import IndexFolder, read_settings
-from ctx_embed.index.storage.settings import DATABASE, Settings
 from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.index.writing.transaction import Copied, TakenIdError
 from ctx_embed.progress import Meter

@@ -11,9 +11,9 @@ from ctx_embed.files import keep_permissions, locked, put_in_place, remove_folde
 from ctx_embed.index.building import runs
 from ctx_embed.index.building.plan import Plan
 from ctx_embed.index.building.runs import Run
+from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder, holds_only_an_index
-from ctx_embed.index.storage.settings import DATABASE
 
 LOCK = "lock"
 

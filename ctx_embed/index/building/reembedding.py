@@ -11,10 +11,9 @@ import numpy as np
 
 from ctx_embed.index.ann import factories, faiss_file
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.storage.database import NEXT
+from ctx_embed.index.storage.database import NEXT, Settings
 from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.settings import Settings
 from ctx_embed.index.storage.vectors import Vectors, VectorTable, create_table
 from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.progress import Meter

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from ctx_embed.errors import DamagedError
+from ctx_embed.errors import REMEDY, DamagedError
 from ctx_embed.index.storage.documents import VALUES_A_QUERY, DocumentStore, Id, metadata_json
-from ctx_embed.index.storage.settings import REMEDY
 from ctx_embed.texts import Document
 
 # These tables are made with the first folder of an index. `id` has no type, as in `documents`.

@@ -34,8 +34,8 @@ from ctx_embed.index.following import records
 from ctx_embed.index.following.changes import Change, changes, content_hash, has_changed
 from ctx_embed.index.following.records import FolderOptions, FollowedFolder, RecordedFile
 from ctx_embed.index.following.report import Synced
+from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, metadata_json
-from ctx_embed.index.storage.settings import DATABASE
 from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.index.writing.transaction import Edit
 from ctx_embed.progress import Meter

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ctx_embed.errors import OtherModelError
-from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of, without_phrases
+from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.text.words import words as words_of

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.documents.blocks import rows
-from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import content_words
 from ctx_embed.index.searching.hits import Hit, densest
 from ctx_embed.index.searching.relevance import word_shares
+from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Span
-from ctx_embed.index.storage.dtypes import Vectors
+from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.writing.chunking import sentences
 
 # How much all of a query's words count against a cosine of 1; benchmarks/highlights.py shows what it changes.

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of
 from ctx_embed.index.searching.corrections import respelled
+from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import DocumentStore, Span, Stored
 from ctx_embed.text.words import indexed, placed_words
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ctx_embed.index.arguments import require_time
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words
+from ctx_embed.index.storage.database import require_time
 from ctx_embed.text.words import indexed
 
 # Of ten questions without an answer, about two have a hit that is at least this relevant.

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.ann import nearest
-from ctx_embed.index.arguments import as_list, require_time, unit_vector
 from ctx_embed.index.searching.bm25 import phrases, without_marks
 from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.searching.hits import Hit, Scored, hits_of
@@ -26,12 +25,13 @@ from ctx_embed.index.searching.options import (
     Options,
 )
 from ctx_embed.index.searching.relevance import Unrelated, word_shares
+from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import field_path
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.view import Mask, View
-from ctx_embed.texts import well_formed
-from ctx_embed.vectors import unit_rows
+from ctx_embed.texts import as_list, well_formed
+from ctx_embed.vectors import unit_rows, unit_vector
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import IndexModel

@@ -1,28 +1,159 @@
-"""The SQLite database of an index: schema, connection, and the transactions that are the index's commits."""
+"""The SQLite database of an index: settings, schema, connection, and the transactions that are the index's commits.
+
+Statements obey the deadline of the work that runs them, and no connection passes a fork.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import json
+import math
 import os
+import re
 import shutil
 import sqlite3
 import threading
+import time
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass, fields
+from contextvars import ContextVar
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
+from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, LateError, UnwritableError
 from ctx_embed.files import has_locks
-from ctx_embed.index.arguments import is_late, require_time
-from ctx_embed.index.storage import connections
-from ctx_embed.index.storage.settings import REMEDY, Settings
-from ctx_embed.index.storage.vectors import create_table, page_size
+from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, create_table, page_size
+
+# The version of the file format.
+FORMAT_VERSION = 1
+DATABASE = "index.sqlite"
+# SQLite's own files, and those that an index may have besides.
+DATABASE_FILES = tuple(f"{DATABASE}{suffix}" for suffix in ("", "-journal", "-shm", "-wal"))
+FAISS_SUFFIX = ".faiss"
+# What development versions stored; they are refused.
+OLD_FILES = ("manifest.json", "documents.sqlite")
+
+# The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
+CHUNKS = re.compile(r"none|sentences|passages|(?:tokens|passages):0*[1-9]\d{0,8}")
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "format_version": (int,),
+    "index_id": (str,),
+    "model_fingerprint": (str,),
+    "model": (str, type(None)),
+    "dimension": (int,),
+    "factory": (str,),
+    "chunk": (str,),
+    "dtype": (str,),
+    "unrelated": (list, type(None)),
+    "table": (int,),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of an index.
+
+    Args:
+        index_id: its random id.
+        model_fingerprint: the fingerprint of its model, see :func:`ctx_embed.fingerprint.fingerprint`.
+        model: ``default``, a path or a name that loads the model; None if its origin is unknown.
+        dimension: the dimension of the vectors.
+        factory: the FAISS factory string, or ``auto``.
+        chunk: how documents are cut into passages, see :mod:`ctx_embed.index.writing.chunking`.
+        dtype: the data type in which new vectors are stored, see :mod:`ctx_embed.index.storage.vectors`.
+        unrelated: the mean and deviation of the model's cosines of unrelated questions, see
+            :class:`ctx_embed.index.searching.relevance.Unrelated`; None if it can read too few of them.
+        table: the number of the table of vectors; a reembedding fills the next one.
+        format_version: the version of the file format.
+    """
+
+    index_id: str
+    model_fingerprint: str
+    model: str | None
+    dimension: int
+    factory: str
+    chunk: str = "none"
+    dtype: str = DEFAULT
+    unrelated: tuple[float, float] | None = None
+    table: int = 1
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def titled(self) -> bool:
+        """Whether passages are embedded with the title of their document, as they seldom say what it is about."""
+        return self.chunk.partition(":")[0] == "passages"
+
+    def json(self) -> str:
+        """Return the settings as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of(cls, content: Any, checksum: Any) -> Settings:
+        """Return the settings in a row of the database.
+
+        Raises:
+            InputError: they are of another format.
+            ValueError: they are damaged; the message says how.
+        """
+        if not isinstance(content, str) or checksum != zlib.crc32(content.encode()):
+            raise ValueError("its settings are damaged")
+        fields = json.loads(content)
+        if not isinstance(fields, dict) or not isinstance(fields.get("format_version"), int):
+            raise ValueError("its settings have no format_version")
+        if fields["format_version"] != FORMAT_VERSION:
+            raise InputError(
+                f"has format {fields['format_version']}, but this ctx-embed reads {FORMAT_VERSION}; build it again"
+            )
+        for name, types in _TYPES.items():
+            if type(fields.get(name)) not in types:
+                raise ValueError(f"the setting {name!r} is missing or of the wrong type")
+        if fields["dimension"] < 1 or fields["dtype"] not in DTYPES:
+            raise ValueError(f"dimension {fields['dimension']}, dtype {fields['dtype']!r}")
+        if not CHUNKS.fullmatch(fields["chunk"]):
+            raise ValueError(f"chunk {fields['chunk']!r:.80}")
+        unrelated = fields["unrelated"]
+        if unrelated is not None and [type(number) for number in unrelated] != [float, float]:
+            raise ValueError("the setting 'unrelated' is of the wrong type")
+        return cls(**{name: fields[name] for name in _TYPES} | {"unrelated": unrelated and tuple(unrelated)})
+
+
+# When the work of this thread must end, and how many seconds it has in all.
+_DEADLINE: ContextVar[tuple[float, float]] = ContextVar("deadline", default=(math.inf, math.inf))
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """Give the block a deadline, which SQLite and the loops of a search obey; None, or a later one, changes nothing."""
+    deadline = _DEADLINE.get() if seconds is None else min(_DEADLINE.get(), (time.monotonic() + seconds, seconds))
+    token = _DEADLINE.set(deadline)
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+def is_late() -> bool:
+    """Return whether the deadline has passed."""
+    return time.monotonic() > _DEADLINE.get()[0]
+
+
+def require_time() -> None:
+    """Raise an error if the deadline has passed.
+
+    Raises:
+        LateError: it has.
+    """
+    if is_late():
+        raise LateError(f"took longer than {_DEADLINE.get()[1]:g} s; ask for less, or give it a later deadline")
+
 
 # Rows are numbered in the order of addition, one for each passage, and never used twice; a document has the row of its
 # first passage. `id` has no type, so SQLite distinguishes 1 and '1'. Long columns come last, so scans skip them.
@@ -134,7 +265,7 @@ class ChangedError(InputError):
 class Database:
     """A connection to ``index.sqlite``, in WAL mode, so readers never wait for the writer.
 
-    A child process that inherits it by a fork gets a connection of its own, see :mod:`.connections`.
+    A child process that inherits it by a fork gets a connection of its own, see the end of this file.
 
     Args:
         path: an existing database, see :meth:`create`.
@@ -155,7 +286,7 @@ class Database:
             raise DamagedError(f"{path}: missing; {REMEDY}")
         found = path.stat()
         self.opened = found.st_dev, found.st_ino
-        connections.register(self)
+        _databases.add(self)
         try:
             self.present()
         except BaseException:
@@ -170,7 +301,7 @@ class Database:
         if self._connection is None:
             if self._closed:
                 raise InputError(f"{self.path.parent}: this index is closed; open it again")
-            connections.require_own(self)
+            _require_own(self)
             self._connection = self._connected()
         return self._connection
 
@@ -412,3 +543,66 @@ class Database:
         with self.reporting_errors():
             self.connection.execute("VACUUM")
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+# SQLite's locks belong to a process, but it keeps their books in memory, which a fork copies: a child that goes on with
+# a file that its parent had open takes no locks, and either of the two loses what the other writes. So connections are
+# closed before a fork and opened again when they are next used. A connection in the middle of a transaction stays open,
+# and its child is refused that file.
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+# Databases whose lock the forking thread holds during a fork.
+_held: list[Database] = []
+# Device and inode of files that the parent was using at the fork.
+_of_parent: set[tuple[int, int] | None] = set()
+
+
+def _require_own(database: Database) -> None:
+    """Raise an error if the parent process was using the file at the fork.
+
+    Raises:
+        InputError: it was.
+    """
+    if database.opened in _of_parent:
+        raise InputError(
+            f"{database.path.parent}: the parent process was reading or changing this index when it forked; start "
+            "workers with the method 'spawn' or 'forkserver', or fork at another moment"
+        )
+
+
+def _before() -> None:
+    for database in list(_databases):
+        if database.lock.acquire(blocking=False):
+            _held.append(database)
+            connection = database._connection
+            if connection is not None and not connection.in_transaction:
+                database.release()
+
+
+def _after_in_parent() -> None:
+    while _held:
+        _held.pop().lock.release()
+
+
+def _after_in_child() -> None:
+    for database in list(_databases):
+        connection = database._connection
+        if connection is not None:
+            _abandon(connection)
+            database._connection = None
+            _of_parent.add(database.opened)
+    _after_in_parent()
+    for database in list(_databases):
+        if not database.lock.acquire(blocking=False):
+            # A thread of the parent holds it, which the child does not have.
+            database.lock = type(database.lock)()
+        else:
+            database.lock.release()
+
+
+def _abandon(connection: sqlite3.Connection) -> None:
+    """Keep a connection for ever: closing it would release the locks' books, and remove the parent's log."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import DamagedError, InputError, described
+from ctx_embed.errors import REMEDY, DamagedError, InputError, described
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.filters import Condition
-from ctx_embed.index.storage.settings import REMEDY
 from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.text.words import indexed
 from ctx_embed.texts import well_formed

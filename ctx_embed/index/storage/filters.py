@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, TypeAlias
@@ -490,3 +490,10 @@ def _contains(path: str, value: Value) -> Condition:
         return Condition(element, (path, path, value))
     part = "ifnull(json_type(metadata, ?) = 'text' AND instr(json_extract(metadata, ?), ?) > 0, 0)"
     return Condition(f"({element} OR {part})", (path, path, value, path, path, value))
+
+
+def unknown_fields_message(unknown: Mapping[str, Sequence[str]]) -> str:
+    """Return a message about the result of :meth:`SearchIndex.unknown_fields`; empty if all fields are known."""
+    for name, known in unknown.items():
+        return f"no document has a field {name!r} (fields: {', '.join(known) or 'none'})"
+    return ""

@@ -9,10 +9,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ctx_embed.errors import DamagedError, InputError
-from ctx_embed.index.storage.database import ChangedError
+from ctx_embed.errors import REMEDY, DamagedError, InputError
+from ctx_embed.index.storage.database import (
+    DATABASE,
+    DATABASE_FILES,
+    FAISS_SUFFIX,
+    OLD_FILES,
+    ChangedError,
+    Settings,
+)
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.settings import DATABASE, DATABASE_FILES, FAISS_SUFFIX, OLD_FILES, REMEDY, Settings
 from ctx_embed.index.view import View
 
 Result = TypeVar("Result")

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.errors import InputError
+from ctx_embed.index.storage.database import CHUNKS
 from ctx_embed.index.storage.documents import Span
-from ctx_embed.index.storage.settings import CHUNKS
 from ctx_embed.text.tokenizer import TextTokenizer
 
 Chunker: TypeAlias = Callable[[str], list[Span]]

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ctx_embed.errors import DamagedError, UnwritableError
+from ctx_embed.errors import REMEDY, DamagedError, UnwritableError
 from ctx_embed.index.storage.database import ranges_of
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.settings import REMEDY
 from ctx_embed.index.storage.vectors import VectorTable
 
 # A writer compacts automatically once deleted documents had at least this many vectors and more than half of all.

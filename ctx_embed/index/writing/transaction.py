@@ -13,7 +13,6 @@ import numpy as np
 from ctx_embed.documents.blocks import Block
 from ctx_embed.documents.units import Structured
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.arguments import as_list, unit_vector
 from ctx_embed.index.storage.database import NEXT
 from ctx_embed.index.storage.documents import (
     LARGEST_ID,
@@ -27,7 +26,8 @@ from ctx_embed.index.storage.documents import (
     text_hash,
 )
 from ctx_embed.index.storage.vectors import Vectors, VectorTable
-from ctx_embed.texts import Document, well_formed
+from ctx_embed.texts import Document, as_list, well_formed
+from ctx_embed.vectors import unit_vector
 
 # Number of documents that are embedded and written at a time.
 BATCH_DOCUMENTS = 2048

@@ -10,7 +10,7 @@ from typing import Any
 
 from ctx_embed.documents.blocks import Block
 from ctx_embed.errors import InputError
-from ctx_embed.index.ann import faiss_file
+from ctx_embed.index.ann import factories, faiss_file, nearest
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.documents import DocumentStore, Span
 from ctx_embed.index.storage.folder import IndexFolder
@@ -37,6 +37,8 @@ class Writer:
     """
 
     def __init__(self, folder: IndexFolder, embedder: Callable[[], IndexModel], changing: Any) -> None:
+        # The folder may come from elsewhere.
+        factories.checked_factory(folder.settings.factory, folder.settings.dimension)
         self.folder = folder
         self.least_dead_rows = LEAST_DEAD_ROWS
         self._embedder = embedder
@@ -110,7 +112,7 @@ class Writer:
         with suppress(InputError, OSError, RuntimeError):
             with store.writing(patience=0):
                 self.folder.require_in_place()
-                old = faiss_file.recorded(store)
+                old = nearest.recorded(store)
                 faiss_file.remove_unlisted(self.folder.path, old)
                 if not (anew and old) and not faiss_file.is_stale(self.folder.path, store):
                     return
@@ -122,9 +124,9 @@ class Writer:
                 store.finish(replace(state, generation=state.generation + 1))
             # Readers know the new file now; only a writer may remove the old one.
             with store.writing(patience=0):
-                faiss_file.remove_unlisted(self.folder.path, faiss_file.recorded(store))
+                faiss_file.remove_unlisted(self.folder.path, nearest.recorded(store))
 
-    def _written(self, view: View, anew: bool) -> faiss_file.Record | None:
+    def _written(self, view: View, anew: bool) -> nearest.Record | None:
         """Write FAISS's file; if it cannot be built, warn once, and search compares all."""
         try:
             return faiss_file.write(view, self._embedder, anew=anew)

@@ -11,8 +11,8 @@ from pydantic.config import JsonDict
 
 from ctx_embed.errors import InputError
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.arguments import unknown_fields_message
 from ctx_embed.index.searching.options import Options
+from ctx_embed.index.storage.filters import unknown_fields_message
 from ctx_embed.serving.errors import ApiError, dumps
 from ctx_embed.serving.indexes import BATCH_HITS, Marks, ServedIndex
 from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed

@@ -12,8 +12,8 @@ from ctx_embed.index import snippet
 from ctx_embed.index.searching import bm25
 from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.search import fused_scores
+from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.settings import DATABASE
 
 TEXTS = ["the cats were running", "a dog ran", "café in Paris", "running shoes for a cat and a running cat", ""]
 
@@ -116,8 +116,8 @@ def test_a_threshold_is_a_cosine_in_every_mode(index):
     [
         ({"mode": "fuzzy"}, "unknown mode 'fuzzy': known are dense, hybrid, words"),
         ({"mode": "word"}, "unknown mode 'word': did you mean 'words'? known are dense, hybrid, words"),
-        ({"threshold": "high"}, "threshold must be a finite number, at least -1, at most 1, got 'high'"),
-        ({"threshold": float("nan")}, "threshold must be a finite number, at least -1, at most 1, got nan"),
+        ({"threshold": "high"}, "threshold must be a finite number, at least -1 and at most 1, got 'high'"),
+        ({"threshold": float("nan")}, "threshold must be a finite number, at least -1 and at most 1, got nan"),
     ],
 )
 def test_options_that_cannot_be_used(index, options, message):

@@ -16,12 +16,12 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import LateError
-from ctx_embed.index.arguments import within
 from ctx_embed.index.searching import search as searching
 from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, Scored, densest
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import maximal_marginal_relevance, reciprocal_rank_fusion
+from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel, hash_vectors
 
@@ -251,7 +251,7 @@ def test_common_words_beside_a_phrase_may_be_missing(index):
         ({"context": True}, "context must be a whole number, at least 0, got True"),
         ({"candidates": 0}, "candidates must be at least 1, got 0"),
         ({"mmr": 1.5}, "mmr must be at least 0 and at most 1, got 1.5"),
-        ({"mmr": "high"}, "mmr must be a finite number, at least 0, at most 1, got 'high'"),
+        ({"mmr": "high"}, "mmr must be a finite number, at least 0 and at most 1, got 'high'"),
         ({"group": 5}, "group must be 'id' or a metadata field, got an int"),
         ({"group": "a b"}, "field 'a b': expected the end at character 3, got 'b'; an example: year"),
         ({"exclude": 5}, "exclude: no document has the id 5"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.storage.dtypes import DTYPES
+from ctx_embed.index.storage.vectors import DTYPES
 from ctx_embed.loading import load_embedder
 from tests.index.support.stored import stored, vectors_of, widths_of
 
