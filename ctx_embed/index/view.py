@@ -13,6 +13,7 @@ from ctx_embed.index.ann import nearest
 from ctx_embed.index.ann.nearest import Loaded, Record
 from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.vectors import Rows, Vectors, VectorTable
+from ctx_embed.text.words import indexed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 REMEMBERED_FILTERS = 8
 # If an approximate index may return at most this number of rows, all of them are compared.
 FEW_ROWS = 2_000
+# Lists of words are taken over from the generation before if at most this number of passages was added.
+MOST_TAKEN_OVER = 500
 
 
 class View:
@@ -80,6 +83,7 @@ class View:
             self._deleted = number
         self._masks: dict[str, Mask] = {}
         self._corrections: Corrections | None = None
+        self._new_tokens: dict[int, dict[int, list[str]]] = {}
 
     @cached_property
     def count(self) -> int:
@@ -215,12 +219,33 @@ class View:
         vectors = np.concatenate([before.rest_vectors[kept], self.vectors.get(new)])
         return vectors[np.argsort(rows_found, kind="stable")]
 
+    def new_tokens(self, before: View) -> dict[int, list[str]] | None:
+        """Return the tokens of each passage that was added since a generation, by position; None if those are many."""
+        first = len(before.rows)
+        if before.compacted != self.compacted or len(self.rows) - first > MOST_TAKEN_OVER:
+            return None
+        if first not in self._new_tokens:
+            from ctx_embed.index.searching.bm25 import tokens_of
+
+            places = (first + np.flatnonzero(self.live[first:])).tolist()
+            rows = self.rows[places].tolist()
+            passages = self.store.fetch(rows)
+            tokens = tokens_of([indexed(passages[row].text) for row in rows])
+            self._new_tokens[first] = dict(zip(places, tokens, strict=True))
+        return self._new_tokens[first]
+
     def corrections(self, model: Callable[[], IndexModel]) -> Corrections:
         """Return what corrects query words, with a function that returns the model of the index."""
         if self._corrections is None:
             from ctx_embed.index.searching.corrections import Corrections
 
             self._corrections = Corrections(self.store, model)
+            before = self._before
+            # Words of deleted documents are not known.
+            if before is not None and before._corrections is not None and before._deleted == self._deleted:
+                added = self.new_tokens(before)
+                if added is not None:
+                    self._corrections.take_over(before._corrections, added.values())
         return self._corrections
 
     @cached_property

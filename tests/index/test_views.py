@@ -75,3 +75,30 @@ def test_damaged_ranges_are_refused(pairs):
         rows_of(np.array(pairs, "<i8").tobytes())
     with pytest.raises(ValueError, match=r"."):
         rows_of(b"1234567")
+
+
+def test_words_are_found_as_by_a_process_that_has_just_opened_the_index(tmp_path, monkeypatch):
+    """Word lists, common words and corrections are taken over from commit to commit."""
+    monkeypatch.setattr("ctx_embed.index.searching.bm25.LARGE", 20)
+    generator = random.Random(0)
+    stems = ["hospital", "harbour", "garden", "gardener", "mountain", "fountain", "bicycle", "icicles"]
+    words = [*stems, *(f"{stem[:3]}{ending}" for stem in stems for ending in ("olar", "ement", "iton"))]
+    typed = [*words, *(f"{word[:3]}{word[4]}{word[3]}{word[5:]}" for word in words), *(word[:-1] for word in words)]
+    with (
+        SearchIndex.create(tmp_path / "index", HashModel()) as index,
+        SearchIndex.open(index.path, HashModel()) as known,
+    ):
+        index.add([" ".join(generator.choices(words[:12], k=4)) for _ in range(40)])
+        for _ in range(15):
+            if generator.random() < 0.7:
+                index.add([" ".join(generator.choices(words, k=3)) for _ in range(generator.randint(1, 3))])
+            else:
+                index.delete(generator.sample(index.ids(), 2))
+            queries = [" ".join(generator.choices(typed, k=generator.randint(1, 4))) for _ in range(4)]
+            with SearchIndex.open(index.path, HashModel()) as fresh:
+                for query in queries:
+                    # The second search of an index computes scores from lists.
+                    fresh.search("hospital", mode="words")
+                    expected = fresh.search(query, mode="words")
+                    found = known.search(query, mode="words")
+                    assert [(hit.id, hit.corrected) for hit in found] == [(hit.id, hit.corrected) for hit in expected]

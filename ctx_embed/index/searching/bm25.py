@@ -18,6 +18,7 @@ import math
 import re
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import compress
@@ -33,8 +34,8 @@ from ctx_embed.text.words import words as words_of
 if TYPE_CHECKING:
     from ctx_embed.index.view import Mask, View
 
-# The positions (n,) that have a word, and the score (n,) that the word adds to each.
-Postings: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
+# The positions (n,) that have a word, and how often each has it (n,).
+Postings: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 # English function words, which say nothing of what a passage is about.
 _FUNCTION_WORDS = """
@@ -54,7 +55,7 @@ LARGE, COMMON_PART = 20_000, 0.05
 REMEMBERED_TERMS = 100_000
 # FTS5's parameters; LEAST_IDF is the weight of words in more than half of all passages.
 K1, B, LEAST_WEIGHT = 1.2, 0.75, 1e-6
-# Maximum total number of rows in the lists held in memory; a row takes 12 bytes.
+# Maximum total number of rows in the lists held in memory; a row takes 16 bytes.
 KEPT_POSTINGS = 8_000_000
 REMEMBERED_TOKENS = 100_000
 LENGTHS_AT_ONCE = 200_000
@@ -143,8 +144,12 @@ class Bm25:
         if before is not None and before.lists is not None:
             self.lists = WordLists(view, before.lists)
         self._searched: bool = self.lists is not None or (before is not None and before._searched)
-        # Whether each word is too common.
-        self._common: dict[str, bool] = {}
+        # The number of passages with each word, counted as far as needed, and one that it has by now at most.
+        self._common: dict[str, tuple[int, int]] = {}
+        if before is not None:
+            added = view.state.next_row - before.view.state.next_row
+            gone = before.view.count + added - view.count
+            self._common = {word: (low - gone, high + added) for word, (low, high) in before._common.items()}
 
     def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
         """Return the scores, by row, of the k best passages with a word and all phrases of the query.
@@ -216,13 +221,21 @@ class Bm25:
     def _rare(self, terms: list[str], passages: int) -> list[str]:
         """Return the terms that are not common; the answers are cached."""
         most = int(self.common_part * passages)
-        known = self._common
+        # A later generation need not count again words that are far from common, or far more so.
+        counted = most + max(most // 10, 1)
         count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+        rare = []
         for term in terms:
-            if term not in known and len(known) < REMEMBERED_TERMS:
+            low, high = self._common.get(term, (0, passages))
+            if low < most <= high:
                 with self.database.reporting_errors():
-                    known[term] = self.database.connection.execute(count, (term, most)).fetchone()[0] == most
-        return [term for term in terms if not known.get(term, False)]
+                    low = self.database.connection.execute(count, (term, counted)).fetchone()[0]
+                high = low if low < counted else passages
+                if len(self._common) < REMEMBERED_TERMS:
+                    self._common[term] = low, high
+            if low < most:
+                rare.append(term)
+        return rare
 
 
 class WordLists:
@@ -255,6 +268,14 @@ class WordLists:
         self._passages = 0
         self._lists: dict[str, Postings] = {}
         self._kept = 0
+        if before is not None and (added := view.new_tokens(before.view)) is not None:
+            self._lists, self._kept = dict(before._lists), before._kept
+            for position, tokens in added.items():
+                for token, count in Counter(tokens).items():
+                    if token in self._lists:
+                        places, counts = self._lists[token]
+                        self._lists[token] = np.append(places, position), np.append(counts, count)
+                        self._kept += 1
 
     def best(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
         """Return the BM25 scores, by row, of the k best passages for any of the words, best first; ties by row.
@@ -272,7 +293,7 @@ class WordLists:
             return None
         if self._norms is None:
             self._read_lengths()
-        lists = [self._postings(of[0]) for of in tokens if of]
+        lists = [self._added(*self._postings(of[0])) for of in tokens if of]
         for places, added in lists:
             np.add.at(self._scores, places, added)
         found = np.flatnonzero(self._scores >= self._bound([places for places, _ in lists], k, allowed))
@@ -347,22 +368,27 @@ class WordLists:
             every = np.fromstring(rows or "", np.int64, sep=",")
             first = np.flatnonzero(np.diff(every, prepend=-1))
             places = self.view.positions(every[first])
-            postings = places, self._added(places, np.diff(first, append=len(every)))
+            postings = places, np.diff(first, append=len(every))
             self._kept += len(first)
         self._lists[token] = postings
         while self._kept > self.kept_postings and len(self._lists) > 1:
             self._kept -= len(self._lists.pop(next(iter(self._lists)))[0])
         return postings
 
-    def _added(self, places: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the score that a word adds to each position, given its number of occurrences there."""
+    def _added(
+        self, places: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the positions that documents still have, and the score that a word adds to each."""
         assert self._norms is not None
+        if self.view.count < len(self.view.rows):
+            there = self.view.live[places]
+            places, counts = places[there], counts[there]
         hits = len(places)
         weight = math.log((self._passages - hits + 0.5) / (hits + 0.5)) if hits else 0.0
         weight = weight if weight > 0 else LEAST_WEIGHT
         # In FTS5's order of operations, so that rounding is the same.
         added: NDArray[np.float64] = weight * ((counts * (K1 + 1)) / (counts + self._norms[places]))
-        return added
+        return places, added
 
 
 def varints(content: bytes) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ which few people mistype. Words that the index lacks and the model knows are no 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,20 @@ class Corrections:
         # For each word, its correction, or None if the index has it or nothing like it.
         self._corrected: dict[str, str | None] = {}
         # For each first letter, the tokens that begin with it and their numbers of passages.
-        self._tokens: dict[str, tuple[list[str], list[int]]] = {}
+        self._tokens: dict[str, dict[str, int]] = {}
+
+    def take_over(self, before: Corrections, added: Iterable[Sequence[str]]) -> None:
+        """Take over what an earlier generation found, given the tokens of each passage added since."""
+        self._tokens = {letter: dict(tokens) for letter, tokens in before._tokens.items()}
+        new: set[str] = set()
+        for token in (token for tokens in added for token in set(tokens) if _LETTERS.fullmatch(token)):
+            known = self._tokens.get(token[0], {})
+            if token not in known:
+                new.add(token[0])
+            if token[0] in self._tokens:
+                known[token] = known.get(token, 0) + 1
+        # A word may be nearer to a new one.
+        self._corrected = {word: other for word, other in before._corrected.items() if word[0] not in new}
 
     def of(self, query: str) -> dict[str, str]:
         """Return the corrections of a query's words, by the words as typed.
@@ -116,14 +129,15 @@ class Corrections:
         (tokens,) = tokens_of([word])
         if len(tokens) != 1:
             return None
-        known, passages = self._starting_with(tokens[0][0])
+        passages = self._starting_with(tokens[0][0])
+        known = list(passages)
         edits = 1 if len(word) < LONG else 2
 
         def nearest(stem: str) -> list[str]:
             """Return the tokens within the number of edits for a stem, the nearest and most frequent first."""
             edits = 0 if len(stem) < SHORTEST else 1 if len(stem) < LONG else 2
             found = process.extract(stem, known, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None)
-            return [token for token, *_ in sorted(found, key=lambda match: (match[1], -passages[match[2]], match[0]))]
+            return [token for token, *_ in sorted(found, key=lambda match: (match[1], -passages[match[0]], match[0]))]
 
         if found := nearest(tokens[0]):
             return self._written(found[0])
@@ -134,7 +148,7 @@ class Corrections:
         written = (self._written(token) for token in list(cut)[:MOST_TRIED])
         return next((other for other in written if OSA.distance(word, other) <= edits), None)
 
-    def _starting_with(self, letter: str) -> tuple[list[str], list[int]]:
+    def _starting_with(self, letter: str) -> dict[str, int]:
         """Return the tokens that begin with a letter and have no digits, and their numbers of passages."""
         if letter not in self._tokens:
             with self.documents.reporting_errors():
@@ -147,8 +161,7 @@ class Corrections:
                     (letter, chr(ord(letter) + 1)),
                 ).fetchall()
             terms = ((term.decode("utf-8", "ignore"), count) for term, count in rows)
-            kept = [(term, count) for term, count in terms if _LETTERS.fullmatch(term)]
-            self._tokens[letter] = [term for term, _ in kept], [count for _, count in kept]
+            self._tokens[letter] = {term: count for term, count in terms if _LETTERS.fullmatch(term)}
         return self._tokens[letter]
 
     def _written(self, token: str) -> str:
