@@ -18,6 +18,7 @@ from typing import Any
 from papers import settling
 from papers.catalogue import EXPERIMENTS
 from papers.classifier_cells import INITIAL
+from papers.complexity import EXPONENTS, ORDERS
 from papers.experiment import UNKNOWN, Cell, Figures, Found, Outcome
 from papers.lama import BERT, COUNTED, COUNTS, CTX, GRU, LAMA, OURS, SAN, SYSTEMS, TE
 from papers.tables import PUBLISHED_TABLE_2, SCRATCH, SIZES, TABLE4_TASKS, TRANSFORMER
@@ -65,10 +66,10 @@ def claim(name: str) -> str:
     return EXPERIMENTS[name].claim.line(outcomes)
 
 
-def table(heads: Sequence[object], rows: Iterable[Sequence[object]], align: str = "--:") -> str:
-    """Return a Markdown table whose first column is text."""
+def table(heads: Sequence[object], rows: Iterable[Sequence[object]], texts: int = 1) -> str:
+    """Return a Markdown table whose first ``texts`` columns are text, the others numbers."""
     lines = ["|" + "|".join(f" {cell} " if cell != "" else " " for cell in cells) + "|" for cells in (heads, *rows)]
-    return "\n".join([lines[0], "|---|" + f"{align}|" * (len(heads) - 1), *lines[1:]])
+    return "\n".join([lines[0], "|" + "---|" * texts + "--:|" * (len(heads) - texts), *lines[1:]])
 
 
 def accuracy(figures: Figures | None, unknown: str = "") -> str:
@@ -77,6 +78,22 @@ def accuracy(figures: Figures | None, unknown: str = "") -> str:
         return unknown
     std, folds = figures.get("std"), figures.get("tests", 1)
     return f"{figures['accuracy']:.1f}" + (f" ± {std:.1f}" if std else "") + (f" ({folds})" if 1 < folds < 10 else "")
+
+
+def _table1() -> list[str]:
+    found = found_in("table1")
+
+    def row(layer: str) -> list[object]:
+        fitted = ", ".join(f"{found[layer, size]['exponent']:.2f}" for size in EXPONENTS[layer])
+        return [
+            layer,
+            ", ".join(EXPONENTS[layer]),
+            ORDERS[layer],
+            ", ".join(map(str, EXPONENTS[layer].values())),
+            fitted,
+        ]
+
+    return [table(["layer", "grows", "order (paper)", "exponent (paper)", "fitted"], map(row, EXPONENTS), texts=3)]
 
 
 def _table2() -> list[str]:
@@ -98,8 +115,8 @@ def _table2() -> list[str]:
         for pick in (min, max)
     )
     sentence = (
-        f"Over torch's padded `TransformerEncoder` the Contextualizer is {low} to {high} times as fast, and {trained_low} to "
-        f"{trained_high} times with the backward pass."
+        f"Over torch's padded `TransformerEncoder` the Contextualizer is {low} to {high} times as fast, and "
+        f"{trained_low} to {trained_high} times with the backward pass."
     )
     return [table(["size", *heads], map(row, SIZES)), sentence]
 
@@ -119,7 +136,7 @@ def _table3() -> list[str]:
         run = found_in(name)
         rows.append([title, *(accuracy(run.get(place)) for place in of)])
     return [
-        table(heads, first).replace("|---|--:|", "|---|---|", 1),
+        table(heads, first, texts=2),
         table(["", *(f"{context}, {steps}" for context, steps in of)], rows),
     ]
 
@@ -221,6 +238,7 @@ def _lama_figure5() -> list[str]:
 
 # What the page shows of each stored run; its first line is where it goes.
 TABLES: dict[str, Callable[[], list[str]]] = {
+    "table1": _table1,
     "table2": _table2,
     "table3": _table3,
     "table4": _table4,
