@@ -9,6 +9,7 @@ has the same sizes and reads padded texts, as it must. Times are medians of proc
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -96,7 +97,8 @@ def main(data: Path, runs: int, kept: bool) -> None:
             row = {"encoder": name, "size": size, "ms": forward[name], "training_ms": training[name]}
             row["times as slow"] = forward[name] / forward["Contextualizer"]
             row["times as slow, training"] = training[name] / training["Contextualizer"]
-            rows.append(row | {"runs": runs, "threads": torch.get_num_threads(), "seed": workplace.seed})
+            at = {"threads": torch.get_num_threads(), "load": os.getloadavg()[0], "seed": workplace.seed}
+            rows.append(row | {"runs": runs} | at)
     print(markdown(rows))
     if kept:
         store(STORED, [], rows)
