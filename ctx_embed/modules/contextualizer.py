@@ -18,11 +18,11 @@ from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.numpy_model.contextualizer import PackedContextualizer
 from ctx_embed.numpy_model.saved import Tensors, TokenTable, require_options, require_shapes
-from ctx_embed.second_order import Products, shares_of_steps
+from ctx_embed.second_order import shares_of_steps
 
 # Number of tokens in a group of documents that go through the steps together; its intermediate values stay in cache.
 GROUP_TOKENS = 4096
-# Documents of more tokens are summed block by block, which bounds memory; shorter documents only where it is cheaper.
+# Documents of more tokens are summed block by block, which bounds memory.
 LONG_DOCUMENT_TOKENS = 1024
 
 # Number of values of each parameter that are sampled to detect changes.
@@ -157,17 +157,14 @@ class Contextualizer(TokenEncoder):
             self._held = None
         elif self.runs_without_torch:
             packed = self.without_torch()
-            return torch.from_numpy(packed.embed(ids.numpy(), np.array(lengths, np.int64), threads=None))
+            return torch.from_numpy(packed.embed(ids.numpy(), np.array(lengths, np.int64)))
         # In training, an entry's products and gradient are computed once per group, so larger groups save work.
         most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
         parts: list[Tensor] = []
-        long: float = LONG_DOCUMENT_TOKENS
-        if not self._position_free:
-            long = min(long, second_order.sums_pay_from(self.dimension, self.rank, self.steps))
-        for start, group in grouped(lengths, most, long):
+        for start, group in grouped(lengths, most, LONG_DOCUMENT_TOKENS):
             stop = start + sum(group)
-            if group[0] > long:
-                context = self.attention.of_long_text(weight, ids[start:stop])[-1]
+            if group[0] > LONG_DOCUMENT_TOKENS:
+                context = self.attention.of_long_text(weight, ids[start:stop])
             else:
                 offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
                 context = self._embed_group(ids[start:stop], offsets)
@@ -221,19 +218,15 @@ class Contextualizer(TokenEncoder):
             return contexts[-1]
         context = self.attention.first_context(ids, offsets)
         entries, ids = torch.unique(ids, return_inverse=True)
-        table = self.embedding(entries)
-        products = self._products(table)
-        steps = self.attention.parameters_of_steps
-        found: Tensor = second_order.over_vocabulary(table, products, ids, offsets, context, steps)
+        found: Tensor = second_order.over_vocabulary(
+            self.embedding(entries),
+            ids,
+            offsets,
+            context,
+            self.attention.parameters_of_steps,
+            shared=self.initial_context != "uniform",
+        )
         return found
-
-    def _products(self, table: Tensor) -> Products:
-        """Return the products that the steps need of each row of a table (entries, m)."""
-        shared = None
-        if self.initial_context != "uniform":
-            one = torch.zeros(2, dtype=torch.int64, device=table.device)
-            shared = self.attention.first_context(table.new_zeros(0), one)[0]
-        return second_order.vocabulary_products(table, shared, self.attention.parameters_of_steps)
 
     @property
     def runs_without_torch(self) -> bool:

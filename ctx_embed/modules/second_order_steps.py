@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -11,9 +9,6 @@ from ctx_embed import second_order
 from ctx_embed.errors import unknown_name
 from ctx_embed.modules.token_encoder import require_size
 from ctx_embed.second_order import Steps
-
-# Number of tokens in a block of a long document; it bounds the memory that the document needs.
-BLOCK_TOKENS = 4096
 
 
 class SecondOrderSteps(nn.Module):
@@ -113,43 +108,24 @@ class SecondOrderSteps(nn.Module):
         contexts: Tensor = second_order.direct(x, offsets, context, self.parameters_of_steps)
         return contexts
 
-    def _weighted_blocks(self, table: Tensor, input_ids: Tensor) -> Iterator[Tensor]:
-        """Yield the weighted tokens of one long document, block by block, (<= BLOCK_TOKENS, m) in float32 or better."""
-        n = len(input_ids)
-        dtype = torch.promote_types(table.dtype, torch.float32)
-        slopes = self.b[0] if self.s is None else self.s
-        position = torch.arange(1, n + 1, device=input_ids.device)
-        length = torch.full_like(position, n)
-
-        def unnormalised(block: slice) -> Tensor:
-            logits: Tensor = second_order.position_logits(position[block], length[block], slopes, kind=self.positions)
-            return logits.exp()
-
-        blocks = [slice(start, start + BLOCK_TOKENS) for start in range(0, n, BLOCK_TOKENS)]
-        total = torch.stack([unnormalised(block).sum(0) for block in blocks]).sum(0)
-        if self.scale == "mean":
-            total = total / n
-        for block in blocks:
-            yield table[input_ids[block]].to(dtype) * (unnormalised(block) / total)
-
     def of_long_text(self, table: Tensor, input_ids: Tensor) -> Tensor:
-        """Return the contexts of one long document, in memory that does not grow with its length (except for the ids).
+        """Return c^K of one long document, (1, m), in memory that does not grow with its length (except for the ids).
 
         Args:
             table: (vocabulary, m) token embeddings.
             input_ids: (n,) the document's tokens, n >= 1.
-
-        Returns:
-            (K + 1, 1, m).
         """
-        n = len(input_ids)
-        K, u, m = self.U.shape
-        form = second_order.cheapest_sums(n, m, u, K)
-        offsets = torch.tensor([0, n], device=input_ids.device)
-        context = self.first_context(input_ids, offsets)
+        context = self.first_context(input_ids, torch.tensor([0, len(input_ids)], device=input_ids.device))[0]
+        slopes = self.b[0] if self.s is None else self.s
         # Sums over a long text need float32, even in mixed-precision training.
         with torch.autocast(table.device.type, enabled=False):
-            sums, t = second_order.accumulate(self._weighted_blocks(table, input_ids), self.U, form)
-            read = (sums[None], t[None], offsets, context, self.parameters_of_steps, form)
-            contexts: Tensor = second_order.recurrence(*read)
-        return contexts
+            found: Tensor = second_order.long_document(
+                table.__getitem__,
+                input_ids,
+                context,
+                self.parameters_of_steps,
+                slopes,
+                kind=self.positions,
+                scale=self.scale,
+            )
+        return found[None]

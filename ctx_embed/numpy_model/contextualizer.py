@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from ctx_embed.second_order import Steps
 
 # Without the kernel: tokens that go through the steps together; longer texts are summed block by block.
 BLOCK_TOKENS = 4096
-# Threads share batches of at least this number of tokens.
-PARALLEL_TOKENS = 4096
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
 Lengths = NDArray[np.int64]
@@ -66,24 +63,18 @@ class PackedContextualizer:
         if compiled is not None:
             self._attention = Attention(compiled, config, table.values, table.scales, parameters)
 
-    @property
-    def _is_bag(self) -> bool:
-        """Whether x_i is e(w_i), so that its products are computed once per entry."""
-        return self.positions == "none" and self.scale == "mean"
-
     def first_contexts(self, ids: Ids, lengths: Lengths) -> Floats:
         """Return c^0 of packed texts, (B, m)."""
         offsets = np.concatenate([[0], lengths.cumsum()])
         contexts: Floats = second_order.initial_context(self.initial_context, self.c0, ids, offsets)
         return contexts
 
-    def embed(self, ids: Ids, lengths: Lengths, threads: int | None = 1) -> Floats:
+    def embed(self, ids: Ids, lengths: Lengths) -> Floats:
         """Return c^K of packed texts, (B, m). Those of texts without tokens are c^0.
 
         Args:
             ids: (N,) the texts' token ids one after the other.
             lengths: (B,) tokens in each text (may be 0); they sum to N.
-            threads: the number of threads that share the texts; None: all that may work, if there is enough to do.
         """
         # As numbers without a sign, those below 0 are the largest.
         unsigned = ids.view(np.uint32 if ids.dtype == np.int32 else np.uint64)
@@ -93,23 +84,7 @@ class PackedContextualizer:
             return self._by_equations(ids, lengths)
         contexts = np.empty((len(lengths), self.dimension), np.float32)
         contexts[:] = self.first_contexts(ids, lengths) if self.initial_context == "uniform" else self.c0
-        packed, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
-        if threads is None:
-            threads = available_threads() if len(ids) >= PARALLEL_TOKENS else 1
-        if threads == 1:
-            self._attention.embed(packed, lengths, contexts)
-            return contexts
-        from concurrent.futures import ThreadPoolExecutor  # loads logging and more, as one text needs no thread
-
-        ends = np.append(0, lengths.cumsum())
-        bounds = [0, *np.searchsorted(ends[1:], np.arange(1, threads) * (len(ids) // threads)).tolist(), len(lengths)]
-        with ThreadPoolExecutor(threads) as pool:
-            parts = [
-                pool.submit(self._attention.embed, packed[ends[a] : ends[b]], lengths[a:b], contexts[a:b])
-                for a, b in pairwise(bounds)
-            ]
-            for part in parts:
-                part.result()
+        self._attention.embed(np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64), contexts)
         return contexts
 
     # Weights that have diverged give infinities and NaN, as with torch; callers report those.
@@ -124,52 +99,30 @@ class PackedContextualizer:
             part, sizes = ids[before : int(ends[stop - 1])], lengths[start:stop]
             offsets, context = np.append(0, sizes.cumsum()), self.first_contexts(part, sizes)
             if len(part) > BLOCK_TOKENS:
-                blocks = (self.weighted(part, block).astype(np.float64) for block in self._blocks(len(part)))
-                form = second_order.cheapest_sums(len(part), self.dimension, self.rank, len(self.steps.U))
-                sums, t = second_order.accumulate(blocks, self.steps.U, form)
-                found.append(second_order.recurrence(sums[None], t[None], offsets, context, self.steps, form)[-1])
-            elif self._is_bag:
-                entries, places = np.unique(part, return_inverse=True)
-                table = self.table.rows(entries)
-                shared = None if self.initial_context == "uniform" else self.c0
-                products = second_order.vocabulary_products(table, shared, self.steps)
-                found.append(second_order.over_vocabulary(table, products, places, offsets, context, self.steps))
+                how, slopes = {"kind": self.positions, "scale": self.scale}, self._slopes.astype(np.float64)
+                read = second_order.long_document(self.table.rows, part, context[0], self.steps, slopes, **how)
+                found.append(read[None])
             else:
-                x = self.table.rows(part) * self._weights(offsets)
+                x = self.weighted(part, offsets)
                 found.append(second_order.direct(x, offsets, context, self.steps)[-1])
             start = stop
         return np.concatenate([part.astype(np.float32) for part in found])
 
-    def _weights(self, offsets: Lengths) -> Floats:
-        """Return the position weights of the tokens of packed texts, (N, m) or (N, 1)."""
-        slopes = self.c0 if self.s is None else self.s
-        weights: Floats = second_order.position_weights(offsets, slopes, kind=self.positions, scale=self.scale)
-        return weights
+    @property
+    def _slopes(self) -> Floats:
+        """The slopes of the position weights; any without them."""
+        return self.c0 if self.s is None else self.s
 
-    @staticmethod
-    def _blocks(n: int) -> list[slice]:
-        return [slice(start, min(start + BLOCK_TOKENS, n)) for start in range(0, n, BLOCK_TOKENS)]
-
-    def weighted(self, ids: Ids, part: slice | None = None) -> Floats:
-        """Return the weighted tokens x_i = e(w_i) * p(i) of one text, (n, m).
+    def weighted(self, ids: Ids, offsets: Lengths) -> Floats:
+        """Return the weighted tokens x_i = e(w_i) * p(i) of packed texts, (N, m).
 
         Args:
-            ids: (n,) all its tokens.
-            part: the tokens to return; None: all.
+            ids: (N,) the texts' token ids.
+            offsets: (B + 1,) where each text begins.
         """
-        n = len(ids)
-        part = slice(0, n) if part is None else part
-        slopes = (self.c0 if self.s is None else self.s).astype(np.float64)
-
-        def unnormalised(block: slice) -> Any:
-            position = np.arange(block.start + 1, block.stop + 1)
-            return np.exp(
-                second_order.position_logits(position, np.full_like(position, n), slopes, kind=self.positions)
-            )
-
-        total = sum(unnormalised(block).sum(0) for block in self._blocks(n))
-        weights = unnormalised(part) / total * (n if self.scale == "mean" else 1)
-        return np.asarray(self.table.rows(ids[part]) * weights, np.float32)
+        weights = second_order.position_weights(offsets, self._slopes, kind=self.positions, scale=self.scale)
+        x: Floats = self.table.rows(ids) * weights
+        return x
 
     def counted(self, entries: Ids, counts: Any, context: Floats) -> Floats:
         """Return c^K (m,) of one text, a bag of entries, in memory that does not grow with the text.
@@ -189,17 +142,9 @@ class PackedContextualizer:
         weight = 1 if self.scale == "mean" else 1 / counts.sum()
         U = self.steps.U.reshape(-1, self.dimension)
         G, t = np.zeros((self.dimension, len(U))), np.zeros(self.dimension)
-        for block in self._blocks(len(entries)):
+        for start in range(0, len(entries), BLOCK_TOKENS):
+            block = slice(start, start + BLOCK_TOKENS)
             x, count = self.table.rows(entries[block]).astype(np.float64), counts[block][:, None]
             G += x.T @ ((x @ U.T) * count)
             t += (x * count).sum(0)
-        return self._read(G * weight**2, t * weight, context, "projected")
-
-    def folded(self, M: NDArray[np.float64], t: NDArray[np.float64], context: Floats) -> Floats:
-        """Return c^K (m,) of one text from the second moments M (m, m) and the sum t (m,) of its tokens."""
-        return self._read(M, t, context, "moments")
-
-    def _read(self, sums: Any, t: Any, context: Floats, form: str) -> Floats:
-        contexts = second_order.recurrence(sums[None], t[None], np.array([0, 1]), context[None], self.steps, form)
-        found: Floats = contexts[-1, 0].astype(np.float32)
-        return found
+        return np.asarray(second_order.recurrence(G * weight**2, t * weight, context, self.steps), np.float32)

@@ -59,7 +59,8 @@ def contributions(model: PackedContextualizer, ids: Ids) -> tuple[Doubles, Doubl
     first = model.first_contexts(ids, np.array([n])).astype(np.float64)
     if not n:
         return np.zeros((K, 0, model.dimension)), np.zeros((K, 0)), np.repeat(first, K + 1, 0)
-    offsets, x = np.array([0, n]), model.weighted(ids).astype(np.float64)
+    offsets = np.array([0, n])
+    x = model.weighted(ids, offsets).astype(np.float64)
     steps = Steps(*(parameter.astype(np.float64) for parameter in model.steps))
     contexts = second_order.direct(x, offsets, first, steps)
     vectors = np.stack(list(second_order.contributions_of_steps(x, offsets, contexts, steps)))

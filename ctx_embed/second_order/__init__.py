@@ -3,7 +3,7 @@
 Called by the modules, the systems and the model without torch.
 A change of the equations goes into ``paper.py`` first; tests hold the other forms and the kernel to it.
 
-The paper's equations are in :mod:`ctx_embed.second_order.paper`; ``moments`` has the forms for long texts,
+The paper's equations are in :mod:`ctx_embed.second_order.paper`; ``moments`` has the form for long texts,
 ``vocabulary`` the one for many short texts over one table, ``shares`` each token's contribution.
 
 Source: Maupome & Meurs (2022), Contextualizer: Connecting the Dots of Context with Second-Order Attention,
@@ -13,17 +13,7 @@ Information 13(6):290.
 from __future__ import annotations
 
 from ctx_embed.second_order.arrays import LAYER_NORM_EPS, segment_sum
-from ctx_embed.second_order.moments import (
-    FORMS,
-    SUMS,
-    Sums,
-    accumulate,
-    cheapest_sums,
-    moments,
-    projected_moments,
-    recurrence,
-    sums_pay_from,
-)
+from ctx_embed.second_order.moments import long_document, recurrence
 from ctx_embed.second_order.paper import (
     INITIAL_CONTEXTS,
     POSITIONS,
@@ -35,48 +25,30 @@ from ctx_embed.second_order.paper import (
     document_ids,
     first_step_is_linear,
     initial_context,
-    position_logits,
     position_weights,
     token_positions,
 )
-from ctx_embed.second_order.shares import (
-    contributions_of_steps,
-    shares_of_steps,
-)
-from ctx_embed.second_order.vocabulary import (
-    Products,
-    over_vocabulary,
-    vocabulary_products,
-)
+from ctx_embed.second_order.shares import contributions_of_steps, shares_of_steps
+from ctx_embed.second_order.vocabulary import over_vocabulary
 
 __all__ = [
-    "FORMS",
     "INITIAL_CONTEXTS",
     "LAYER_NORM_EPS",
     "POSITIONS",
     "SCALES",
-    "SUMS",
-    "Products",
     "Steps",
-    "Sums",
-    "accumulate",
     "attended",
-    "cheapest_sums",
     "contributions_of_steps",
     "corrected",
     "direct",
     "document_ids",
     "first_step_is_linear",
     "initial_context",
-    "moments",
+    "long_document",
     "over_vocabulary",
-    "position_logits",
     "position_weights",
-    "projected_moments",
     "recurrence",
     "segment_sum",
     "shares_of_steps",
-    "sums_pay_from",
     "token_positions",
-    "vocabulary_products",
 ]

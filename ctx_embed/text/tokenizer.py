@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,6 @@ LONG_WORD, LONG_WORDS = 4096, 16
 # When more words have been new, the kernel does WordPiece itself; to read its vocabulary takes it as long as the
 # tokenizer takes for 500 words.
 WORDS_BEFORE_WORDPIECE = 100
-# New words that go through the tokenizer in one call.
-WORDS_AT_ONCE = 256
-# What stands between them then.
-SEPARATOR = "|"
 # Ideographs, which BERT's normaliser makes words, and signs between them. A cut before a letter separates no accent.
 IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff0f"
 
@@ -112,16 +108,18 @@ class TextTokenizer:
         plain._words = self._words
         return plain
 
-    def _tokenized(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Return the ids of normalised texts from the tokenizer itself."""
+    def _tokenized(self, texts: Sequence[str], at_once: int = 4096) -> list[NDArray[np.int32]]:
+        """Return the ids of normalised texts from the tokenizer itself, which reads some at once."""
+        found: list[NDArray[np.int32]] = []
         try:
-            encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            for start in range(0, len(texts), at_once):
+                run = self.tokenizer.encode_batch_fast(texts[start : start + at_once], add_special_tokens=False)
+                found += [np.array(encoding.ids, dtype=ID) for encoding in run]
         # A panic in the tokenizer's Rust code, e.g. of a regular expression that gives up, is not an `Exception`.
         except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
             raise InputError(f"the model's tokenizer fails on a text ({error!s:.200})") from None
-        found = [np.array(encoding.ids, dtype=ID) for encoding in encodings]
         if max((int(ids.max(initial=0)) for ids in found), default=0) >= max(self._entries, 1):
             raise InputError(f"the model's tokenizer has ids beyond its {self._entries} entries; its file is damaged")
         return found
@@ -148,7 +146,9 @@ class TextTokenizer:
         if self._longest_word is not None:
             # What follows the first characters of so long a word changes nothing: it is unknown either way.
             word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
-        ideographs = IDEOGRAPHS if self._cuts and "BertNormalizer" in self._normalizers else ""
+        normalizer = self.tokenizer.normalizer
+        by_bert = normalizer is not None and "BertNormalizer" in _parts(_content(normalizer), "normalizers")
+        ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
         places = [found.end() for found in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
         start = 0
         for place, following in pairwise([*places, len(word)] if places else []):
@@ -156,11 +156,6 @@ class TextTokenizer:
                 yield word[start:place]
                 start = place
         yield word[start:]
-
-    @cached_property
-    def _normalizers(self) -> list[str]:
-        normalizer = self.tokenizer.normalizer
-        return [] if normalizer is None else _parts(_content(normalizer), "normalizers")
 
     @cached_property
     def _lowers_words(self) -> bool:
@@ -177,39 +172,14 @@ class TextTokenizer:
             and not any(token.content.isalnum() for token in added)
         )
 
-    @cached_property
-    def _separator(self) -> int | None:
-        """The id of ``|``; None if it has none of its own."""
-        (ids,) = self._tokenized([SEPARATOR])
-        return int(ids[0]) if len(ids) == 1 and ids[0] != unknown_id(self.tokenizer) else None
-
-    def _split(self, words: list[str]) -> list[NDArray[np.int32]]:
-        """Return the ids of normalised words. One text of many words takes half of the time of many texts."""
-        if self._separator is None or any(SEPARATOR in word for word in words):
-            return self._tokenized(words)
-        (ids,) = self._tokenized([f" {SEPARATOR} ".join(words)])
-        at = np.flatnonzero(ids == self._separator)
-        if len(at) != len(words) - 1:
-            return self._tokenized(words)
-        return [ids[start + 1 : stop] for start, stop in pairwise([-1, *at.tolist(), len(ids)])]
-
-    def _of_words(self, words: list[str]) -> list[Sequence[int] | NDArray[np.int32]]:
+    def _of_words(self, words: list[str]) -> list[NDArray[np.int32]]:
         """Return the ids of whitespace-separated words, as written, each by itself."""
-        found: list[Any] = [None] * len(words)
-        short = [place for place, word in enumerate(words) if len(word) <= LONG_WORD]
-        for start in range(0, len(short), WORDS_AT_ONCE):
-            run = short[start : start + WORDS_AT_ONCE]
-            for place, ids in zip(run, self._split([normalised(words[place]) for place in run]), strict=True):
-                found[place] = ids
-        for place in set(range(len(words))).difference(short):
-            pieces = list(self._pieces(normalised(words[place])))
-            found[place] = np.concatenate(
-                [
-                    part
-                    for start in range(0, len(pieces), LONG_WORDS)
-                    for part in self._tokenized(pieces[start : start + LONG_WORDS])
-                ]
-            )
+        found = []
+        for is_long, run in groupby(words, lambda word: len(word) > LONG_WORD):
+            for word in run if is_long else ():
+                pieces = list(self._pieces(normalised(word)))
+                found.append(np.concatenate(self._tokenized(pieces, LONG_WORDS)))
+            found += self._tokenized([normalised(word) for word in run])
         return found
 
     def _table(self, in_c: Kernel, last: Words | None) -> Words:

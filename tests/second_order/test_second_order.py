@@ -9,9 +9,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ctx_embed import second_order
-from ctx_embed.second_order import FORMS, Steps
+from ctx_embed.second_order import Steps, moments
 
 DOUBLE = torch.float64
+
+
+def by_sums(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
+    """The contexts c^K of documents, each from sums over its tokens."""
+    found = []
+    for part, first in zip(x.split(offsets.diff().tolist()), context, strict=True):
+        G = part.T @ (part @ steps.U.flatten(0, 1).T)
+        found.append(second_order.recurrence(G, part.sum(0), first, steps) if len(part) else first)
+    return torch.stack(found)
+
+
+def by_vocabulary(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
+    return second_order.over_vocabulary(x, torch.arange(len(x)), offsets, context, steps, shared=False)
+
+
+FORMS = {"direct": lambda *given: second_order.direct(*given)[-1], "sums": by_sums, "vocabulary": by_vocabulary}
 
 
 def random_steps(K: int, u: int, m: int, dtype: torch.dtype = DOUBLE) -> Steps:
@@ -53,7 +69,7 @@ def test_one_step_by_hand():
     x = torch.tensor([[1.0, 2.0]])
     for form in FORMS.values():
         contexts = form(x, offsets_of(1), torch.ones(1, 2), steps)
-        torch.testing.assert_close(contexts, torch.tensor([[[1.0, 1.0]], [[-1.0, 5.0]]]))
+        torch.testing.assert_close(contexts, torch.tensor([[-1.0, 5.0]]))
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
@@ -63,10 +79,12 @@ def test_each_form_is_the_plain_loop(name):
     x, context = torch.randn(9, 5, dtype=DOUBLE), torch.randn(3, 5, dtype=DOUBLE)
     offsets = offsets_of(4, 0, 5)
     contexts = FORMS[name](x, offsets, context, steps)
-    assert contexts.shape == (4, 3, 5)
-    torch.testing.assert_close(contexts[0], context)
-    torch.testing.assert_close(contexts[-1][0], plain_steps(x[:4], context[0], steps), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(contexts[-1][2], plain_steps(x[4:], context[2], steps), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(contexts[0], plain_steps(x[:4], context[0], steps), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(contexts[1], context[1])
+    torch.testing.assert_close(contexts[2], plain_steps(x[4:], context[2], steps), rtol=1e-9, atol=1e-9)
+    every = second_order.direct(x, offsets, context, steps)
+    assert every.shape == (4, 3, 5)
+    torch.testing.assert_close(every[0], context)
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
@@ -74,9 +92,9 @@ def test_an_empty_document_keeps_its_first_context(name):
     steps = random_steps(2, 3, 4)
     context = torch.randn(3, 4, dtype=DOUBLE)
     contexts = FORMS[name](torch.randn(2, 4, dtype=DOUBLE), offsets_of(0, 2, 0), context, steps)
-    assert torch.equal(contexts[-1][0], context[0])
-    assert torch.equal(contexts[-1][2], context[2])
-    assert not torch.equal(contexts[-1][1], context[1])
+    assert torch.equal(contexts[0], context[0])
+    assert torch.equal(contexts[2], context[2])
+    assert not torch.equal(contexts[1], context[1])
 
 
 @settings(max_examples=40, deadline=None)
@@ -95,7 +113,7 @@ def test_the_forms_agree_with_gradients(lengths, K, u, m, seed):
     results, gradients = [], []
     for form in FORMS.values():
         inputs = [tensor.clone().requires_grad_() for tensor in (x, context, *steps)]
-        result = form(inputs[0], offsets_of(*lengths), inputs[1], Steps(*inputs[2:]))[-1]
+        result = form(inputs[0], offsets_of(*lengths), inputs[1], Steps(*inputs[2:]))
         (result * torch.linspace(1, 2, m, dtype=DOUBLE)).sum().backward()
         results.append(result.detach())
         gradients.append([tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in inputs])
@@ -139,26 +157,22 @@ def test_a_shared_first_context_gives_the_same(u):
         torch.testing.assert_close(shared, apart, rtol=1e-7, atol=1e-7)
 
 
-def test_sums_of_blocks_are_the_sums_of_the_whole():
+@pytest.mark.parametrize("kind", sorted(second_order.POSITIONS))
+@pytest.mark.parametrize("scale", second_order.SCALES)
+@pytest.mark.parametrize("block", [1, 20, 4096])
+def test_a_long_document_is_read_block_by_block(kind, scale, block, monkeypatch):
+    monkeypatch.setattr(moments, "BLOCK_TOKENS", block)
     torch.manual_seed(2)
-    x, U = torch.randn(50, 6, dtype=DOUBLE), torch.randn(3, 4, 6, dtype=DOUBLE)
-    for form in second_order.SUMS:
-        whole = second_order.accumulate([x], U, form)
-        parts = second_order.accumulate(x.split([20, 1, 29]), U, form)
-        for one, other in zip(whole, parts, strict=True):
-            torch.testing.assert_close(one, other)
-    with pytest.raises(ValueError, match="at least one tensor"):
-        second_order.accumulate([], U, "moments")
-
-
-def test_the_cheaper_form_multiplies_less():
-    assert second_order.cheapest_sums(100_000, m=128, u=1041, K=5) == "moments"
-    assert second_order.cheapest_sums(100_000, m=256, u=16, K=2) == "projected"
-    # n m + m K u = 10 + 1000 against 2 n K u = 200, and 10,000 + 1000 against 200,000.
-    assert [second_order.cheapest_sums(n, m=10, u=100, K=1) for n in (1, 1000)] == ["projected", "moments"]
-    # m = 4, K u = 8: direct 64 n multiplications, moments 16 n + 128; equal at n = 128 / 48.
-    assert second_order.sums_pay_from(4, 4, 2) == pytest.approx(128 / 48)
-    assert second_order.sums_pay_from(256, 16, 2) == float("inf")
+    table, s, context = (torch.randn(*shape, dtype=DOUBLE) for shape in ((9, 6), (6,), (1, 6)))
+    ids, offsets, steps = torch.randint(9, (50,)), offsets_of(50), random_steps(3, 4, 6)
+    x = table[ids] * second_order.position_weights(offsets, s, kind=kind, scale=scale)
+    expected = second_order.direct(x, offsets, context, steps)[-1, 0]
+    for convert in (lambda tensor: tensor, Tensor.numpy):
+        rows, read, first, slopes, *parameters = map(convert, (table, ids, context[0], s, *steps))
+        found = second_order.long_document(
+            rows.__getitem__, read, first, Steps(*parameters), slopes, kind=kind, scale=scale
+        )
+        torch.testing.assert_close(torch.as_tensor(found), expected)
 
 
 # Position weights

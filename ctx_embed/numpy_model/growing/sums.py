@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.numpy_model.contextualizer import BLOCK_TOKENS, Ids, PackedContextualizer
 from ctx_embed.numpy_model.saved import Floats
+from ctx_embed.second_order import recurrence
 
 # Maximum number of tokens in a text; doubles count exactly up to it.
 MOST_TOKENS = 1 << 53
@@ -123,7 +124,10 @@ class Moments:
         if self.n == 0:
             return first
         weight = (self.n if self._contextualizer.scale == "mean" else 1) / self.Z
-        return self._contextualizer.folded(weight[:, None] * self.M * weight, weight * self.t, first)
+        steps = self._contextualizer.steps
+        # G_k = M U_k^T
+        G = (weight[:, None] * self.M * weight) @ steps.U.reshape(-1, len(weight)).T
+        return np.asarray(recurrence(G, weight * self.t, first, steps), np.float32)
 
     @property
     def largest(self) -> int:
