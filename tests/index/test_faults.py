@@ -14,7 +14,7 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.building.build import build_index
-from ctx_embed.index.writing.steps import Steps
+from ctx_embed.index.writing.writer import Steps
 from tests.index.support.child import ENVIRONMENT, child
 from tests.index.support.killed import applied, states
 from tests.index.support.stored import stored

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from ctx_embed import InputError, SearchIndex, stores
-from ctx_embed.index.writing.steps import Steps
 from ctx_embed.index.writing.transaction import Edit
+from ctx_embed.index.writing.writer import Steps
 from ctx_embed.stores import indexing
 from ctx_embed.stores.indexing import index_parquet
 from tests.helpers.cli import Command
@@ -21,11 +21,11 @@ KILLED = """
 import os, signal, sys
 from functools import partial
 from ctx_embed.index.building import build
-from ctx_embed.index.writing.steps import Steps
+from ctx_embed.index.writing.writer import Steps
 from ctx_embed.stores import indexing
 
-indexing.build_index = partial(indexing.build_index, steps=Steps({step}, batch=4))
-record, commits = build.runs.record, [0]
+indexing.build_index = partial(indexing.build_index, steps=Steps({step}, 600, 4))
+record, commits = build.partial.record, [0]
 
 def recorded(store, state):
     record(store, state)
@@ -33,7 +33,7 @@ def recorded(store, state):
     if commits[0] == {commit}:
         os.kill(os.getpid(), signal.SIGKILL)
 
-build.runs.record = recorded
+build.partial.record = recorded
 indexing.index_parquet({source!r}, {path!r}, mode={mode!r}, resume=True)
 """
 

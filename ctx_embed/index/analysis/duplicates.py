@@ -41,20 +41,13 @@ def find_duplicates(
     rows_at_once: int = ROWS_AT_ONCE,
     neighbours: int = NEIGHBOURS,
 ) -> list[Pair]:
-    """Return the pairs of passages of different documents with the highest cosines, highest first.
+    """Return the pairs of passages of different documents with the highest cosines, see :meth:`SearchIndex.duplicates`.
 
     If FAISS's file does not compare all, each passage is compared with its neighbours there, otherwise with all others.
 
     Args:
-        folder: the index.
-        threshold: the lowest cosine of a pair.
-        most: the maximum number of pairs to return.
-        progress: whether to show progress on standard error.
         rows_at_once: the number of passages that are compared with the others at a time.
         neighbours: as for :func:`near_pairs`.
-
-    Raises:
-        InputError: the threshold is not a cosine, or a file is damaged.
     """
     if not -1 <= threshold <= 1:
         raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold}")

@@ -16,16 +16,7 @@ ROWS_AT_ONCE = 2048
 
 
 def export_index(folder: IndexFolder, output: Path) -> int:
-    """Write the vectors to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``, line i for row i.
-
-    A line has the fields id, text and metadata, and start if its document has several passages.
-
-    Returns:
-        The number of rows, a float32 array (rows, dimension) of unit vectors.
-
-    Raises:
-        InputError: the files cannot be written, or the index is damaged.
-    """
+    """Write vectors and passages, see :meth:`SearchIndex.export`."""
     require_folder(output)
     vectors_path, texts_path = (output.with_name(output.name + suffix) for suffix in (".npy", ".jsonl"))
     require_file(vectors_path)

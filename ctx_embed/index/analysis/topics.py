@@ -46,17 +46,11 @@ class Topic:
 
 
 def find_topics(folder: IndexFolder, count: int | None = None, seed: int = 0) -> list[Topic]:
-    """Cluster the vectors by spherical k-means and return the clusters, largest first.
+    """Cluster the vectors by spherical k-means and return the clusters, see :meth:`SearchIndex.topics`.
 
-    Args:
-        folder: the index.
-        count: the number of clusters; by default the square root of half the number of passages, from 2 to 50.
-        seed: the seed of k-means' random initialisation.
-
-    Returns:
-        At most ``count`` topics. The typical words of a topic have the highest f log(1 + A / F), where f is the
-        frequency of a word in the topic, F that in all topics and A the average number of words of a topic
-        (class-based TF-IDF, Grootendorst 2022).
+    By default their number is the square root of half the number of passages, from 2 to 50. The typical words of a
+    topic have the highest f log(1 + A / F), where f is the frequency of a word in the topic, F that in all topics and A
+    the average number of words of a topic (class-based TF-IDF, Grootendorst 2022).
 
     Raises:
         InputError: there are fewer passages than clusters, a file is damaged, or scikit-learn is not installed.

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from itertools import islice
 
 import numpy as np
 
-from ctx_embed.errors import InputError
-from ctx_embed.index.analysis.word_lists import lookup_problem, word_problems
+from ctx_embed.errors import BusyError, InputError, UnwritableError
 from ctx_embed.index.ann.nearest import crc32_of
 from ctx_embed.index.model import IndexModel
+from ctx_embed.index.searching.bm25 import totals
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.vectors import schema
 from ctx_embed.index.view import View
+from ctx_embed.text.words import indexed
 
 # Number of passages that are embedded again and compared with their stored vectors.
 SAMPLED_PASSAGES = 64
@@ -51,7 +54,7 @@ def verify(folder: IndexFolder, embedder: IndexModel | None = None) -> Problems:
     with closing(DocumentStore(folder.documents.path)) as store, store.reading():
         for check in (_database, _schema, _documents, _vectors, _rows, _origins, _words, _faiss):
             problems += [line for line in _found(check(folder, store)) if line not in problems]
-        problem, reason = lookup_problem(store)
+        problem, reason = _lookup_problem(store)
         problems += [problem] if problem else []
         problems.unchecked += [reason] if reason else []
         if embedder is not None:
@@ -147,10 +150,6 @@ def _origins(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
         yield f"{store.path}: {lost} documents of followed folders have lost their file"
 
 
-def _words(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    return word_problems(store)
-
-
 def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
     record = View(folder, store).record
     if record is None:
@@ -184,3 +183,83 @@ def _vectors_of_texts(folder: IndexFolder, store: DocumentStore, embedder: Index
         apart = int((~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)).sum())
     if apart:
         yield f"{folder.path}: {apart} of {len(rows)} passages, embedded again, differ from their stored vectors"
+
+
+# The number of passages whose word lists are made at a time.
+PASSAGES_AT_ONCE = 8192
+_SUMS = 'SELECT CAST(term AS BLOB), count(*), sum(doc), sum("offset"), sum(doc * "offset") FROM {} GROUP BY term'
+_MODULUS = 2**64
+
+
+def _words(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
+    """Yield a problem if the word lists are not those of the texts."""
+    words = lengths = passages = total = 0
+    texts = _passages(store)
+    while part := list(islice(texts, PASSAGES_AT_ONCE)):
+        with closing(sqlite3.connect(":memory:")) as again:
+            again.execute(WORDS)
+            again.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, instance)")
+            again.executemany(
+                "INSERT INTO words (rowid, text) VALUES (?, ?)", ((row, indexed(text)) for row, text in part)
+            )
+            words += _words_digest(again, "vocabulary")
+            lengths += _lengths_digest(again)
+            found = totals(again)
+            passages, total = passages + found[0], total + found[1]
+    with store.reporting_errors():
+        connection = store.connection
+        # A temporary table, which is dropped with the transaction.
+        connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, instance)")
+        differ = [
+            what
+            for what, is_same in (
+                ("words", (words - _words_digest(connection, "temp.vocabulary")) % _MODULUS == 0),
+                ("lengths", (lengths - _lengths_digest(connection)) % _MODULUS == 0),
+                ("totals", (passages, total) == totals(connection)),
+            )
+            if not is_same
+        ]
+    if differ:
+        yield f"{store.path}: the word lists are not those of the texts (their {', '.join(differ)} differ)"
+
+
+def _lookup_problem(store: DocumentStore) -> tuple[str, str]:
+    """Return a problem in FTS5's own tables (or nothing), and the reason if they could not be checked.
+
+    SQLite can check them only inside a writing transaction.
+    """
+    with closing(DocumentStore(store.path)) as other:
+        try:
+            with other.writing(), other.reporting_errors():
+                other.connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+        except (BusyError, UnwritableError) as error:
+            return "", f"the lookup tables of the word lists: {error}"
+        except InputError as error:
+            return str(error), ""
+    return "", ""
+
+
+def _passages(store: DocumentStore) -> Iterator[tuple[int, str]]:
+    for document in store.all():
+        for row, (start, stop) in enumerate(document.spans, document.row):
+            yield row, document.text[start:stop]
+
+
+def _words_digest(connection: sqlite3.Connection, vocabulary: str) -> int:
+    """Return a digest of all words with their places; the digests of parts add up to that of the whole."""
+    digest = 0
+    for term, *sums in connection.execute(_SUMS.format(vocabulary)):
+        weights = hashlib.blake2b(term, digest_size=32).digest()
+        for place, of in enumerate(sums):
+            digest += of * int.from_bytes(weights[8 * place : 8 * place + 8], "little")
+        digest %= _MODULUS
+    return digest
+
+
+def _lengths_digest(connection: sqlite3.Connection) -> int:
+    """Return a digest of the recorded lengths of all passages; it adds up in the same way."""
+    hashes = (
+        hashlib.blake2b(repr(row).encode(), digest_size=8).digest()
+        for row in connection.execute("SELECT id, sz FROM words_docsize")
+    )
+    return sum(int.from_bytes(digest, "little") for digest in hashes)

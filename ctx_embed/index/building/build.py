@@ -16,9 +16,11 @@ from ctx_embed.documents.units import checked_unit
 from ctx_embed.errors import InputError
 from ctx_embed.files import require_folder
 from ctx_embed.index.ann.factories import AUTO
-from ctx_embed.index.building import runs
+from ctx_embed.index.building import partial
 from ctx_embed.index.building.merging import add_build
 from ctx_embed.index.building.partial import (
+    Digest,
+    Run,
     finished_before,
     only_build,
     publish,
@@ -27,7 +29,6 @@ from ctx_embed.index.building.partial import (
     require_free,
 )
 from ctx_embed.index.building.plan import Plan
-from ctx_embed.index.building.runs import Digest, Run
 from ctx_embed.index.following.records import FolderOptions
 from ctx_embed.index.following.report import Synced
 from ctx_embed.index.following.sync import known_folder, require_source_folder, sync_folder
@@ -37,8 +38,8 @@ from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
-from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.index.writing.transaction import Edit, Embedded, TakenIdError
+from ctx_embed.index.writing.writer import STEPS, Steps
 from ctx_embed.progress import Meter
 from ctx_embed.text.unknown import SAMPLED_CHARACTERS, SAMPLED_TEXTS, tokenizer_of, unknown_share
 from ctx_embed.texts import Document
@@ -273,14 +274,14 @@ def _begun(plan: Plan) -> Run:
         InputError: the run there has other sources or options.
     """
     with closing(DocumentStore(plan.partial / DATABASE)) as store:
-        known = runs.recorded(store)
+        known = partial.recorded(store)
         if not known:
             run = Run(uuid.uuid4().hex, plan.signature)
             next_id = 0
             if plan.adds:
                 with closing(DocumentStore(plan.target / DATABASE)) as target:
                     next_id = target.state().next_id
-            runs.begin(store, run, next_id)
+            partial.begin(store, run, next_id)
             return run
     if known[-1].signature != plan.signature:
         raise InputError(
@@ -318,7 +319,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
                     meter.update(len(some))
                     more = bool(some)
                 run = replace(run, documents=edit.counted, digest=digest.hexdigest())
-                runs.record(edit.store, run)
+                partial.record(edit.store, run)
         meter.now("finishing")
         if not run.documents:
             raise _no_documents(plan)
@@ -326,7 +327,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
             index.writer.tidy(store)
             run = replace(run, finished=True)
             with store.writing():
-                runs.record(store, run)
+                partial.record(store, run)
     return run
 
 
@@ -357,7 +358,7 @@ def _add_folders(index: SearchIndex, plan: Plan, run: Run) -> tuple[Run, Synced]
     def committing(edit: Edit, documents: int) -> None:
         nonlocal run
         run = replace(run, documents=run.documents + documents)
-        runs.record(edit.store, run)
+        partial.record(edit.store, run)
 
     synced = _sync(index, plan, committing)
     if not index.count():

@@ -12,8 +12,8 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
-from ctx_embed.index.building import runs
-from ctx_embed.index.building.runs import Run
+from ctx_embed.index.building import partial
+from ctx_embed.index.building.partial import Run
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE, Settings
 from ctx_embed.index.storage.documents import DocumentStore, Id
@@ -87,12 +87,12 @@ def add_build(source: SearchIndex, target: Path, run: Run, *, replacing: bool) -
     """
     with SearchIndex(IndexFolder(target), source.embedder) as index:
         with closing(DocumentStore(target / DATABASE)) as store:
-            if run.run in {known.run for known in runs.recorded(store)}:
+            if run.run in {known.run for known in partial.recorded(store)}:
                 return
         copies = _copies(IndexFolder(source.path))
         with index.writer.editing() as edit:
             edit.add_all(copies, replacing=replacing)
-            runs.record(edit.store, run)
+            partial.record(edit.store, run)
 
 
 def _copies(folder: IndexFolder) -> Iterator[Copied]:

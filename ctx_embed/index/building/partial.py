@@ -1,19 +1,84 @@
-"""INDEX.partial, the folder in which a build works, and INDEX, which it becomes at the end."""
+"""INDEX.partial, the folder in which a build works and records its progress, and INDEX, which it becomes at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import keep_permissions, locked, put_in_place, remove_folder, remove_leftovers, require_folder
-from ctx_embed.index.building import runs
 from ctx_embed.index.building.plan import Plan
-from ctx_embed.index.building.runs import Run
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder, holds_only_an_index
+from ctx_embed.texts import Document
+
+_JSON = json.JSONEncoder(sort_keys=True, default=str)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The progress of a build.
+
+    Args:
+        run: the random id of the build.
+        signature: a hash of its sources and options.
+        documents: the number of documents read from the sources so far.
+        digest: the sha256 of these documents, which shows whether the sources have changed.
+        finished: whether all documents have been read.
+    """
+
+    run: str
+    signature: str
+    documents: int = 0
+    digest: str = ""
+    finished: bool = False
+
+
+class Digest:
+    """The sha256 of a growing list of documents."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def update(self, documents: Iterable[Document]) -> int:
+        """Add the next documents, and return their number."""
+        count = 0
+        for document in documents:
+            count += 1
+            fields = [document.text, document.id, document.metadata]
+            self._hash.update(_JSON.encode(fields).encode())
+        return count
+
+    def hexdigest(self) -> str:
+        """Return 64 hexadecimal digits."""
+        return self._hash.copy().hexdigest()
+
+
+def recorded(store: DocumentStore) -> list[Run]:
+    """Return all runs recorded in an index, the newest last."""
+    with store.reporting_errors():
+        rows = store.connection.execute("SELECT run, signature, documents, digest, finished FROM builds").fetchall()
+    return [Run(run, signature, count, digest, bool(finished)) for run, signature, count, digest, finished in rows]
+
+
+def record(store: DocumentStore, run: Run) -> None:
+    """Store a run, replacing its earlier record; call it inside :meth:`Database.writing`."""
+    values = (run.run, run.signature, run.documents, run.digest, int(run.finished))
+    with store.reporting_errors():
+        store.connection.execute("INSERT OR REPLACE INTO builds VALUES (?, ?, ?, ?, ?)", values)
+
+
+def begin(store: DocumentStore, run: Run, next_id: int) -> None:
+    """Record a new run in an empty index; automatic ids start at ``next_id``."""
+    with store.writing():
+        store.finish(replace(store.state(), next_id=next_id))
+        record(store, run)
+
 
 LOCK = "lock"
 
@@ -97,7 +162,7 @@ def finished_before(plan: Plan) -> Run | None:
     if not (plan.target / DATABASE).is_file():
         return None
     with closing(IndexFolder(plan.target).documents) as store:
-        same = [run for run in runs.recorded(store) if run.signature == plan.signature]
+        same = [run for run in recorded(store) if run.signature == plan.signature]
     return same[-1] if same else None
 
 
@@ -121,7 +186,7 @@ def remove_if_empty(plan: Plan) -> int:
     """Remove INDEX.partial if no step of it was finished, and return the number of documents in it."""
     try:
         with closing(DocumentStore(plan.partial / DATABASE)) as store:
-            stored = sum(run.documents for run in runs.recorded(store))
+            stored = sum(run.documents for run in recorded(store))
         if not stored:
             remove_folder(plan.partial)
     except (InputError, OSError):

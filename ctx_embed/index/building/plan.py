@@ -13,8 +13,8 @@ from typing import Any
 from ctx_embed.index.building.readers import is_structured, read_sources
 from ctx_embed.index.following.records import FolderOptions
 from ctx_embed.index.storage.vectors import DEFAULT
-from ctx_embed.index.writing.steps import Steps
 from ctx_embed.index.writing.transaction import Embedded
+from ctx_embed.index.writing.writer import Steps
 from ctx_embed.rows.sources import estimated_count
 from ctx_embed.rows.table import TEXT_FIELD
 from ctx_embed.texts import Document

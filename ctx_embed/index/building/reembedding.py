@@ -15,7 +15,7 @@ from ctx_embed.index.storage.database import NEXT, Settings
 from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.vectors import Vectors, VectorTable, create_table
-from ctx_embed.index.writing.steps import STEPS, Steps
+from ctx_embed.index.writing.writer import STEPS, Steps
 from ctx_embed.progress import Meter
 
 # Rows that are deleted in one commit when a table of vectors is removed.
@@ -23,20 +23,10 @@ ROWS_AT_ONCE = 16_384
 
 
 def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False, steps: Steps = STEPS) -> bool:
-    """Embed all passages of an index again; return whether it needed that.
+    """Embed all passages of an index again, see :meth:`SearchIndex.reembed`; return whether it needed that.
 
     Readers and writers go on with the old vectors until the last commit. Finished steps are stored in the index; after
     an interruption, another call with the same model resumes there.
-
-    Args:
-        folder: the index.
-        embedder: its new model.
-        progress: whether to show progress on standard error.
-        steps: how often to commit.
-
-    Raises:
-        InputError: the new model does not fit the kind of FAISS index or returns NaN, another process is writing, or
-            the disk is full.
     """
     factories.checked_factory(folder.settings.factory, embedder.dimension)
     with closing(DocumentStore(folder.documents.path)) as store:
@@ -66,7 +56,11 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                     for some, of_some in found:
                         _store(store, vectors, some, of_some)
                     if not found and not store.after(row, 1):
-                        _switch(store, following)
+                        # The new vectors become those of the index, with the settings that it has by now.
+                        store.store_settings(replace(following, dtype=store.present().dtype))
+                        store.store_settings(None, NEXT)
+                        faiss_file.listed(store, None)
+                        store.finish(replace(store.state(), generation=store.state().generation + 1))
                         switched = True
         _remove_old_tables(store)
     return True
@@ -115,15 +109,6 @@ def _store(store: DocumentStore, vectors: VectorTable, documents: Sequence[Store
     there = store.rows_there([document.row for document in documents])
     kept = np.repeat([document.row in there for document in documents], [document.passages for document in documents])
     vectors.put(rows[kept].tolist(), of_documents[kept])
-
-
-def _switch(store: DocumentStore, following: Settings) -> None:
-    """Make the new vectors those of the index, with the settings that it has by now."""
-    state = store.state()
-    store.store_settings(replace(following, dtype=store.present().dtype))
-    store.store_settings(None, NEXT)
-    faiss_file.listed(store, None)
-    store.finish(replace(state, generation=state.generation + 1))
 
 
 def _remove_old_tables(store: DocumentStore) -> None:

@@ -36,8 +36,8 @@ from ctx_embed.index.following.records import FolderOptions, FollowedFolder, Rec
 from ctx_embed.index.following.report import Synced
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, metadata_json
-from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.index.writing.transaction import Edit
+from ctx_embed.index.writing.writer import STEPS, Steps
 from ctx_embed.progress import Meter
 from ctx_embed.rows.arrival import in_blocks
 from ctx_embed.texts import Document
@@ -76,18 +76,8 @@ def sync_folder(
     """Bring an index in step with a folder, see :meth:`SearchIndex.sync`.
 
     Args:
-        index: the index.
-        folder: the folder.
-        include: as for :meth:`SearchIndex.sync`.
-        exclude: as for :meth:`SearchIndex.sync`.
-        documents: as for :meth:`SearchIndex.sync`.
-        text_field: as for :meth:`SearchIndex.sync`.
-        follow_links: as for :meth:`SearchIndex.sync`.
         prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
         committing: called before each commit with the number of documents of the step.
-        allow_empty: as for :meth:`SearchIndex.sync`.
-        dry_run: as for :meth:`SearchIndex.sync`.
-        progress: whether to show progress on standard error.
         steps: how often to commit.
     """
     path = require_source_folder(folder)

@@ -341,16 +341,10 @@ class WordLists:
                 places = self.view.positions(np.fromstring(rows, np.int64, sep=","))
                 lengths[places] = varints(bytes.fromhex(sizes))
         self._known_lengths, self._known_stop = lengths, stop
-        self._passages, tokens = self._totals()
+        with self.database.reporting_errors():
+            self._passages, tokens = totals(self.database.connection)
         average = tokens / max(self._passages, 1) or 1.0
         self._norms = K1 * (1 - B + B * lengths / average)
-
-    def _totals(self) -> tuple[int, int]:
-        """Return the number of passages and of their words, as FTS5 records them."""
-        with self.database.reporting_errors():
-            found = self.database.connection.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
-        passages, words = (*varints(found[0] if found else b"").tolist(), 0, 0)[:2]
-        return passages, words
 
     def _postings(self, token: str) -> Postings:
         """Return the postings of a token, from memory or from the database."""
@@ -389,6 +383,13 @@ class WordLists:
         # In FTS5's order of operations, so that rounding is the same.
         added: NDArray[np.float64] = weight * ((counts * (K1 + 1)) / (counts + self._norms[places]))
         return places, added
+
+
+def totals(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the number of passages and of their words, as FTS5 records them."""
+    found = connection.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
+    passages, words = (*varints(found[0] if found else b"").tolist(), 0, 0)[:2]
+    return passages, words
 
 
 def varints(content: bytes) -> NDArray[np.int64]:

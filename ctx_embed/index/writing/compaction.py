@@ -28,20 +28,13 @@ def dead_rows(store: DocumentStore, least: int = LEAST_DEAD_ROWS) -> int:
 
 
 def compact(folder: IndexFolder, tidy: Callable[[DocumentStore, bool], None], dtype: str | None = None) -> int:
-    """Forget the rows of deleted documents, and rewrite FAISS's file; readers are not interrupted.
+    """Forget the rows of deleted documents, and rewrite FAISS's file; return the number of rows forgotten.
 
-    Vectors of a data type that the index no longer uses are rewritten in small commits.
+    Readers are not interrupted. Vectors of a data type that the index no longer uses are rewritten in small commits.
 
     Args:
-        folder: the index.
         tidy: :meth:`Writer.tidy`, which writes FAISS's file; its second argument says whether anew.
-        dtype: the data type in which to store all vectors from now on; None keeps that of the index.
-
-    Returns:
-        The number of rows forgotten.
-
-    Raises:
-        InputError: another process is writing, the disk is full, or a file is damaged.
+        dtype: as for :meth:`SearchIndex.compact`.
     """
     with closing(DocumentStore(folder.documents.path)) as store:
         with store.writing():

@@ -1,11 +1,12 @@
-"""The writer of an index: its edits, and FAISS's file, which follows a commit."""
+"""The writer of an index: its edits, FAISS's file, which follows a commit, and the steps of long jobs."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctx_embed.documents.blocks import Block
@@ -153,3 +154,25 @@ class Writer:
                 with suppress(InputError):
                     store.vacuum()
             return removed
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The amount of work between two commits of a long job, limited by both numbers below.
+
+    Args:
+        documents: the number of documents after which to commit.
+        seconds: the time after which to commit.
+        batch: the maximum number of documents that are embedded at a time.
+    """
+
+    documents: int = 16_384
+    seconds: float = 5.0
+    batch: int = 2048
+
+    def ends(self, documents: int, began: float) -> bool:
+        """Return whether a step with this number of documents, begun at this time (monotonic), should end."""
+        return documents >= self.documents or time.monotonic() - began >= self.seconds
+
+
+STEPS = Steps()

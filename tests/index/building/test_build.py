@@ -11,7 +11,7 @@ from ctx_embed import InputError, SearchIndex
 from ctx_embed.files import locked
 from ctx_embed.index.building import partial as partial_index
 from ctx_embed.index.building.build import Built, build_index
-from ctx_embed.index.writing.steps import Steps
+from ctx_embed.index.writing.writer import Steps
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.stored import stored, vectors_of
 

@@ -12,7 +12,7 @@ from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.building.reembedding import reembed
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing.steps import Steps
+from ctx_embed.index.writing.writer import Steps
 from tests.index.support.child import child
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.settings import changed_settings

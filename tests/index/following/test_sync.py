@@ -17,7 +17,7 @@ from ctx_embed.index.following import changes, sync
 from ctx_embed.index.following.records import folders
 from ctx_embed.index.following.sync import sync_folder
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.writing.steps import Steps
+from ctx_embed.index.writing.writer import Steps
 from tests.documents.samples import FIRST, SECOND, pdf
 from tests.index.support.hash_model import HashModel
 

@@ -14,7 +14,7 @@ from ctx_embed.index import search_index
 from ctx_embed.index.building import build
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing.steps import Steps
+from ctx_embed.index.writing.writer import Steps
 from tests.index.support.hash_model import HashEmbedder
 
 KINDS = ("add", "add", "upsert", "delete", "compact")
@@ -76,7 +76,7 @@ class Models:
 def run_build(source: str, path: str, mode: str) -> None:
     """Build an index with --resume, in small steps, and print the number of documents at each commit."""
     search_index.IndexModel = build.IndexModel = Models
-    record = build.runs.record
+    record = build.partial.record
     committed = [-1]
 
     def reported(store, run) -> None:
@@ -84,7 +84,7 @@ def run_build(source: str, path: str, mode: str) -> None:
         committed.append(run.documents)
         record(store, run)
 
-    build.runs.record = reported
+    build.partial.record = reported
     factory = "HNSW8" if mode == "create" else None
     build.build_index(source, path, mode=mode, resume=True, factory=factory, steps=Steps(12, batch=4))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ctx_embed.index.building import reembedding
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing.steps import Steps
+from ctx_embed.index.writing.writer import Steps
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from tests.index.support.hash_model import HashEmbedder
