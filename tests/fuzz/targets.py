@@ -95,11 +95,10 @@ def _make_filter(folder: Path) -> None:
 def _use_filter(folder: Path, name: str) -> None:
     import sqlite3
 
-    from ctx_embed.index.storage.filters import parse, parse_filter, paths
+    from ctx_embed.index.storage.filters import parse_filter
 
     text = (folder / name).read_bytes().decode("utf-8", "replace")
     condition = parse_filter(text)
-    paths(parse(text))
     with sqlite3.connect(":memory:") as database:
         database.execute("CREATE TABLE documents (id, metadata TEXT)")
         database.execute('INSERT INTO documents VALUES (1, \'{"year": 2021, "lang": "en"}\')')
