@@ -26,7 +26,7 @@ from ctx_embed.index.searching.options import (
 )
 from ctx_embed.index.searching.relevance import Unrelated, word_shares
 from ctx_embed.index.storage.database import require_time
-from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
+from ctx_embed.index.storage.documents import Id, checked_id
 from ctx_embed.index.storage.filters import field_path
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.view import Mask, View
@@ -210,7 +210,10 @@ class Search:
         known = [any(known)] if self.options.fuse else known
         if self.options.fuse:
             corrected = [{typed: word for words in corrected for typed, word in words.items()}]
-        self._require_group(store)
+        group = self.options.group
+        if group not in (None, BY_DOCUMENT) and not store.has_field(field_path(str(group))):
+            known_fields = ", ".join([BY_DOCUMENT, *store.metadata_fields()])
+            raise InputError(f"group: no document has the field {group!r}; known are {known_fields}")
         pool, most = self.options.pool, max(view.count, 1)
         while True:
             require_time()
@@ -328,13 +331,6 @@ class Search:
             if all(done):
                 return [own[:pool] for own in kept]
             depth *= DEEPER
-
-    def _require_group(self, store: DocumentStore) -> None:
-        """Raise an error if no document has the field that hits are grouped by."""
-        group = self.options.group
-        if group not in (None, BY_DOCUMENT) and not store.has_field(field_path(str(group))):
-            known = ", ".join([BY_DOCUMENT, *store.metadata_fields()])
-            raise InputError(f"group: no document has the field {group!r}; known are {known}")
 
 
 def reranked(found: list[Candidates], reranker: Reranker, most: int) -> list[Candidates]:
