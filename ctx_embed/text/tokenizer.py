@@ -79,7 +79,8 @@ class TextTokenizer:
 
     It reads texts as :func:`ctx_embed.text.normalisation.normalised` does. Without phrases the ids are exactly those of
     ``tokenizer.encode_batch(texts, add_special_tokens=False)`` for normalised texts. If the tokenizer works word by
-    word and the kernel is compiled, words that occurred before are looked up instead of tokenized again.
+    word and the kernel is compiled, words that occurred before are looked up instead of tokenized again, and after some
+    hundred new words the kernel does the WordPiece of lower-case letters and digits itself.
 
     Args:
         tokenizer: a tokenizer of the ``tokenizers`` library, with padding and truncation off.
@@ -103,7 +104,7 @@ class TextTokenizer:
         self.__dict__.update(state, _adding=threading.Lock())
 
     def without_phrases(self) -> TextTokenizer:
-        """Return this tokenizer without phrases; the two share their remembered words."""
+        """Return this tokenizer without phrases; the two share the words that were met so far."""
         plain = TextTokenizer(self.tokenizer)
         plain._words = self._words
         return plain

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctx_embed import second_order
@@ -98,6 +98,8 @@ lengths = st.lists(st.sampled_from([0, 1, 2, 3, 7, 20, 127, 128, 129, 260, 600])
     lengths=lengths,
     entries=st.sampled_from([1, 2, 60, ENTRIES]),
 )
+# Two features that are nearly equal: the rounding of their mean must not stay in both.
+@example(2, 2, 16, 2, ("relative", "mean", "uniform"), True, [2], 60)
 @pytest.mark.parametrize("path", PATHS)
 def test_the_kernel_agrees_with_the_equations(path, seed, m, u, K, options, int8, lengths, entries):
     model = Model(seed, m, u, K, options, int8=int8)

@@ -276,6 +276,14 @@ def test_batches_are_full_and_hold_every_text():
     assert parts[-1][1] == 3
 
 
+def test_two_threads_share_texts_in_four_batches(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    texts = ["a" * (500 + 37 * number % 300) for number in range(403)]
+    parts = batches(texts, 4096)
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert (len(parts), parts[-1].stop) == (4, 403)
+
+
 def test_calls_share_threads_and_answer_in_order():
     lock, at_work, most = threading.Lock(), 0, 0
 
