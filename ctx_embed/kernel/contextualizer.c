@@ -462,7 +462,8 @@ void EMBED(ctx_model *model, work *w, const i32 *ids, const i64 *lengths, const 
 }
 
 #if !defined(__AVX2__)
-/* Large pages are found, and cleared, sooner, where much of the memory is used and all over. */
+/* Large pages are found, and cleared, sooner, where much of the memory is used and all over. What
+ * a few texts use stays in small ones. */
 static void large_pages(void *memory, i64 bytes) {
 #if defined(MADV_HUGEPAGE)
     uintptr_t page = 1 << 16, begin = ((uintptr_t)memory + page - 1) & ~(page - 1);
@@ -510,7 +511,7 @@ API ctx_model *ctx_model_new(const ctx_parameters *p) {
                          .bias = b + 2 * K * M, .s = b + 3 * K * M, .v0 = b + (3 * K + 1) * M};
     model->place = (_Atomic i32 *)(U + floats);
     model->products = U + floats + p->entries;
-    large_pages(model->products, 4 * products);
+    if (products > 1 << 20) large_pages(model->products + (1 << 19), 4 * products - (1 << 21));
     EACH(i, p->entries) atomic_init(&model->place[i], ABSENT);
     EACH(k, K) EACH(j, m) {
         EACH(r, p->u) {
