@@ -96,9 +96,10 @@ def _to_file(
     batch_size: int | None,
 ) -> None:
     from ctx_embed.files import require_other_file
-    from ctx_embed.rows import read_documents, source_name
     from ctx_embed.rows.arrival import arriving, in_blocks
-    from ctx_embed.rows.writing import STANDARD_OUTPUT, print_embeddings, require_embeddings_file, write_embeddings
+    from ctx_embed.rows.opening import source_name
+    from ctx_embed.rows.reading import read_documents
+    from ctx_embed.rows.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
 
     is_printed = output == STANDARD_OUTPUT
     require_embeddings_file(output)
@@ -120,7 +121,7 @@ def _to_file(
     if is_printed:
         for block in chain([documents], blocks):
             texts = [document.text for document in block]
-            print_embeddings(block, embed(encoder, texts, batch_size or encoder.batch_size))
+            write_embeddings(STANDARD_OUTPUT, block, embed(encoder, texts, batch_size or encoder.batch_size))
             if block is documents:
                 warn_of_unknown_share(unknown_share(encoder.tokenizer, sample(first)))
         return

@@ -166,7 +166,8 @@ def predict(
     from ctx_embed.classify.labels import first_labels
     from ctx_embed.classify.predictor import Predictor
     from ctx_embed.files import replaced_file, require_file, require_other_file
-    from ctx_embed.rows import read_documents, source_name
+    from ctx_embed.rows.opening import source_name
+    from ctx_embed.rows.reading import read_documents
 
     if output:
         require_file(output)

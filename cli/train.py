@@ -92,7 +92,7 @@ def train(
     _check(job, named, in_training)
 
     from ctx_embed.files import require_replaceable
-    from ctx_embed.rows import read_labelled_rows
+    from ctx_embed.rows.reading import read_labelled_rows
 
     # Check the files before the slow imports.
     require_replaceable(output, "modules.json")

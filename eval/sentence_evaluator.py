@@ -15,7 +15,7 @@ from ctx_embed.eval.cache import EmbeddingCache
 from ctx_embed.eval.encoders import as_encoder
 from ctx_embed.eval.scoring.protocols import PROTOCOLS, ProtocolName
 from ctx_embed.eval.scoring.score import Examples, score_probe
-from ctx_embed.rows import read_labelled
+from ctx_embed.rows.reading import read_labelled
 from ctx_embed.texts import as_texts
 
 

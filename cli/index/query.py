@@ -134,7 +134,7 @@ def _require_filter(where: str | None) -> None:
 def _queries(source: str) -> Any:
     """Return the queries in a file: texts, or vectors (queries, dimension)."""
     if Path(source).suffix != ".npy":
-        from ctx_embed.rows import read_documents
+        from ctx_embed.rows.reading import read_documents
 
         return [document.text for document in read_documents(source)]
     import numpy as np

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.classify.labels import Classes, first_labels, require_labels
 from ctx_embed.errors import InputError
-from ctx_embed.rows import header_hint, read_labelled
+from ctx_embed.rows.reading import header_hint, read_labelled
 
 SEVERAL = (tuple, list, set, frozenset)
 
@@ -35,7 +35,7 @@ class Labelled:
         several: bool = False,
         encoding: str | None = None,
     ) -> Labelled:
-        """Read a labelled file, see :func:`ctx_embed.rows.read_labelled_rows`.
+        """Read a labelled file, see :func:`ctx_embed.rows.reading.read_labelled_rows`.
 
         Raises:
             InputError: the file cannot be read, or its labels are of several types.

@@ -102,7 +102,7 @@ def copy_rows(
         chosen: for each row whether to write it; blank lines are not rows.
         output: the file to write to.
         packed: whether to compress with gzip; ignored for Parquet, which is always compressed.
-        encoding: of the files, see :func:`ctx_embed.rows.read_lines`.
+        encoding: of the files, see :func:`ctx_embed.rows.reading.read_lines`.
 
     Raises:
         InputError: a file has other columns than the first, or has changed since it was read.

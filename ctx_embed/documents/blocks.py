@@ -146,10 +146,10 @@ def _markdown(text: str, at: int) -> Iterator[Block]:
         opening, heading = _FENCE.match(line), _HEADING.match(line)
         # Whether the line continues the block above, without a blank line between.
         follows = start >= 0 and match.start() == stop + 1 and depth == NONE
-        if follows and not table and (underline := _UNDERLINE.match(line)) and not _blank(line):
+        if follows and not table and (underline := _UNDERLINE.match(line)) and line.strip():
             yield Block(start, match.end(), SECTION if underline[1][0] == "=" else SECTION + 1)
             start = -1
-        elif follows and not (opening or heading or _blank(line)):
+        elif follows and not (opening or heading or not line.strip()):
             stop = match.end()
         else:
             if start >= 0:
@@ -157,7 +157,7 @@ def _markdown(text: str, at: int) -> Iterator[Block]:
                 start = -1
             if opening:
                 fence, begun = opening[1], match.start()
-            elif not _blank(line):
+            elif line.strip():
                 start, stop = match.span()
                 depth = len(heading[1]) if heading else NONE
                 table = line.lstrip().startswith("|")
@@ -165,10 +165,6 @@ def _markdown(text: str, at: int) -> Iterator[Block]:
         yield Block(begun, len(text.rstrip()), NONE, prose=False)
     elif start >= 0:
         yield Block(start, stop, depth, not table)
-
-
-def _blank(line: str) -> bool:
-    return not line or line.isspace()
 
 
 def _paged(text: str, blocks: Iterator[Block]) -> list[Block]:

@@ -21,11 +21,7 @@ _NULS = re.compile("\0+")
 
 @contextmanager
 def opened(path: str) -> Iterator[BufferedReader]:
-    """Open a regular file.
-
-    Raises:
-        UnreadableFileError: it cannot be read, leads out of its folder, or is a pointer of git-lfs.
-    """
+    """Open a regular file that does not lead out of its folder and is no pointer of git-lfs."""
     try:
         with open_regular(path) as file:
             if is_pointer(file.peek(POINTER_BYTES)):
@@ -38,11 +34,7 @@ def opened(path: str) -> Iterator[BufferedReader]:
 
 
 def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> bytes:
-    """Return the bytes of a regular file, unpacked if it is gzip.
-
-    Raises:
-        UnreadableFileError: the file cannot be read, is larger than ``most`` bytes, or takes more than ``seconds``.
-    """
+    """Return the bytes of a regular file, unpacked if it is gzip: at most so many, read in so many seconds."""
     blocks, size, end = [], 0, time.monotonic() + seconds
     try:
         with opened(path) as file:
@@ -60,11 +52,7 @@ def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> b
 
 
 def read_text(path: str, encoding: str | None = None) -> str:
-    """Return the text of a file, see :func:`decode`.
-
-    Raises:
-        UnreadableFileError: as :func:`read_bytes` and :func:`decode`.
-    """
+    """Return the text of a file, see :func:`decode`."""
     return decode(read_bytes(path), encoding, path)
 
 

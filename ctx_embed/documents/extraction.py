@@ -63,9 +63,8 @@ class _Worker:
             timer.cancel()
         if not line.endswith(b"\n"):
             self.end()
-            if late.is_set():
-                raise UnreadableFileError(f"takes longer than {self.seconds:g} s")
-            raise UnreadableFileError("ends the process that reads it")
+            said = f"takes longer than {self.seconds:g} s" if late.is_set() else "ends the process that reads it"
+            raise UnreadableFileError(said)
         found: dict[str, Any] = json.loads(line)
         if "reason" in found:
             if found.get("spent"):
@@ -153,6 +152,13 @@ class Extraction:
             finally:
                 self._free.put(worker)
 
+        def result() -> tuple[Item, list[Extracted] | Exception]:
+            item, path, future = waiting.popleft()
+            try:
+                return item, future.result() if future is not None else [] if path is None else list(extract(path))
+            except UnreadableFileError as error:
+                return item, error
+
         waiting: deque[tuple[Item, str | None, Future[list[Extracted]] | None]] = deque()
         apart = 0
         for item, path in files:
@@ -163,16 +169,6 @@ class Extraction:
             waiting.append((item, path, future))
             while waiting and (apart == 0 or apart >= _AHEAD * self.count or len(waiting) > 64 * _AHEAD):
                 apart -= waiting[0][2] is not None
-                yield self._result(*waiting.popleft())
+                yield result()
         while waiting:
-            yield self._result(*waiting.popleft())
-
-    def _result(
-        self, item: Item, path: str | None, future: Future[list[Extracted]] | None
-    ) -> tuple[Item, list[Extracted] | Exception]:
-        try:
-            if future is not None:
-                return item, future.result()
-            return item, [] if path is None else list(extract(path))
-        except UnreadableFileError as error:
-            return item, error
+            yield result()

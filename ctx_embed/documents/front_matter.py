@@ -69,8 +69,5 @@ def _values(name: str, lines: list[str]) -> list[str]:
         items = ["".join(match.groups("")) for match in _ITEM.finditer(" ".join([first, *rest]))]
     else:
         items = [" ".join([first, *rest])]
-    return [value for value in (_unquoted(item.strip()) for item in items) if value]
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+    unquoted = (re.sub(r"\A(['\"])(.*)\1\Z", r"\2", item.strip(), flags=re.DOTALL) for item in items)
+    return list(filter(None, unquoted))

@@ -12,7 +12,7 @@ from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats import suffix_of
 from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.rows import outline, read_documents, read_numbered_documents
+from ctx_embed.rows.reading import outline, read_documents, read_numbered_documents
 from ctx_embed.rows.table import KINDS as TABLES
 from ctx_embed.rows.table import FieldError
 from ctx_embed.texts import Document
@@ -42,11 +42,7 @@ def checked_unit(unit: str | None) -> str | None:
 
 
 def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
-    """Return whether each record of a file becomes a document: in tables and JSONL, if asked for or if it has a text.
-
-    Raises:
-        UnreadableFileError: records were asked for and cannot be read.
-    """
+    """Return whether each record of a table or JSONL becomes a document: if asked for, or if it has a text."""
     if suffix_of(path) not in RECORD_SUFFIXES or unit not in (None, RECORDS):
         return False
     try:
@@ -65,7 +61,7 @@ def described_records(path: str, unit: str | None, text_field: str | None) -> st
     try:
         return outline(path, text_field) if holds_records(path, unit, text_field) else None
     except (InputError, UnreadableFileError) as error:
-        return str(error).removeprefix(path).lstrip(":, ")
+        return str(_unreadable(error, path))
 
 
 def record_documents(file: File, text_field: str | None) -> Callable[[], Iterator[Document]]:
@@ -129,6 +125,6 @@ def modified(nanoseconds: int) -> str:
     return moment.isoformat()
 
 
-def _unreadable(error: InputError, path: str) -> UnreadableFileError:
+def _unreadable(error: Exception, path: str) -> UnreadableFileError:
     """Return an error with the same message, without the path at its beginning."""
     return UnreadableFileError(str(error).removeprefix(path).lstrip(":, "))

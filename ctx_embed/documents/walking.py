@@ -177,12 +177,9 @@ def _reason(
     except UnicodeEncodeError:
         return NOT_UTF8
     named = f"{source}/" if is_folder else source
-    for prefix, rule in reversed(rules):
-        ignored = rule.check(named[len(prefix) :])
-        if ignored is not None:
-            if ignored:
-                return IGNORED
-            break
+    said = (rule.check(named[len(prefix) :]) for prefix, rule in reversed(rules))
+    if next((ignored for ignored in said if ignored is not None), False):
+        return IGNORED
     return EXCLUDED if excluded is not None and excluded(named) else None
 
 

@@ -11,21 +11,13 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import asdict
 
 from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.formats import extract
 from ctx_embed.files import PathInside
 from ctx_embed.rows.encodings import WrongBytesWarning
-
-
-def limit_memory(megabytes: int) -> None:
-    """Let this process have at most this much memory, where the system can limit it."""
-    try:
-        import resource
-    except ImportError:  # Windows.
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
 
 def answer(path: str, megabytes: int) -> dict[str, object]:
@@ -58,7 +50,10 @@ def main() -> None:
     # Libraries may print; their output must not mix with the answers.
     output = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1 << 16)
     os.dup2(2, 1)
-    limit_memory(megabytes)
+    with suppress(ImportError):  # Windows cannot limit memory.
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
     for line in sys.stdin:
         written = json.dumps(answer(PathInside(*json.loads(line)), megabytes), default=str)
         print(written, file=output, flush=True)

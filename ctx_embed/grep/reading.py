@@ -17,7 +17,6 @@ from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records
 from ctx_embed.documents.walking import File, Skipped, is_index, patterns, walk
 from ctx_embed.errors import InputError
 from ctx_embed.index.following.report import Synced
-from ctx_embed.rows import read_numbered_documents
 from ctx_embed.rows.encodings import (
     REPAIR,
     SAMPLE_BYTES,
@@ -29,6 +28,7 @@ from ctx_embed.rows.encodings import (
     warn_of_wrong_bytes,
 )
 from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
+from ctx_embed.rows.reading import read_numbered_documents
 from ctx_embed.texts import well_formed
 
 # The name of standard input in hits.

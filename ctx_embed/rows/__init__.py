@@ -12,27 +12,3 @@ sources.py    the files that inputs name
 pieces.py     files cut into pieces
 writing.py    embeddings as files
 """
-
-from ctx_embed.rows.opening import source_name
-from ctx_embed.rows.reading import (
-    header_hint,
-    outline,
-    read_columns,
-    read_documents,
-    read_labelled,
-    read_labelled_rows,
-    read_lines,
-    read_numbered_documents,
-)
-
-__all__ = [
-    "header_hint",
-    "outline",
-    "read_columns",
-    "read_documents",
-    "read_labelled",
-    "read_labelled_rows",
-    "read_lines",
-    "read_numbered_documents",
-    "source_name",
-]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from queue import Empty, Queue
 from threading import Thread
@@ -35,22 +36,13 @@ def arriving(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
     # A daemon, because it may wait for a pipe forever and must not keep the process alive.
     Thread(target=read, daemon=True).start()
-    while True:
+    found: list[Item] | BaseException | None = []
+    while isinstance(found, list):
         block: list[Item] = []
-        end: BaseException | None = None
-        over = False
-        try:
-            while len(block) < most and not over:
-                found = queue.get(block=not block)
-                if isinstance(found, list):
-                    block += found
-                else:
-                    over, end = True, found
-        except Empty:
-            pass
+        with suppress(Empty):
+            while len(block) < most and isinstance(found := queue.get(block=not block), list):
+                block += found
         if block:
             yield block
-        if end is not None:
-            raise end
-        if over:
-            return
+    if found is not None:
+        raise found

@@ -41,11 +41,7 @@ _STRAY = {
 
 
 def require_encoding(encoding: str) -> None:
-    """Raise an error for an encoding whose name Python does not know.
-
-    Raises:
-        InputError: with a few names.
-    """
+    """Raise an InputError for an encoding whose name Python does not know."""
     try:
         "".encode(encoding)
     except (LookupError, ValueError):
@@ -91,14 +87,11 @@ def detected(sample: bytes) -> str | None:
 
 
 def settled(sample: bytes, fallback: str | None = None) -> str:
-    """Return the encoding of a file.
+    """Return the encoding of a file: UTF-8 if all but a few bytes are (see :data:`REPAIR`), or if it is not text.
 
     Args:
         sample: bytes of the file from its first line that is not ASCII; :data:`SAMPLE_BYTES` are enough.
         fallback: the encoding of a file that is not UTF-8; None: detected.
-
-    Returns:
-        UTF-8 if all but a few bytes of the sample are UTF-8 (see :data:`REPAIR`), or if the sample is not text.
     """
     text = codecs.getincrementaldecoder(UTF_8)("surrogateescape").decode(sample)
     others = _NOT_ASCII.findall(text)
@@ -115,15 +108,7 @@ class WrongBytesWarning(UserWarning):
 
 
 def warn_of_wrong_bytes(name: str, raw: bytes, place: int, first: int = 1, encoding: str = UTF_8) -> None:
-    """Warn that a file has wrong bytes.
-
-    Args:
-        name: the name of the file.
-        raw: its bytes, or those of some lines.
-        place: where the first wrong byte is.
-        first: the number of the first line of ``raw``.
-        encoding: the encoding of the file.
-    """
+    """Warn that a file, or some lines of it from number ``first`` on, have wrong bytes, the first at ``place``."""
     line, start = first + raw.count(b"\n", 0, place), raw.rfind(b"\n", 0, place) + 1
     wrong = f"not {encoding.upper() if encoding == UTF_8 else encoding}" if raw[place] else "not text"
     said = (

@@ -59,32 +59,29 @@ class Lines(Iterator[str]):
         self.name = name
         self.number = first - 1
         self._ahead: deque[str] = deque()
-        self._lines = self._read(stream, encoding, fallback)
+        self._lines = self._decoded(stream, encoding, fallback)
 
     def __next__(self) -> str:
         """Return the next line."""
-        line = self._ahead.popleft() if self._ahead else next(self._lines)
+        line = self._ahead.popleft() if self._ahead else self._next()
         self.number += 1
         return line
+
+    def _next(self) -> str:
+        try:
+            return next(self._lines)
+        except (OSError, *BROKEN_GZIP) as error:
+            wrong, why = ("broken gzip", error) if isinstance(error, BROKEN_GZIP) else ("cannot be read", said(error))
+            number = self.number + len(self._ahead)
+            raise InputError(f"{self.name}: {wrong} after line {number} ({why})") from None
 
     def first_text(self) -> str | None:
         """Return the first line that is not blank without consuming it; None if there is none."""
         with suppress(StopIteration):
             while not self._ahead or not self._ahead[-1].strip():
-                self._ahead.append(next(self._lines))
+                self._ahead.append(self._next())
             return self._ahead[-1]
         return None
-
-    def _read(self, stream: io.BufferedReader, encoding: str | None, fallback: str | None) -> Iterator[str]:
-        number = self.number
-        try:
-            for line in self._decoded(stream, encoding, fallback):
-                yield line
-                number += 1
-        except BROKEN_GZIP as error:
-            raise InputError(f"{self.name}: broken gzip after line {number} ({error})") from None
-        except OSError as error:
-            raise InputError(f"{self.name}: cannot be read after line {number} ({said(error)})") from None
 
     def _decoded(self, stream: io.BufferedReader, named: str | None, fallback: str | None) -> Iterator[str]:
         number, mark = self.number, "" if self.number else "\ufeff"
@@ -107,7 +104,12 @@ class Lines(Iterator[str]):
                 sample = raw if encoding else raw + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
                 encoding = encoding or settled(sample, fallback)
                 if named or is_binary(sample):
-                    raise _wrong_encoding(f"{self.name}, line {number}", encoding, wrong.start + 1) from None
+                    remedy = f"{encoding}; give the right encoding"
+                    if encoding == UTF_8:
+                        remedy = (
+                            f"UTF-8 (see byte {wrong.start + 1} of the line); convert the file or name its encoding"
+                        )
+                    raise InputError(f"{self.name}, line {number}: must be {remedy}") from None
                 text = line.decode(encoding, REPAIR if encoding == UTF_8 else "replace")
                 if not warned and (encoding == UTF_8 or "\ufffd" in text):
                     warn_of_wrong_bytes(self.name, line, wrong.start, number, encoding)
@@ -128,11 +130,3 @@ class Lines(Iterator[str]):
             # Leave the stream open: the caller closes it, and may have closed it already.
             with suppress(ValueError):
                 text.detach()
-
-
-def _wrong_encoding(where: str, encoding: str, place: int) -> InputError:
-    if encoding != UTF_8:
-        return InputError(f"{where}: must be {encoding}; give the right encoding")
-    return InputError(
-        f"{where}: must be {encoding.upper()} (see byte {place} of the line); convert the file or name its encoding"
-    )

@@ -43,11 +43,7 @@ def is_remote(source: str | Path) -> bool:
 
 
 def filesystem(path: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a path or of a URI such as ``s3://bucket/folder``, and the path in it.
-
-    Raises:
-        InputError: pyarrow has no such file system, or it cannot be reached.
-    """
+    """Return the file system of a path or of a URI such as ``s3://bucket/folder``, and the path in it."""
     with naming_left_out(without_secrets(path)):
         import pyarrow
         from pyarrow import fs
@@ -67,11 +63,7 @@ def said(error: BaseException) -> str:
 
 @contextmanager
 def opened(source: str | Path) -> Iterator[io.BufferedReader]:
-    """Yield a source as a buffered binary stream, which can seek unless it is standard input or a pipe.
-
-    Raises:
-        InputError: there is no such file, it is a folder, or it cannot be read.
-    """
+    """Yield a source as a buffered binary stream, which can seek unless it is standard input or a pipe."""
     if str(source) == STANDARD_INPUT:
         if sys.stdin is None:
             raise InputError("standard input is closed")
@@ -80,7 +72,7 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
             stdin: Any = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
         except (OSError, ValueError):
             stdin = sys.stdin.buffer
-        yield _buffered(stdin)
+        yield stdin if hasattr(stdin, "peek") else io.BufferedReader(stdin, _BUFFER_BYTES)
         return
     try:
         if is_remote(source):
@@ -98,14 +90,10 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
     except (OSError, ValueError) as error:
         raise InputError(f"{source}: cannot be read ({said(error)})") from None
     with stream:
-        buffered = _buffered(stream)
+        buffered = stream if hasattr(stream, "peek") else io.BufferedReader(stream, _BUFFER_BYTES)
         if stream.seekable() and is_pointer(buffered.peek(POINTER_BYTES)):
             raise InputError(f"{source}: {POINTER}")
         yield buffered
-
-
-def _buffered(stream: Any) -> io.BufferedReader:
-    return stream if hasattr(stream, "peek") else io.BufferedReader(cast(Any, stream), _BUFFER_BYTES)
 
 
 def is_packed(stream: io.BufferedReader) -> bool:

@@ -7,7 +7,7 @@ JSONL are cut by bytes, Parquet by row groups; any other file is one piece.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -62,11 +62,7 @@ class Piece:
         )
 
     def document(self, table: Table, number: int, raw: Raw, fields: Fields) -> Document | None:
-        """Return the document of a row, with an id as a string; None for a blank line.
-
-        Raises:
-            InputError: the row cannot be embedded; the message names it.
-        """
+        """Return the document of a row, with an id as a string; None for a blank line."""
         found = document_of(table, number, raw, fields)
         if found is None:
             return None
@@ -96,9 +92,6 @@ def pieces(
         fields: the fields that are read.
         encoding: the encoding of its text, see :class:`ctx_embed.rows.lines.Lines`.
         part_bytes: a part ends with the line that reaches this size.
-
-    Raises:
-        InputError: the file cannot be read.
     """
     if encoding is not None:
         require_encoding(encoding)
@@ -112,7 +105,11 @@ def pieces(
             found: Iterator[Piece] = iter((whole,))
             named = encoding or marked(stream.peek(4)[:4])
             if kind == PARQUET:
-                found = _row_groups(whole, stream, part_rows)
+                with open_parquet(source.name, stream) as table:
+                    groups = [
+                        table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)
+                    ]
+                found = _row_groups(whole, groups, part_rows)
             elif kind in (TEXT, JSONL) and not is_packed(stream) and has_byte_lines(named or UTF_8):
                 found = _stretches(replace(whole, kind=kind), stream, part_rows, part_bytes)
             for place, piece in enumerate(found):
@@ -121,9 +118,7 @@ def pieces(
         raise InputError(f"{source.name}: cannot be read ({said(error)})") from None
 
 
-def _row_groups(whole: Piece, stream: io.BufferedReader, part_rows: int) -> Iterator[Piece]:
-    with open_parquet(whole.source.name, stream) as table:
-        groups = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
+def _row_groups(whole: Piece, groups: Sequence[int], part_rows: int) -> Iterator[Piece]:
     start, first, rows = 0, 1, 0
     for group, count in enumerate(groups):
         rows += count

@@ -259,9 +259,8 @@ def _labels(where: str, value: Any, field: str, *, typed: bool) -> tuple[Any, ..
     if value is None:
         return ()
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    labels = [
-        _label(where, part, field, typed=typed) for part in parts if not (isinstance(part, str) and not part.strip())
-    ]
+    filled = (part for part in parts if not isinstance(part, str) or part.strip())
+    labels = [_label(where, part, field, typed=typed) for part in filled]
     if len(labels) > len(set(labels)) and set(labels) <= {0, 1}:
         raise InputError(
             f"{where}: {field!r} must list the labels of the text, got 0 and 1 for each class; list those with a 1"

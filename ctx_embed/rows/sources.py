@@ -126,7 +126,10 @@ def _remote(name: str) -> Iterator[Source]:
         raise InputError(f"{name}: cannot be read ({said(error)})") from None
     infos = [each for each in infos if each.type == fs.FileType.File]
     if magic is not None:
-        matching = _pattern("/".join([root.rstrip("/"), *steps[magic:]]))
+        # ``*`` matches within a folder, ``**/`` across folders.
+        parts = re.split(r"(\*\*/|\*|\?)", "/".join([root.rstrip("/"), *steps[magic:]]))
+        meanings = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+        matching = re.compile("".join(meanings.get(part, re.escape(part)) for part in parts))
         infos = [each for each in infos if matching.fullmatch(each.path)]
     elif infos != [info]:
         infos = [
@@ -138,13 +141,6 @@ def _remote(name: str) -> Iterator[Source]:
         raise InputError(f"{name}: no such file, and no file in it that ends in {', '.join(FOLDER_SUFFIXES)}")
     for each in sorted(infos, key=lambda each: str(each.path)):
         yield Source(f"{scheme}://{each.path}{question}{options}", int(each.size or 0), int(each.mtime_ns or 0))
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    """Return the regular expression of a glob, in which ``*`` matches within a folder and ``**/`` across folders."""
-    parts = re.split(r"(\*\*/|\*|\?)", path)
-    meanings = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(meanings.get(part, re.escape(part)) for part in parts))
 
 
 def estimated_count(files: Sequence[str]) -> int | None:

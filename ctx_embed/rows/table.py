@@ -113,11 +113,7 @@ class Table:
         return f"{self.name}, {'row' if self.kind in (PARQUET, JSON) else 'line'} {number}" if number else self.name
 
     def read(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yield number, place and fields of each row that is not blank.
-
-        Raises:
-            InputError: a row that cannot be read.
-        """
+        """Yield number, place and fields of each row that is not blank; raise an InputError for one that is wrong."""
         for number, raw in self.raw:
             fields = self.fields(number, raw)
             if fields is not None:
@@ -192,9 +188,6 @@ def open_rows(
         start: the first byte to read, or the first row group.
         stop: the byte or row group after the last one; None: the end of the file.
         first: the number of the first row.
-
-    Raises:
-        InputError: the source cannot be opened.
     """
     name, needed = source_name(source), needed or {}
     with ExitStack() as stack:
@@ -237,26 +230,17 @@ def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) 
         return kind or TEXT
     if _ARRAY.match(first):
         return JSON
-    if kind == JSONL or _is_object(first):
-        return JSONL
+    with suppress(ValueError, RecursionError):
+        if kind == JSONL or isinstance(json.loads(first), dict):
+            return JSONL
     for table in (TSV, CSV):
-        header = _cells_of(first, table)
+        header = next(_split([first], table, quoted=True), [])
         # A text may happen to be the word "text", but not a list with that word.
-        if needed and needed.keys() <= set(header) and (len(header) > 1 or TEXT_FIELD not in needed):
+        if not isinstance(header, list) or (len(header) == 1 and TEXT_FIELD in needed):
+            continue
+        if needed and needed.keys() <= set(header):
             return table
     return LABELLED if "\t" in first else TEXT
-
-
-def _cells_of(line: str, kind: str) -> list[str]:
-    cells = next(_split([line], kind, quoted=True), [])
-    return cells if isinstance(cells, list) else []
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 # CSV, TSV, and label<TAB>text
@@ -393,10 +377,10 @@ def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]
 
 def _labelled_rows(lines: Lines, quoted: bool) -> Iterator[tuple[int, Raw]]:
     for cells in _split(lines, LABELLED, quoted):
-        if isinstance(cells, list) and len(cells) > 1:
-            yield lines.number, {LABEL_FIELD: cells[0], TEXT_FIELD: "\t".join(cells[1:])}
-        elif isinstance(cells, InputError):
+        if isinstance(cells, InputError):
             yield lines.number, cells
+        elif len(cells) > 1:
+            yield lines.number, {LABEL_FIELD: cells[0], TEXT_FIELD: "\t".join(cells[1:])}
         elif cells[0].strip():
             yield lines.number, InputError(f"{cells[0][:40]!r} is not label<TAB>text")
 
@@ -430,11 +414,7 @@ def _items(lines: Lines) -> Iterator[tuple[int, Raw]]:
 
 @contextmanager
 def open_parquet(name: str, stream: io.BufferedReader) -> Iterator[Any]:
-    """Yield the ParquetFile of a stream, unpacked if it is gzip.
-
-    Raises:
-        InputError: it cannot be read as Parquet.
-    """
+    """Yield the ParquetFile of a stream, unpacked if it is gzip."""
     with ExitStack() as stack:
         with _reading_parquet(name):
             from pyarrow import parquet
@@ -499,11 +479,8 @@ def _plain(value: Any) -> Any:
 
 
 def _header_error(header: Sequence[str], needed: Mapping[str, str]) -> InputError | None:
-    seen: set[str] = set()
-    for name in header:
-        if name in seen:
-            return InputError(f"the header names the field {name!r:.80} twice")
-        seen.add(name)
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        return InputError(f"the header names the field {twice[0]!r:.80} twice")
     said = _lacking(header, needed)
     return FieldError(said) if said else None
 

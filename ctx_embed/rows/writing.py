@@ -48,16 +48,12 @@ def write_embeddings(path: Path, documents: Sequence[Document], embeddings: NDAr
     """
     require_embeddings_file(path)
     if path == STANDARD_OUTPUT:
-        print_embeddings(documents, embeddings)
+        _write_jsonl(sys.stdout.buffer, documents, embeddings)
+        # The reader of a pipe gets them at once.
+        sys.stdout.buffer.flush()
         return
     with replaced_file(path) as beside, beside.open("wb") as file:
         _WRITERS[path.suffix.lower()](file, documents, embeddings)
-
-
-def print_embeddings(documents: Sequence[Document], embeddings: NDArray[np.float32]) -> None:
-    """Write embeddings as JSONL to standard output, where the reader of a pipe gets them at once."""
-    _write_jsonl(sys.stdout.buffer, documents, embeddings)
-    sys.stdout.buffer.flush()
 
 
 def _rows(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:

@@ -370,7 +370,7 @@ def find_tasks(names: Sequence[str], text_field: str | None = None, label_field:
     """Return the tasks with these names or paths, each once, in order; without names the four default tasks.
 
     A path names a labelled file (lines of ``label<TAB>text``, or a table with the named fields, see
-    :func:`ctx_embed.rows.read_labelled_rows`), or a folder in BEIR layout.
+    :func:`ctx_embed.rows.reading.read_labelled_rows`), or a folder in BEIR layout.
 
     Raises:
         InputError: a name is neither a task nor an existing path.

@@ -15,11 +15,11 @@ from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.task import Reader, Row
-from ctx_embed.rows import read_labelled, read_lines
+from ctx_embed.rows.reading import read_labelled, read_lines
 
 
 def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
-    """Return the rows of a user's labelled file, see :func:`ctx_embed.rows.read_labelled`."""
+    """Return the rows of a user's labelled file, see :func:`ctx_embed.rows.reading.read_labelled`."""
     return list(zip(*read_labelled(path, text_field, label_field), strict=True))
 
 

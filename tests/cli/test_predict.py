@@ -12,7 +12,7 @@ import pytest
 from ctx_embed import TextClassifier
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.cli.predict import _why, predicted_rows
-from ctx_embed.rows import read_documents
+from ctx_embed.rows.reading import read_documents
 from ctx_embed.texts import Document
 from tests.helpers.cli import Command
 

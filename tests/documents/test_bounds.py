@@ -14,7 +14,7 @@ from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.formats import extract
 from ctx_embed.documents.formats.web import text_of
 from ctx_embed.errors import InputError
-from ctx_embed.rows import read_documents, read_labelled_rows
+from ctx_embed.rows.reading import read_documents, read_labelled_rows
 
 RECORDS = {
     "columns.csv": lambda n: ",".join(map(str, range(n))) + "\n",

@@ -16,7 +16,7 @@ from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
 from ctx_embed.errors import InputError
-from ctx_embed.rows import read_documents
+from ctx_embed.rows.reading import read_documents
 from tests.documents.samples import FIRST, ipynb, odt
 
 
@@ -110,7 +110,7 @@ def test_a_worker_imports_nothing_heavy(tmp_path):
 def test_formats_without_their_library(tmp_path, monkeypatch):
     from ctx_embed.documents import formats
 
-    monkeypatch.setattr(formats, "_installed", lambda module: module != "pypdfium2")
+    monkeypatch.setattr(formats, "find_spec", lambda module: None)
     with Extraction(workers=1) as extraction:
         ((_, found),) = extraction.read([(0, str(tmp_path / "a.pdf"))])
     assert isinstance(found, UnreadableFileError)

@@ -58,7 +58,7 @@ def _make_rows(folder: Path) -> None:
 
 
 def _use_rows(folder: Path, name: str) -> None:
-    from ctx_embed.rows import read_documents, read_labelled_rows
+    from ctx_embed.rows.reading import read_documents, read_labelled_rows
 
     list(read_documents(folder / name))
     if not name.endswith(".txt"):

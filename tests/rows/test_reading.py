@@ -17,8 +17,8 @@ import pytest
 from pyarrow import parquet
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows import read_documents, read_labelled, read_lines
 from ctx_embed.rows.encodings import WrongBytesWarning
+from ctx_embed.rows.reading import read_documents, read_labelled, read_lines
 from ctx_embed.rows.sources import estimated_count, expanded
 from ctx_embed.texts import Document
 
@@ -175,7 +175,7 @@ def test_an_encoding_is_detected(file, standard_input, encoding, name):
 def test_lines_arrive_one_by_one():
     """A pipe is read as it fills: the first line is there before the second is written."""
     script = (
-        "import sys; from ctx_embed.rows import read_documents\nfor d in read_documents('-'): print(d.text, flush=True)"
+        "from ctx_embed.rows.reading import read_documents\nfor d in read_documents('-'): print(d.text, flush=True)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         for line in (b"first\n", "zwölf\n".encode()):

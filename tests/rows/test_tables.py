@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctx_embed import InputError, dedupe
-from ctx_embed.rows import outline, read_documents, read_labelled
 from ctx_embed.rows.pieces import pieces
-from ctx_embed.rows.reading import Fields
+from ctx_embed.rows.reading import Fields, outline, read_documents, read_labelled
 from ctx_embed.rows.sources import find_sources
 from ctx_embed.rows.writing import write_embeddings
 from ctx_embed.texts import Document
@@ -264,7 +263,7 @@ def test_json_arrays(tmp_path, monkeypatch, indent):
 def test_a_table_from_a_pipe_means_what_it_means_as_a_file(tmp_path):
     content = "text,zip\na,02134\nb,94110\n"
     script = (
-        "import sys; from ctx_embed.rows import read_documents\n"
+        "import sys; from ctx_embed.rows.reading import read_documents\n"
         "print([document.metadata for document in read_documents('-', 'text')])"
     )
     for piped in (content.encode(), gzip.compress(content.encode()), content.encode("utf-16")):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -44,12 +43,7 @@ class Format:
     @property
     def installed(self) -> bool:
         """Whether the library that reads the format is installed."""
-        return self.needs is None or _installed(self.needs)
-
-
-@cache
-def _installed(module: str) -> bool:
-    return find_spec(module) is not None
+        return self.needs is None or find_spec(self.needs) is not None
 
 
 TEXT = Format("text", "plain:text", apart=False)

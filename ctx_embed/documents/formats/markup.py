@@ -79,21 +79,14 @@ def _markdown(source: list[str]) -> list[str]:
 
 def _indented(lines: list[str], at: int) -> tuple[int, int]:
     """Return where the block that a line introduces starts and stops: the lines below it that are indented more."""
-    indent = _indent(lines[at])
-    start = stop = at + 1
-    found = False
+    indent = len(lines[at]) - len(lines[at].lstrip())
+    inside: list[int] = []
     for number in range(at + 1, len(lines)):
-        if lines[number].strip():
-            if _indent(lines[number]) <= indent:
+        if words := lines[number].lstrip():
+            if len(lines[number]) - len(words) <= indent:
                 break
-            if not found:
-                start, found = number, True
-            stop = number + 1
-    return start, stop
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
+            inside.append(number)
+    return (inside[0], inside[-1] + 1) if inside else (at + 1, at + 1)
 
 
 def _heading(lines: list[str], at: int) -> tuple[str, bool] | None:

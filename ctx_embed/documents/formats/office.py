@@ -149,16 +149,12 @@ def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str, str]]:
     members = set(archive.namelist())
     if references not in members:
         return []
-    found = [
-        (
-            _value(each, "Type").rpartition("/")[2],
-            _value(each, "Id"),
-            posixpath.join("/", folder, _value(each, "Target")),
-        )
-        for each in parsed(archive, references)
-    ]
-    named = [(kind, identifier, posixpath.normpath(unquote(target)).lstrip("/")) for kind, identifier, target in found]
-    return [each for each in named if each[2] in members]
+    found = []
+    for each in parsed(archive, references):
+        target = posixpath.normpath(unquote(posixpath.join("/", folder, _value(each, "Target")))).lstrip("/")
+        if target in members:
+            found.append((_value(each, "Type").rpartition("/")[2], _value(each, "Id"), target))
+    return found
 
 
 def _main(archive: zipfile.ZipFile, format_name: str) -> tuple[str, Element | None]:
@@ -172,14 +168,10 @@ def _main(archive: zipfile.ZipFile, format_name: str) -> tuple[str, Element | No
 
 def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str, str]], walk: _Walk) -> Iterator[str]:
     """Yield the words of charts and diagrams: titles, names of series and categories, labels."""
-    for kind, _, target in related:
-        if kind in _DRAWN:
-            root = parsed(archive, target)
-            yield from walk.blocks(root)
-            names = [
-                value.text or "" for cache in _named(root, {"strCache", "lvl"}) for value in _named(cache, {"v", "pt"})
-            ]
-            yield ", ".join(dict.fromkeys(name for name in names if name.strip()))
+    for root in [parsed(archive, target) for kind, _, target in related if kind in _DRAWN]:
+        yield from walk.blocks(root)
+        named = [value for cache in _named(root, {"strCache", "lvl"}) for value in _named(cache, {"v", "pt"})]
+        yield ", ".join(dict.fromkeys(value.text for value in named if value.text and value.text.strip()))
 
 
 def docx(path: str) -> Iterator[Extracted]:
@@ -192,12 +184,8 @@ def docx(path: str) -> Iterator[Extracted]:
             if kind in ("styles", "header", "footer", "footnotes", "endnotes", "comments"):
                 parts.setdefault(kind, []).append(parsed(archive, target))
         marks = _marks(parts["styles"][0]) if "styles" in parts else {}
-        waiting = {
-            (kind, _value(note, "id")): note
-            for kind in ("footnotes", "endnotes", "comments")
-            for root in parts.get(kind, [])
-            for note in root
-        }
+        notes_of = [(kind, root) for kind in ("footnotes", "endnotes", "comments") for root in parts.get(kind, [])]
+        waiting = {(kind, _value(note, "id")): note for kind, root in notes_of for note in root}
 
         def mark_of(paragraph: Element) -> str:
             properties = _child(paragraph, "pPr")
@@ -232,13 +220,10 @@ def _marks(styles: Element) -> dict[str, str]:
     named = {_value(style, "styleId"): style for style in styles if _name(style) == "style"}
     found = {}
     for identifier in named:
-        mark, style = "", named.get(identifier)
-        for _ in range(20):
-            if style is None or mark:
-                break
+        mark, style, steps = "", named.get(identifier), 20
+        while style is not None and not mark and (steps := steps - 1):
             name = _value(_child(style, "name")).lower()
-            stated = "1" if name == "title" else name.removeprefix("heading ")
-            mark = _heading(stated) or _mark(_child(style, "pPr"))
+            mark = _heading("1" if name == "title" else name.removeprefix("heading ")) or _mark(_child(style, "pPr"))
             style = named.get(_value(_child(style, "basedOn")))
         found[identifier] = mark
     return found
@@ -260,18 +245,16 @@ def pptx(path: str) -> Iterator[Extracted]:
 def _slide(archive: zipfile.ZipFile, part: str) -> Iterator[str]:
     walk = _Walk(lambda _: "")
     root, related = parsed(archive, part), _related(archive, part)
-    for shape in _numberless(root):
-        if _placeholder(shape) in ("title", "ctrTitle"):
-            text = " ".join(walk.blocks(shape))
-            shape.clear()
-            if text:
-                yield f"# {text}"
+    for title in _titles(root):
+        if text := " ".join(walk.blocks(title)):
+            yield f"# {text}"
+        title.clear()
     yield from walk.blocks(root)
     yield from filter(None, _drawn(archive, related, walk))
     for kind, _, target in related:
         if kind == "notesSlide":
             notes = parsed(archive, target)
-            _numberless(notes)
+            _titles(notes)
             yield from walk.blocks(notes)
         elif kind == "comments":
             for comment in parsed(archive, target):
@@ -279,17 +262,15 @@ def _slide(archive: zipfile.ZipFile, part: str) -> Iterator[str]:
                 yield from _marked("Comment", said)
 
 
-def _placeholder(shape: Element) -> str:
-    return next((_value(found, "type") for found in _named(shape, {"ph"})), "")
-
-
-def _numberless(root: Element) -> list[Element]:
-    """Return the shapes of a slide, after taking the text of its number away."""
-    shapes = _named(root, {"sp"})
-    for shape in shapes:
-        if _placeholder(shape) == "sldNum":
+def _titles(root: Element) -> list[Element]:
+    """Return the titles of a slide, after taking the text of its number away."""
+    kinds = [
+        (shape, next((_value(found, "type") for found in _named(shape, {"ph"})), "")) for shape in _named(root, {"sp"})
+    ]
+    for shape, kind in kinds:
+        if kind == "sldNum":
             shape.clear()
-    return shapes
+    return [shape for shape, kind in kinds if kind in ("title", "ctrTitle")]
 
 
 # OpenDocument

@@ -86,7 +86,7 @@ class _Text:
     def text(self, text: str) -> None:
         """Take the text between two tags."""
         if self.within == ["title"]:
-            self.title = self.title or _line(text)
+            self.title = self.title or " ".join(unescape(text).split())
         if text and not self.within:
             with suppress(ValueError):  # A character reference with thousands of digits.
                 text = unescape(text)
@@ -169,10 +169,6 @@ def _is_menu(attributes: str) -> bool:
     return not _ROLES.isdisjoint(unescape(values.get("role", "")).lower().split()[:1])
 
 
-def _line(text: str) -> str | None:
-    return " ".join(unescape(text).split()) or None
-
-
 def epub(path: str) -> Iterator[Extracted]:
     """Yield the chapters of an EPUB book, in reading order, as one Markdown text."""
     with opened(path, "EPUB") as book:
@@ -189,8 +185,8 @@ def epub(path: str) -> Iterator[Extracted]:
         members = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
         texts = [text_of(decode(member(book, posixpath.normpath(name)))) for name in members]
         metadata = parts.get("metadata")
-        named = [] if metadata is None else [found.text for found in metadata if _name(found) == "title"]
-    yield Extracted("\n\n".join(texts), "markdown", title=_line(named[0]) if named and named[0] else None)
+        named = [found.text or "" for found in metadata or () if _name(found) == "title"]
+    yield Extracted("\n\n".join(texts), "markdown", title=" ".join(unescape((named or [""])[0]).split()) or None)
 
 
 def _name(element: ElementTree.Element) -> str:

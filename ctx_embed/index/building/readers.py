@@ -17,7 +17,8 @@ from ctx_embed.documents.walking import File, modified_of, walk
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.following.records import FolderOptions
 from ctx_embed.index.writing.transaction import Embedded
-from ctx_embed.rows import outline, read_documents, source_name
+from ctx_embed.rows.opening import source_name
+from ctx_embed.rows.reading import outline, read_documents
 from ctx_embed.rows.table import KINDS
 from ctx_embed.texts import Document
 
@@ -29,7 +30,7 @@ def read_sources(
     documents: str | None = None,
     encoding: str | None = None,
 ) -> Iterator[Document]:
-    """Yield the documents of some files, see :func:`ctx_embed.rows.read_documents`.
+    """Yield the documents of some files, see :func:`ctx_embed.rows.reading.read_documents`.
 
     Args:
         files: paths, or ``-`` for standard input.

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows import read_documents
+from ctx_embed.rows.reading import read_documents
 from ctx_embed.texts import well_formed
 
 BLOCK_SENTENCES = 2048
@@ -117,10 +117,10 @@ def read_blocks(
         passage_lines: above 1, join consecutive lines into :func:`passages` of at most this many.
         span_words: above 0, cut each text to one of its :func:`spans` of at most this many words.
         block_texts: lines per block.
-        text_field: the field of tables that holds the text, see :func:`ctx_embed.rows.read_documents`.
+        text_field: the field of tables that holds the text, see :func:`ctx_embed.rows.reading.read_documents`.
 
     Raises:
-        InputError: as :func:`ctx_embed.rows.read_lines`, or no sentence at all.
+        InputError: as :func:`ctx_embed.rows.reading.read_lines`, or no sentence at all.
     """
     blocks: list[Block] = []
     for path in paths:

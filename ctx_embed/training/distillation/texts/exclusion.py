@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from ctx_embed.rows import read_columns
+from ctx_embed.rows.reading import read_columns
 from ctx_embed.training.labelled_texts import words_of
 
 
@@ -13,7 +13,7 @@ def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
     """Return the words of each text in the files, in all columns, as :func:`.words_of` writes them.
 
     Raises:
-        InputError: as :func:`ctx_embed.rows.read_columns`.
+        InputError: as :func:`ctx_embed.rows.reading.read_columns`.
     """
     return frozenset(words_of(column) for path in paths for column in read_columns(path)) - {""}
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows import read_documents, read_labelled_rows, read_lines
+from ctx_embed.rows.reading import read_documents, read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
 from ctx_embed.training.distillation.texts.corpus import Block, cloze_pairs, genre, passages, spans
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows import read_labelled_rows, read_lines
+from ctx_embed.rows.reading import read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
 
 
@@ -32,7 +32,7 @@ def read_labelled_files(
     text_field: str | None = None,
     label_field: str | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Return the labels and texts of files, see :func:`ctx_embed.rows.read_labelled_rows`.
+    """Return the labels and texts of files, see :func:`ctx_embed.rows.reading.read_labelled_rows`.
 
     Args:
         paths: plain or gzip; in lines of tab-separated columns the last one is the text.
@@ -40,7 +40,7 @@ def read_labelled_files(
         text_field, label_field: the columns of files that are tables.
 
     Raises:
-        InputError: a row cannot be read (see :func:`ctx_embed.rows.read_labelled_rows`), or there is only one label.
+        InputError: a row cannot be read (see :func:`.read_labelled_rows`), or there is only one label.
     """
     labels: list[str] = []
     texts: list[str] = []

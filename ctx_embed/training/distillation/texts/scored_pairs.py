@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows import read_lines
+from ctx_embed.rows.reading import read_lines
 from ctx_embed.texts import well_formed
 
 
