@@ -11,9 +11,8 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, TypeVar
 
 from ctx_embed.documents.extracted import MEGABYTES, SECONDS, Extracted, UnreadableFileError
@@ -104,7 +103,7 @@ class _Worker:
             process.kill()
 
 
-class Extraction:
+class Extraction(AbstractContextManager["Extraction"]):
     """Reads files in order, with workers that read ahead. It is a context manager, at whose end all workers end.
 
     Args:
@@ -121,13 +120,7 @@ class Extraction:
             self._free.put(worker)
         self._threads = ThreadPoolExecutor(self.count)
 
-    def __enter__(self) -> Extraction:
-        """Return the extraction."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End all workers."""
         for worker in self._workers:
             worker.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,12 +118,9 @@ def _place(extracted: Extracted, line: int, page: int) -> dict[str, int]:
 
 def modified(nanoseconds: int) -> str:
     """Return a time as ISO 8601 in UTC, to the second."""
-    seconds = nanoseconds // 1_000_000_000
-    try:
-        moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
-    return moment.isoformat()
+    with suppress(OverflowError, ValueError, OSError):
+        return datetime.datetime.fromtimestamp(nanoseconds // 1_000_000_000, datetime.timezone.utc).isoformat()
+    return datetime.datetime.fromtimestamp(0, datetime.timezone.utc).isoformat()
 
 
 def _unreadable(error: Exception, path: str) -> UnreadableFileError:

@@ -172,9 +172,7 @@ def _reason(
     # The names of office programs' lock files begin with ~$.
     if entry.name.startswith((".", "~$")):
         return HIDDEN
-    try:
-        source.encode("utf-8")
-    except UnicodeEncodeError:
+    if source.encode("utf-8", "replace").decode() != source:
         return NOT_UTF8
     named = f"{source}/" if is_folder else source
     said = (rule.check(named[len(prefix) :]) for prefix, rule in reversed(rules))

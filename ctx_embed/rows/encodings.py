@@ -40,10 +40,10 @@ _STRAY = {
 }
 
 
-def require_encoding(encoding: str) -> None:
-    """Raise an InputError for an encoding whose name Python does not know."""
+def require_encoding(encoding: str | None) -> None:
+    """Raise an InputError for an encoding whose name Python does not know; None is none."""
     try:
-        "".encode(encoding)
+        "".encode(encoding or UTF_8)
     except (LookupError, ValueError):
         raise InputError(f"unknown encoding {encoding!r}; Python knows names such as latin-1, cp1252, utf-16") from None
 

@@ -41,8 +41,7 @@ class Lines(Iterator[str]):
         number: the number of the last line; one less than ``first`` before any line was read.
 
     Raises:
-        InputError: while reading: broken gzip, an error of the system, a line of more than 256 MB, a stream that is not
-            text, or not in the encoding that was named.
+        InputError: while reading: broken gzip, an error of the system, a line of more than 256 MB, or wrong bytes.
     """
 
     def __init__(
@@ -54,8 +53,7 @@ class Lines(Iterator[str]):
         fallback: str | None = None,
         first: int = 1,
     ) -> None:
-        if encoding is not None:
-            require_encoding(encoding)
+        require_encoding(encoding)
         self.name = name
         self.number = first - 1
         self._ahead: deque[str] = deque()

@@ -93,8 +93,7 @@ def pieces(
         encoding: the encoding of its text, see :class:`ctx_embed.rows.lines.Lines`.
         part_bytes: a part ends with the line that reaches this size.
     """
-    if encoding is not None:
-        require_encoding(encoding)
+    require_encoding(encoding)
     whole = Piece(source, f"{number:05d}-00000", encoding=encoding)
     kind = kind_of(source.name)
     if kind in (TEXT, JSONL):

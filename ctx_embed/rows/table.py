@@ -128,32 +128,26 @@ class Table:
         Raises:
             InputError: the row cannot be read or lacks a field; the message says where.
         """
+        where, row = self.where(number), cast(Any, raw)
         if isinstance(raw, InputError):
-            raise type(raw)(f"{self.where(number)}: {raw}")
-        if self.kind == JSON:
-            return self._checked(number, raw)
-        if isinstance(raw, str):
-            if not raw.strip():
+            raise type(raw)(f"{where}: {raw}")
+        if self.kind == PARQUET:
+            plain = {name: _plain(value) for name, value in row.items()}
+            return {name: value for name, value in plain.items() if value is not None or name in self.needed}
+        if self.kind not in (JSON, JSONL) and not isinstance(raw, str):
+            numbers = {name for name in row if self.columns[name] == "number"}
+            filled = {name: cell for name, cell in row.items() if cell or name in self.needed}
+            return {name: _number(cell) if name in numbers else cell for name, cell in filled.items()}
+        if self.kind != JSON:
+            if not row.strip():
                 return None
             try:
-                row = json.loads(raw)
+                row = json.loads(row)
             except ValueError as error:
-                hint = "; give an object on each line, or one array of objects" if raw.strip() in ("{", "[") else ""
-                raise InputError(f"{self.where(number)}: not JSON ({error}){hint}") from None
+                hint = "; give an object on each line, or one array of objects" if row.strip() in ("{", "[") else ""
+                raise InputError(f"{where}: not JSON ({error}){hint}") from None
             except RecursionError:
-                raise InputError(f"{self.where(number)}: nested too deeply to be read") from None
-            return self._checked(number, row)
-        if self.kind == PARQUET:
-            plain = {name: _plain(value) for name, value in raw.items()}
-            return {name: value for name, value in plain.items() if value is not None or name in self.needed}
-        return {
-            name: _number(cell) if self.columns[name] == "number" else cell
-            for name, cell in raw.items()
-            if cell or name in self.needed
-        }
-
-    def _checked(self, number: int, row: Any) -> dict[str, Any]:
-        where = self.where(number)
+                raise InputError(f"{where}: nested too deeply to be read") from None
         if not isinstance(row, dict):
             raise InputError(f"{where}: must be a JSON object{_with(self.needed)}, got {got(row)}")
         if lacking := _lacking(row, self.needed):
@@ -489,8 +483,8 @@ def _lacking(names: Collection[str], needed: Mapping[str, str]) -> str | None:
     """Return an error message if a needed field is missing among the names, or None."""
     for name, option in needed.items():
         if name not in names:
-            known = [repr(field)[:80] for field in islice(names, _NAMED_FIELDS + 1)]
-            known[_NAMED_FIELDS:] = ["..."] if len(known) > _NAMED_FIELDS else []
+            known = [repr(field)[:80] for field in islice(names, _NAMED_FIELDS)]
+            known += ["..."] if len(names) > _NAMED_FIELDS else []
             return f"no field {name!r} (fields: {', '.join(known) or 'none'}); name the right one with {option}"
     return None
 

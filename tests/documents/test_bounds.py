@@ -12,7 +12,7 @@ import pytest
 from ctx_embed.documents.blocks import KINDS
 from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.formats import extract
-from ctx_embed.documents.formats.web import text_of
+from ctx_embed.documents.formats.web import scanned
 from ctx_embed.errors import InputError
 from ctx_embed.rows.reading import read_documents, read_labelled_rows
 
@@ -101,7 +101,7 @@ def test_files(name, tmp_path):
 
 @pytest.mark.parametrize("part", PAGES)
 def test_pages(part):
-    require_linear(text_of, lambda n: part * n)
+    require_linear(scanned, lambda n: part * n)
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,8 @@ def test_huge_pages_are_read_quickly(page, tmp_path):
 
 def test_broken_pages_keep_their_text():
     page = "<p title='a > b'>One &amp; <b>two</b></p><!-- no --><script>if (a < b) {}</script><p>a < b<br>c</P><p"
-    assert text_of(page) == "One & two\n\na < b\nc"
-    assert text_of("<h2>Title</h2><ul><li>x<li>y</ul><style>p {}</style><td>1</td>") == "## Title\n\n- x\n- y\n\n1"
+    assert scanned(page).markdown() == "One & two\n\na < b\nc"
+    assert (
+        scanned("<h2>Title</h2><ul><li>x<li>y</ul><style>p {}</style><td>1</td>").markdown()
+        == "## Title\n\n- x\n- y\n\n1"
+    )

@@ -47,14 +47,6 @@ class Format:
 
 
 TEXT = Format("text", "plain:text", apart=False)
-_MARKDOWN = Format("Markdown", "plain:markdown", apart=False)
-_PYTHON = Format("Python", "plain:code", apart=False)
-_CODE = Format("source code", "plain:code", apart=False)
-_ROWS = Format("rows", "plain:rows", apart=False)
-_HTML = Format("HTML", "web:html")
-# SVG counts as an image: it is text, but not for people to read.
-_IMAGE = Format("image", "plain:binary", apart=False)
-
 _CODE_SUFFIXES = """
 .c .cc .cpp .cxx .h .hh .hpp .cs .java .kt .kts .scala .go .rs .swift .m .mm .js .jsx .mjs .cjs .ts .tsx .vue
 .svelte .php .rb .pl .pm .lua .r .jl .sh .bash .zsh .fish .ps1 .bat .sql .css .scss .less .hs .ml .mli .ex .exs .erl
@@ -62,11 +54,13 @@ _CODE_SUFFIXES = """
 .conf .yaml .yml .xml
 """
 FORMATS: dict[str, Format] = {
-    **dict.fromkeys([".md", ".markdown", ".mdown", ".mdx", ".qmd", ".rmd"], _MARKDOWN),
-    **dict.fromkeys([".py", ".pyi", ".pyw"], _PYTHON),
-    **dict.fromkeys(_CODE_SUFFIXES.split(), _CODE),
-    **dict.fromkeys([".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log"], _ROWS),
-    **dict.fromkeys([".html", ".htm", ".xhtml"], _HTML),
+    **dict.fromkeys(
+        [".md", ".markdown", ".mdown", ".mdx", ".qmd", ".rmd"], Format("Markdown", "plain:markdown", apart=False)
+    ),
+    **dict.fromkeys([".py", ".pyi", ".pyw"], Format("Python", "plain:code", apart=False)),
+    **dict.fromkeys(_CODE_SUFFIXES.split(), Format("source code", "plain:code", apart=False)),
+    **dict.fromkeys([".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log"], Format("rows", "plain:rows", apart=False)),
+    **dict.fromkeys([".html", ".htm", ".xhtml"], Format("HTML", "web:html")),
     ".rst": Format("reStructuredText", "markup:restructured_text", apart=False),
     ".pdf": Format("PDF", "pdf:pdf", "pypdfium2"),
     ".pptx": Format("PowerPoint", "office:pptx"),
@@ -74,7 +68,8 @@ FORMATS: dict[str, Format] = {
     ".odt": Format("OpenDocument", "office:odt"),
     ".epub": Format("EPUB", "web:epub"),
     ".ipynb": Format("notebook", "markup:notebook"),
-    ".svg": _IMAGE,
+    # It is text, but not for people to read.
+    ".svg": Format("image", "plain:binary", apart=False),
     ".parquet": Format("Parquet", "plain:records", apart=False),
 }
 

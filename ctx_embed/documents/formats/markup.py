@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from ctx_embed.documents.blocks import title_of
 from ctx_embed.documents.decoding import read_text
@@ -110,16 +109,14 @@ def notebook(path: str) -> Iterator[Extracted]:
             content["cells"] if "cells" in content else [c for sheet in content["worksheets"] for c in sheet["cells"]]
         )
         language = str(content.get("metadata", {}).get("kernelspec", {}).get("language", ""))
-        texts = [_cell(cell, language) for cell in cells]
+        texts = []
+        for cell in cells:
+            source = cell.get("source", cell.get("input", ""))
+            text = ("".join(source) if isinstance(source, list) else str(source)).strip()
+            texts.append(f"```{language}\n{text}\n```" if text and cell["cell_type"] == "code" else text)
     except (ValueError, RecursionError) as error:
         raise UnreadableFileError(f"not a notebook ({error})") from None
     except (KeyError, TypeError, AttributeError):
         raise UnreadableFileError("not a notebook") from None
     text = "\n\n".join(filter(None, texts))
     yield Extracted(text, "markdown", title=title_of(text))
-
-
-def _cell(cell: dict[str, Any], language: str) -> str:
-    source = cell.get("source", cell.get("input", ""))
-    text = ("".join(source) if isinstance(source, list) else str(source)).strip()
-    return f"```{language}\n{text}\n```" if text and cell["cell_type"] == "code" else text

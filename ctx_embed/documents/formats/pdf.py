@@ -3,6 +3,7 @@ r"""PDF: pages, separated by form feeds (``\f``)."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from ctx_embed.documents.decoding import opened
@@ -24,7 +25,10 @@ def pdf(path: str) -> Iterator[Extracted]:
             tail = file.read()
             if tail.rfind(_END) <= tail.rfind(_OBJECT):
                 raise UnreadableFileError("incomplete: its end is missing, as if a download was cut short")
-            pages = [_text(page.get_textpage().get_text_bounded()) for page in document]
+            texts = [page.get_textpage().get_text_bounded() for page in document]
+            # PDFium writes U+0002 for a hyphen at a line's end, and the line end with it.
+            texts = [re.sub("[\x02\ufffe]", "-\n", text).replace("\r\n", "\n") for text in texts]
+            pages = [text.replace("\f", "\n").strip() for text in texts]
             title = document.get_metadata_value("Title").strip()
             document.close()
     except pypdfium2.PdfiumError as error:
@@ -34,8 +38,3 @@ def pdf(path: str) -> Iterator[Extracted]:
     if not any(pages):
         raise UnreadableFileError("no text, perhaps scanned pages")
     yield Extracted("\f".join(pages), title=title or None, pages=True)
-
-
-def _text(page: str) -> str:
-    """Return the text of a page; PDFium writes U+0002 for a hyphen at a line's end, and the line end with it."""
-    return page.replace("\x02", "-\n").replace("\ufffe", "-\n").replace("\r\n", "\n").replace("\f", "\n").strip()

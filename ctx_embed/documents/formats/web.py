@@ -20,9 +20,9 @@ _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", 
 _ROLES = frozenset({"banner", "contentinfo", "menu", "menubar", "navigation", "search"})
 _ATTRIBUTE = re.compile(r"""([^\s"'/=]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _HEADINGS = {f"h{depth}": "#" * depth for depth in range(1, 7)}
-_BLOCKS = """
-address article aside blockquote body dd div dl dt figure form header hr li main ol p pre section table tr ul
-"""
+_BLOCKS = (
+    "address article aside blockquote body dd div dl dt figure form header hr li main ol p pre section table tr ul"
+)
 _BREAKING = {*_HEADINGS, *_BLOCKS.split()}
 # Tags that end a line rather than a block.
 _LINES = ("li", "tr", "dt", "dd")
@@ -101,12 +101,7 @@ class _Text:
         return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
-def text_of(page: str) -> str:
-    """Return all text of an HTML page as Markdown, without scripts, styles and navigation, see :func:`_scanned`."""
-    return _scanned(page).markdown()
-
-
-def _scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
+def scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
     """Return what a page says.
 
     Reads each character once, even of broken pages, for which Python's own parser takes quadratic time. A tag or a
@@ -136,7 +131,7 @@ def _scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
                 at = closing.start() if closing else len(page)
     found.text(page[at:])
     endless = unseen & {name if name in unseen else "role" for name in found.within} - _RAW.keys()
-    return _scanned(page, unseen - endless) if endless else found
+    return scanned(page, unseen - endless) if endless else found
 
 
 def _after_tag(page: str, at: int) -> int:
@@ -156,7 +151,7 @@ def html(path: str) -> Iterator[Extracted]:
 
     To guess the main text, as readers of news do, would lose whole sections of manuals.
     """
-    found = _scanned(read_text(path))
+    found = scanned(read_text(path))
     text = found.markdown()
     yield Extracted(text, "markdown", title=found.title or title_of(text))
 
@@ -183,7 +178,7 @@ def epub(path: str) -> Iterator[Extracted]:
         places = {item.get("id"): item.get("href") or "" for item in parts["manifest"]}
         chapters = [places.get(item.get("idref"), "") for item in parts["spine"]]
         members = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
-        texts = [text_of(decode(member(book, posixpath.normpath(name)))) for name in members]
+        texts = [scanned(decode(member(book, posixpath.normpath(name)))).markdown() for name in members]
         metadata = parts.get("metadata")
         named = [found.text or "" for found in metadata or () if _name(found) == "title"]
     yield Extracted("\n\n".join(texts), "markdown", title=" ".join(unescape((named or [""])[0]).split()) or None)
