@@ -314,7 +314,7 @@ def test_messages_are_one_printable_line(index, folder):
 def test_a_format_without_its_library_is_read_once_that_is_installed(index, folder, monkeypatch):
     pdf(folder / "report.pdf")
     with monkeypatch.context() as patched:
-        patched.setattr(formats, "_installed", lambda module: module != "pypdfium2")
+        patched.setattr(formats, "find_spec", lambda module: None)
         synced = index.sync(folder)
         assert synced.lacking == {".pdf": 1}
         assert f"left out 1 .pdf, which needs the extra documents: {installation('documents')}" in synced.left_out
