@@ -1,4 +1,4 @@
-"""Command-line options from dataclasses whose fields :func:`ctx_embed.training.options.option` declared."""
+"""Command-line options from dataclasses whose fields :func:`ctx_embed.options.option` declared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from ctx_embed.cli.options import Command, Finite
-from ctx_embed.training.options import declared, types_of
+from ctx_embed.options import declared, types_of
 
 
 def options_of(

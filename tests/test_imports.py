@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 # From the bottom to the top; each may import from itself and from what is below it.
 LAYERS = [
-    {"errors", "forks", "lazy", "texts", "files", "progress", "vectors"},
+    {"errors", "forks", "lazy", "texts", "files", "options", "progress", "vectors"},
     {"rows"},
     {"kernel", "second_order"},
     {"text"},

@@ -38,8 +38,8 @@ from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, che
 from ctx_embed.index.storage.filters import Condition, field_path, parse_filter, unknown_fields_message
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
+from ctx_embed.options import takes
 from ctx_embed.texts import Document, as_list
-from ctx_embed.training.options import takes
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -17,7 +17,7 @@ from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.hits import rounded_down
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.storage.documents import Id
-from ctx_embed.training.options import declared
+from ctx_embed.options import declared
 
 MEANINGS = {known.name: known.metadata["meaning"] for known in declared(Options)}
 # Limits on the hits, values and characters that an assistant gets at a time, because it reads all of them.

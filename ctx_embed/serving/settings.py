@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.options import documented, option, require_valid
+from ctx_embed.options import documented, option, require_valid
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # The sections of the command's help.

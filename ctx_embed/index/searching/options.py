@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.storage.filters import field_path, parse_filter
-from ctx_embed.training.options import documented, option, require_valid
+from ctx_embed.options import documented, option, require_valid
 
 Mode: TypeAlias = Literal["hybrid", "dense", "words"]
 # All pairs of the candidates of mmr are compared.

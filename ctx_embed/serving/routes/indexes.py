@@ -13,12 +13,12 @@ from ctx_embed.errors import InputError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.filters import unknown_fields_message
+from ctx_embed.options import declared
 from ctx_embed.serving.errors import ApiError, dumps
 from ctx_embed.serving.indexes import BATCH_HITS, Marks, ServedIndex
 from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed
 from ctx_embed.serving.service import require_length, service_of
 from ctx_embed.serving.settings import Key
-from ctx_embed.training.options import declared
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
 

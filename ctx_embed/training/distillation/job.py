@@ -22,13 +22,19 @@ from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load, model_folder, require_device
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.options import takes
 from ctx_embed.progress import say
 from ctx_embed.systems import system
 from ctx_embed.training.card import distilled_card
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.loop.log import TrainingLog
 from ctx_embed.training.distillation.loop.trainer import Distillation
-from ctx_embed.training.distillation.options import DistillationJob, DistillationOptions, Source, require_spare
+from ctx_embed.training.distillation.options import (
+    DistillationJob,
+    DistillationOptions,
+    Source,
+    require_spare,
+)
 from ctx_embed.training.distillation.student.initial import (
     entry_texts,
     new_student,
@@ -45,7 +51,7 @@ from ctx_embed.training.distillation.texts.mixture import Mixture, read_mixture
 from ctx_embed.training.distillation.texts.phrases import learn_phrases, more_phrases
 from ctx_embed.training.distillation.texts.scored_pairs import Pairs, read_pairs
 from ctx_embed.training.labelled_texts import hashes_of, joined
-from ctx_embed.training.options import ContextualizerOptions, takes
+from ctx_embed.training.options import ContextualizerOptions
 from ctx_embed.training.record import RECORD, content_hash, file_hashes, finished
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 

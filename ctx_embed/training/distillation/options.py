@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.options import documented, option, require_valid
+from ctx_embed.options import documented, option, require_valid
 
 # Default maximum of held-out texts: more would not measure the distance to the teacher any better.
 MOST_HELD_OUT = 4096

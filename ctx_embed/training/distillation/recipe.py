@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.options import declared
 from ctx_embed.training.distillation.options import Source
-from ctx_embed.training.options import declared
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -19,10 +19,10 @@ from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import identity
 from ctx_embed.loading import model_folder
 from ctx_embed.model_card import CARD, versions
+from ctx_embed.options import takes
 from ctx_embed.progress import say
 from ctx_embed.training.card import classifier_card
 from ctx_embed.training.labelled_texts import Hashes, are_known, warning
-from ctx_embed.training.options import takes
 from ctx_embed.training.record import MODEL, RECORD, content_hash, finished
 from ctx_embed.training.supervised.options import SupervisedOptions, TrainingJob
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.options import ContextualizerOptions, documented, option, require_valid
+from ctx_embed.options import documented, option, require_valid
+from ctx_embed.training.options import ContextualizerOptions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

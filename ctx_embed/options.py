@@ -1,0 +1,135 @@
+"""Options declared once: each field has its type, range and meaning, for Python, recipes, commands and HTTP alike."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, field, fields
+from functools import cache
+from numbers import Integral, Real
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from ctx_embed.errors import InputError, unknown_name
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Options = TypeVar("Options")
+KINDS = {int: "a whole number", float: "a finite number", bool: "True or False"}
+WITHIN = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
+
+
+def option(
+    default: Any = MISSING,
+    meaning: str = "",
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    **shown: Any,
+) -> Any:
+    """Return a dataclass field for an option.
+
+    Args:
+        default: without one, the option must be given.
+        meaning: a sentence for help texts and the documentation.
+        least, most, above, below: the range of a number.
+        shown: how the command line shows it, see :func:`ctx_embed.cli.declared.options_of`.
+    """
+    limits = {"at least": least, "at most": most, "above": above, "below": below}
+    metadata = {"meaning": meaning, "limits": {word: limit for word, limit in limits.items() if limit is not None}}
+    return field(default=default, metadata={**metadata, "shown": shown})
+
+
+def declared(options: type) -> Iterator[Field[Any]]:
+    """Yield the fields of a dataclass that :func:`option` made."""
+    return (known for known in fields(options) if "meaning" in known.metadata)
+
+
+@cache
+def types_of(options: type) -> MappingProxyType[str, Any]:
+    """Return the type of each field, without ``None``."""
+    return MappingProxyType({name: _some(kind) for name, kind in get_type_hints(options).items()})
+
+
+def _some(kind: Any) -> Any:
+    """Return a union without ``None``."""
+    if NoneType not in get_args(kind):
+        return kind
+    some = [part for part in get_args(kind) if part is not NoneType]
+    return some[0] if len(some) == 1 else kind
+
+
+def require_valid(options: Any, of: str = "") -> None:
+    """Check each option: numbers, choices and switches, and the range of numbers.
+
+    Args:
+        options: an instance of a dataclass whose fields :func:`option` made.
+        of: text after the option's name in an error, such as " of a source".
+
+    Raises:
+        InputError: an option has the wrong type or is out of range; the message names the first one.
+    """
+    kinds = types_of(type(options))  # type: ignore[arg-type]  # a class is hashable
+    for known in declared(type(options)):
+        value, kind = getattr(options, known.name), kinds[known.name]
+        if value is None and known.default is None:
+            continue
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise unknown_name(f"{known.name}{of}", value, get_args(kind))
+        if kind in KINDS:
+            limits, fits = known.metadata["limits"], _is(kind, value)
+            if not fits or not all(WITHIN[word](value, limit) for word, limit in limits.items()):
+                needed = " and ".join(f"{word} {'2^32' if limit == 2**32 else limit}" for word, limit in limits.items())
+                needed = needed if fits else ", ".join(filter(None, (KINDS[kind], needed)))
+                raise InputError(f"{known.name}{of} must be {needed}, got {value!r}")
+
+
+def _is(kind: type, value: Any) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, Integral) or (kind is float and isinstance(value, Real) and math.isfinite(value))
+
+
+def documented(options: type[Options]) -> type[Options]:
+    """Add the meaning of each option to the docstring of a dataclass."""
+    lines = []
+    for known in declared(options):
+        meaning = str(known.metadata["meaning"])
+        is_word = meaning.split()[0][1:].islower()
+        lines.append(f"    {known.name}: {meaning[0].lower() + meaning[1:] if is_word else meaning}")
+    options.__doc__ = inspect.cleandoc(options.__doc__ or "") + "\n\nArgs:\n" + "\n".join(lines) + "\n"
+    return options
+
+
+def takes(*classes: type, but: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+    """Return a decorator that shows the options of dataclasses in the signature of a function with ``**options``.
+
+    Args:
+        *classes: dataclasses whose fields the function takes as keyword arguments.
+        but: fields that it does not take.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function, eval_str=True)
+        named = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
+        ]
+        left_out = {*but, *signature.parameters}
+        more = [
+            inspect.Parameter(
+                known.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if known.default is MISSING else known.default,
+                annotation=get_type_hints(options)[known.name],
+            )
+            for options in classes
+            for known in declared(options)
+            if known.name not in left_out
+        ]
+        function.__signature__ = signature.replace(parameters=[*named, *more])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
