@@ -20,7 +20,6 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from itertools import compress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -92,28 +91,30 @@ def without_marks(text: str) -> str:
     return _MARKS.sub(" ", normalised(text))
 
 
+class _Tokenizer(threading.local):
+    """An empty full-text index in memory, which takes longer to make than to use: each thread has its own."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+        self.connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
+        self.connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
+
+
+_TOKENIZER = _Tokenizer()
+
+
 def tokens_of(words: Sequence[str]) -> list[list[str]]:
     """Return the tokens of each word, as FTS5 makes them."""
     tokens: list[list[str]] = [[] for _ in words]
-    connection, lock = _tokenizer()
-    with lock:
-        try:
-            connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
-            # FTS5 cuts a long token, perhaps inside a character.
-            for place, token in connection.execute('SELECT doc, CAST(term AS BLOB) FROM tokens ORDER BY doc, "offset"'):
-                tokens[place].append(token.decode("utf-8", "ignore"))
-        finally:
-            connection.rollback()
+    connection = _TOKENIZER.connection
+    # What an interrupted call has left.
+    connection.rollback()
+    connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
+    # FTS5 cuts a long token, perhaps inside a character.
+    for place, token in connection.execute('SELECT doc, CAST(term AS BLOB) FROM tokens ORDER BY doc, "offset"'):
+        tokens[place].append(token.decode("utf-8", "ignore"))
+    connection.rollback()
     return tokens
-
-
-@cache
-def _tokenizer() -> tuple[sqlite3.Connection, threading.Lock]:
-    """Return an empty full-text index in memory, which takes longer to make than to use, and its lock."""
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
-    connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
-    connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
-    return connection, threading.Lock()
 
 
 class Bm25:
