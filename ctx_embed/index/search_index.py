@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning
+from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, unknown_name
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
 from ctx_embed.index.model import IndexModel
@@ -574,6 +574,8 @@ class SearchIndex:
             LateError: the deadline has passed.
         """
         self._require_open()
+        if unknown := options.keys() - Options.__dataclass_fields__.keys():
+            raise unknown_name("option", min(unknown), Options.__dataclass_fields__)
         chosen = Options(k, **options)
         queries = checked_queries(query, like, chosen.mode, self._folder.settings.dimension)
         self._condition(chosen.where)

@@ -316,8 +316,8 @@ def test_options_are_declared_once(index):
     parameters = inspect.signature(SearchIndex.search).parameters
     assert set(parameters) - {"self", "query", "like"} == set(declared)
     assert all(parameters[name].default == getattr(Options, name) for name in declared)
-    with pytest.raises(TypeError, match="nosuch"):
-        SearchIndex.search(index, "x", nosuch=1)
+    with pytest.raises(InputError, match="unknown option 'modes': did you mean 'mode'"):
+        index.search("x", modes="dense")
 
 
 def test_a_field_that_no_document_has_cannot_group(index):
