@@ -14,6 +14,7 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.ann import factories, faiss_file
 from ctx_embed.index.ann.factories import checked_factory
+from ctx_embed.index.ann.nearest import COMPARING_ALL
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel, hash_vectors
@@ -58,6 +59,8 @@ def test_every_kind_returns_cosines_and_all_hits(tmp_path, hash_model, factory):
     assert sorted(hit.id for hit in everything) == list(range(len(TEXTS)))
     first = [hit.score for hit in everything[:100]]
     assert first == sorted(first, reverse=True)
+    if factory in COMPARING_ALL:
+        assert [hit.id for hit in everything] == list(np.argsort(-cosines("a query"), kind="stable"))
     with opened(tmp_path / "index", hash_model) as index:
         assert index.search(["a query", "another"], k=5, mode="dense") == found
 
