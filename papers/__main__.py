@@ -17,6 +17,7 @@ NAMES = (
     "table4",
     "figure2",
     "settling",
+    "pretraining",
     "lama-table3",
     "lama-table4",
     "lama-figure2",
@@ -81,12 +82,12 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published values.
 
-    NAME is table1 to table4, figure2 or settling (the Contextualizer's paper), lama-... (LAMA's), or all: what is
-    missing of every table and figure, after an estimate of the hours, and one page, OUT/report.html. The command writes
-    results.json, README.md and plot.png (extra papers) to OUT/NAME; quick runs, other options, seeds and vocabularies
-    get a subfolder of it. Each finished fold is stored in OUT/cells. Repeat the command to resume an interrupted run;
-    further --cell or --folds add to the same table, and tables that share a cell compute it once. Several shells with
-    the same command share its folds (set OMP_NUM_THREADS to each one's share of the cores).
+    NAME is table1 to table4, figure2, settling or pretraining (the Contextualizer's paper), lama-... (LAMA's), or all:
+    what is missing of every table and figure, after an estimate of the hours, and one page, OUT/report.html. The
+    command writes results.json, README.md and plot.png (extra papers) to OUT/NAME; quick runs, other options, seeds and
+    vocabularies get a subfolder of it. Each finished fold is stored in OUT/cells. Repeat the command to resume an
+    interrupted run; further --cell or --folds add to the same table, and tables that share a cell compute it once.
+    Several shells with the same command share its folds (set OMP_NUM_THREADS to each one's share of the cores).
 
     \b
     Example: python -m papers table3 --data DIR --folds 3

@@ -7,6 +7,7 @@ from papers.attended_words import LAMA_FIGURE2, LAMA_TABLE4
 from papers.complexity import TABLE1
 from papers.experiment import Experiment
 from papers.lama import LAMA_FIGURE3, LAMA_FIGURE4, LAMA_FIGURE5, LAMA_TABLE3
+from papers.pretraining import PRETRAINING
 from papers.settling import SETTLING
 from papers.tables import FIGURE2, TABLE2, TABLE3, TABLE4
 
@@ -19,6 +20,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         TABLE4,
         FIGURE2,
         SETTLING,
+        PRETRAINING,
         LAMA_TABLE3,
         LAMA_TABLE4,
         LAMA_FIGURE2,

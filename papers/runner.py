@@ -278,14 +278,14 @@ def _compute(
         elif part not in file.parts:
             start = time.perf_counter()
             figures = experiment.work(file.cell.settings, part, workplace)
-            figures |= {"seconds": time.perf_counter() - start, "commit": _commit(), "processor": _processor()}
+            figures |= {"seconds": time.perf_counter() - start, "commit": commit(), "processor": processor()}
             file.keep(part, figures)
             tell(f"{name}: {_short(figures)}")
     return mine
 
 
 @cache
-def _commit() -> str | None:
+def commit() -> str | None:
     """Return the commit of this source, with a plus if files differ from it; None outside a clone."""
     command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
@@ -296,7 +296,7 @@ def _commit() -> str | None:
 
 
 @cache
-def _processor() -> str:
+def processor() -> str:
     """Return the processor's name."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
