@@ -96,9 +96,8 @@ def _to_file(
     batch_size: int | None,
 ) -> None:
     from ctx_embed.files import require_other_file
-    from ctx_embed.rows.arrival import arriving, in_blocks
     from ctx_embed.rows.opening import source_name
-    from ctx_embed.rows.reading import read_documents
+    from ctx_embed.rows.reading import arriving, in_blocks, read_documents
     from ctx_embed.rows.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
 
     is_printed = output == STANDARD_OUTPUT

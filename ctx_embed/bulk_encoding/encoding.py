@@ -10,20 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from ctx_embed.bulk_encoding import local
-from ctx_embed.bulk_encoding.work import NAMED, Job, Part, Work
+from ctx_embed.bulk_encoding.pieces import PART_ROWS, pieces
+from ctx_embed.bulk_encoding.work import NAMED, Part, Work, run
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.index.model import IndexModel
 from ctx_embed.progress import Meter
-from ctx_embed.rows.pieces import PART_ROWS, Piece, pieces
+from ctx_embed.rows.opening import Source, find_sources, is_inside
 from ctx_embed.rows.reading import Fields
-from ctx_embed.rows.sources import Source, find_sources, is_inside
 from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.columns import fields_of
@@ -118,7 +118,7 @@ def encode_dataset(
         sampled = _sample(sources, fields, part_rows, encoding)
         embedder = IndexModel.of(model, backend)
         unknown = unknown_share(tokenizer_of(embedder.model), sample([each.text for each in sampled]))
-        work_on = local.run
+        work_on = run
         if engine == "ray":
             from ctx_embed.bulk_encoding import on_ray
 
@@ -126,25 +126,30 @@ def encode_dataset(
             work_on = on_ray.run
         store.ensure(Collection.of(embedder, fields_of(each.metadata for each in sampled)))
         stack.enter_context(store.writing())
-        run = _Run(store, _signature(sources, fields, embedder, part_rows, encoding))
-        if not run.finished:
-            known, reference = embedder.fingerprint, embedder.reference
-            job = Job(str(to), run.name, reference, backend, known, fields, part_rows, store.parallel)
+        known = embedder.fingerprint
+        content = [[asdict(source) for source in sources], asdict(fields), [known, embedder.dimension]]
+        signature = json.dumps([*content, part_rows, encoding]).encode("utf-8", "replace")
+        state = _Run(store, hashlib.sha256(signature).hexdigest())
+        if not state.was_complete:
             planned = [
                 piece
                 for number, source in enumerate(sources)
                 for piece in pieces(source, number, part_rows, fields=fields, encoding=encoding)
             ]
-            _encode(store, job, run, planned, work_on, workers, progress)
-        return run.result(embedder.dimension, unknown)
+            done, complete = state.done()
+            left = [piece for piece in planned if piece.key not in complete]
+            reference, parallel = embedder.reference, store.parallel
+            work = Work(str(to), state.name, reference, backend, known, fields, part_rows, parallel, left, done)
+            total = None if any(piece.rows is None for piece in planned) else sum(piece.rows or 0 for piece in planned)
+            with Meter("encoding", total, "rows", done=state.total("rows"), shown=progress) as meter:
+                work_on(work, workers, partial(state.take, meter))
+                meter.now("finishing")
+                state.finish()
+        return state.result(embedder.dimension, unknown)
 
 
 def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding: str | None) -> list[Document]:
-    """Return some documents from files spread over the inputs.
-
-    Raises:
-        InputError: a file cannot be read, or none of the rows can be embedded.
-    """
+    """Return some documents from files spread over the inputs; it is an InputError if no row can be embedded."""
     found: list[Document] = []
     first: str | None = None
     step = -(-len(sources) // SAMPLED_FILES)
@@ -155,7 +160,7 @@ def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding:
         if piece is None:
             continue
         with piece.opened(fields) as table:
-            for place, raw in islice(table, SAMPLED_ROWS):
+            for place, raw in islice(table.raw, SAMPLED_ROWS):
                 try:
                     each = piece.document(table, place, raw, fields)
                     found += [] if each is None else [each]
@@ -169,32 +174,26 @@ def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding:
     return found
 
 
-def _signature(
-    sources: Sequence[Source], fields: Fields, embedder: IndexModel, part_rows: int, encoding: str | None
-) -> str:
-    model = [embedder.fingerprint, embedder.dimension]
-    content = [[asdict(source) for source in sources], asdict(fields), model, part_rows, encoding]
-    return hashlib.sha256(json.dumps(content).encode("utf-8", "replace")).hexdigest()
-
-
 class _Run:
     """A run over some inputs, with its state in the store's notes."""
 
     def __init__(self, store: Store, signature: str) -> None:
-        self.store = store
+        self.store, self.signature = store, signature
         runs = store.notes(RUN)
         last = list(runs)[-1].removeprefix(RUN) if runs else "none"
         parts = store.notes(f"{PART}{last}-")
         # The notes are worthless if the store has been emptied since.
         is_there = not any(note["rows"] for note in parts.values()) or store.count() > 0
         if runs and runs[f"{RUN}{last}"]["signature"] == signature and is_there:
-            self.name, self.parts, self.finished = last, parts, bool(runs[f"{RUN}{last}"]["finished"])
+            self.name, self.parts, self.was_complete = last, parts, bool(runs[f"{RUN}{last}"]["finished"])
         else:
-            self.name, self.parts, self.finished = f"{len(runs):04d}", {}, False
+            self.name, self.parts, self.was_complete = f"{len(runs):04d}", {}, False
             store.write_note(f"{RUN}{self.name}", {"signature": signature, "finished": False})
-        self.was_complete = self.finished
-        self.is_first = self.name == "0000"
-        self.signature = signature
+        self.seen = {noted.removeprefix(PART) for noted in self.parts}
+
+    def total(self, what: str) -> int:
+        """Return the sum of a number in the notes of all parts."""
+        return sum(note[what] for note in self.parts.values())
 
     def done(self) -> tuple[dict[str, list[str]], set[str]]:
         """Return the names of the stored parts by the key of their piece, and the keys of the complete pieces."""
@@ -208,47 +207,24 @@ class _Run:
                 last[key] = int(number)
         return of_piece, {key for key, number in last.items() if len(of_piece[key]) == number + 1}
 
+    def take(self, meter: Meter, part: Part) -> None:
+        """Store a part, if its worker has not done so, and count its rows once."""
+        if part.rows is not None:
+            self.store.upsert(part.rows, part.name, part.note)
+        if part.name not in self.seen:
+            self.seen.add(part.name)
+            meter.update(part.note["rows"])
+
     def finish(self) -> None:
         """Finish the store and record that the run is done."""
         self.parts = self.store.notes(f"{PART}{self.name}-")
-        own_ids = any(note["own_ids"] for note in self.parts.values())
-        self.store.finish(unique=self.is_first and not own_ids)
+        self.store.finish(unique=self.name == "0000" and not self.total("own_ids"))
         self.store.write_note(f"{RUN}{self.name}", {"signature": self.signature, "finished": True})
-        self.finished = True
 
     def result(self, dimension: int, unknown: float) -> Encoded:
         """Return the totals over all parts."""
-        notes = self.parts.values()
-        rows, bad = (sum(note[name] for note in notes) for name in ("rows", "bad"))
-        if not self.was_complete and (texts := sum(note["unknown"] for note in notes)):
+        rows = self.total("rows")
+        if not self.was_complete and (texts := self.total("unknown")):
             warnings.warn(UnknownTextsWarning(texts, rows), stacklevel=3)
-        named = list(islice((line for note in notes for line in note["named"]), NAMED))
-        return Encoded(rows, self.store.count(), bad, named, dimension, self.was_complete, unknown)
-
-
-def _encode(
-    store: Store,
-    job: Job,
-    run: _Run,
-    planned: Sequence[Piece],
-    work_on: Callable[[Work, int | None, Callable[[Part], None]], None],
-    workers: int | None,
-    progress: bool,
-) -> None:
-    of_piece, complete = run.done()
-    total = None if any(piece.rows is None for piece in planned) else sum(piece.rows or 0 for piece in planned)
-    before = sum(note["rows"] for note in run.parts.values())
-    work = Work(job, [piece for piece in planned if piece.key not in complete], of_piece)
-    seen = {name for names in of_piece.values() for name in names}
-    with Meter("encoding", total, "rows", done=before, shown=progress) as meter:
-
-        def finished(part: Part) -> None:
-            if part.rows is not None:
-                store.upsert(part.rows, part.name, part.note)
-            if part.name not in seen:
-                seen.add(part.name)
-                meter.update(part.note["rows"])
-
-        work_on(work, workers, finished)
-        meter.now("finishing")
-        run.finish()
+        named = [line for note in self.parts.values() for line in note["named"]][:NAMED]
+        return Encoded(rows, self.store.count(), self.total("bad"), named, dimension, self.was_complete, unknown)

@@ -25,12 +25,7 @@ CONNECTION_SECONDS = 10
 
 
 class Actor:
-    """A worker in a process of Ray.
-
-    Args:
-        work: the job and its pieces.
-        folder: the working folder for relative paths, if this machine has it.
-    """
+    """A worker in a process of Ray; relative paths are of the working folder ``folder``, if this machine has it."""
 
     def __init__(self, work: Work, folder: str) -> None:
         from ctx_embed.bulk_encoding.work import Worker
@@ -39,7 +34,7 @@ class Actor:
         with suppress(OSError):
             os.chdir(folder)
         try:
-            self.worker: Worker | InputError = Worker(work.job)
+            self.worker: Worker | InputError = Worker(work)
         except InputError as error:
             self.worker = error
 
@@ -51,9 +46,8 @@ class Actor:
             if isinstance(self.worker, InputError):
                 raise self.worker
             for place in batch["item"]:
-                piece = self.work.pieces[int(place)]
                 with one_thread_each():
-                    for part in self.worker.run(piece, self.work.done.get(piece.key, ())):
+                    for part in self.worker.run(self.work.pieces[int(place)]):
                         yield {"part": [pickle.dumps(part)]}
         except InputError as error:
             yield {"part": [pickle.dumps(error)]}
@@ -61,13 +55,9 @@ class Actor:
 
 @contextmanager
 def cluster(address: str | None = None) -> Iterator[None]:
-    """Connect to a Ray cluster for the block. A connection that the program has already made is used and left open.
+    """Connect to the Ray cluster at an address, or to that of this machine (``auto``); None starts Ray on this machine.
 
-    Args:
-        address: the cluster's address, or ``auto`` for a cluster of this machine; None starts Ray on this machine.
-
-    Raises:
-        InputError: Ray is not installed, or there is no cluster.
+    A connection that the program has already made is used and left open.
     """
     try:
         import ray
@@ -78,7 +68,11 @@ def cluster(address: str | None = None) -> Iterator[None]:
         yield
         return
     if address and (host := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)):
-        _require_listening(address, host[1], int(host[2]))
+        try:
+            # Ray itself would wait for minutes.
+            socket.create_connection((host[1], int(host[2])), timeout=CONNECTION_SECONDS).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise InputError(f"Ray at {address}: cannot be reached ({error}); is the cluster running?") from None
     # By default Ray gives its workers the low priority of nice 15.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray's own processes print warnings about its internals.
@@ -115,28 +109,10 @@ def _without_standard_error() -> Iterator[None]:
             os.close(descriptor)
 
 
-def _require_listening(address: str, host: str, port: int) -> None:
-    """Raise an error if no process listens at an address; Ray itself would wait for minutes.
-
-    Raises:
-        InputError: no process listens there.
-    """
-    try:
-        socket.create_connection((host, port), timeout=CONNECTION_SECONDS).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise InputError(f"Ray at {address}: cannot be reached ({error}); is the cluster running?") from None
-
-
 def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> None:
-    """Embed pieces on the cluster that the process is connected to.
+    """Embed the pieces on the connected cluster by actors, by default one for each of its cores.
 
-    Args:
-        work: the pieces.
-        workers: the number of actors; None: one for each core of the cluster.
-        finished: called with each part, possibly more than once.
-
-    Raises:
-        InputError: an error of :func:`ctx_embed.bulk_encoding.local.run`, or the cluster fails.
+    ``finished`` is called with each part, possibly more than once.
     """
     import ray
     import ray.data

@@ -20,8 +20,8 @@ from ctx_embed.deduplication.signatures import BANDS, grams, normalized, similar
 from ctx_embed.deduplication.texts import TEXTS_AT_ONCE, Rows, StoredTexts
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.files import replaced_file, require_file, require_other_file
+from ctx_embed.rows.opening import expanded
 from ctx_embed.rows.reading import read_documents
-from ctx_embed.rows.sources import expanded
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model

@@ -137,7 +137,7 @@ def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output:
     between = "[\n"
     for file in files:
         with open_rows(file, kind=kind, encoding=encoding) as table:
-            for number, raw in table:
+            for number, raw in table.raw:
                 if isinstance(raw, InputError):
                     raise InputError(f"{table.where(number)}: {raw}")
                 if isinstance(raw, str):

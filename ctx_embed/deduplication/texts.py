@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.deduplication.signatures import BANDS, band_keys, hash_of, hash_of_digits, normalized
 from ctx_embed.progress import Meter
-from ctx_embed.rows.sources import estimated_count
+from ctx_embed.rows.reading import estimated_count
 from ctx_embed.texts import well_formed
 
 Rows: TypeAlias = NDArray[np.int64]

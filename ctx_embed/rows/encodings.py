@@ -1,18 +1,25 @@
-"""The encoding of text: named by a byte order mark, UTF-8, or detected."""
+"""The lines of a stream as text, in the encoding that a byte order mark names, in UTF-8, or in a detected one."""
 
 from __future__ import annotations
 
 import codecs
+import io
 import re
 import warnings
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 
 from ctx_embed.errors import InputError
+from ctx_embed.rows.opening import BROKEN_GZIP, said
 
 UTF_8 = "utf-8"
 # How Python's codecs are asked to decode UTF-8 with some wrong bytes.
 REPAIR = "ctx_embed.repair"
 # Number of bytes from which an encoding is detected.
 SAMPLE_BYTES = 1 << 16
+# Maximum bytes of a line, so that memory stays bounded for any file.
+LONGEST_LINE = 256 << 20
 # Longer byte-order marks first: that of UTF-32 begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, UTF_8),
@@ -87,11 +94,9 @@ def detected(sample: bytes) -> str | None:
 
 
 def settled(sample: bytes, fallback: str | None = None) -> str:
-    """Return the encoding of a file: UTF-8 if all but a few bytes are (see :data:`REPAIR`), or if it is not text.
+    """Return the encoding of a file from :data:`SAMPLE_BYTES` of it, beginning with a line that is not ASCII.
 
-    Args:
-        sample: bytes of the file from its first line that is not ASCII; :data:`SAMPLE_BYTES` are enough.
-        fallback: the encoding of a file that is not UTF-8; None: detected.
+    It is UTF-8 if all but a few bytes are (see :data:`REPAIR`), or if it is not text; else ``fallback``, or detected.
     """
     text = codecs.getincrementaldecoder(UTF_8)("surrogateescape").decode(sample)
     others = _NOT_ASCII.findall(text)
@@ -127,3 +132,100 @@ def _repaired(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(REPAIR, _repaired)
+
+
+class Lines(Iterator[str]):
+    r"""The lines of a stream, without their ends; only ``\n`` ends a line.
+
+    Without ``encoding`` and a byte order mark, the first line that is not UTF-8 and the buffered bytes after it decide
+    between UTF-8 and ``fallback`` (None: a detected encoding). A wrong byte then costs one character, and a warning
+    names the first one. ``number`` is that of the last line, and one less than ``first`` before any line was read.
+
+    Raises:
+        InputError: while reading: broken gzip, an error of the system, a line of more than 256 MB, or wrong bytes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: io.BufferedReader,
+        *,
+        encoding: str | None = None,
+        fallback: str | None = None,
+        first: int = 1,
+    ) -> None:
+        require_encoding(encoding)
+        self.name = name
+        self.number = first - 1
+        self._ahead: deque[str] = deque()
+        self._lines = self._decoded(stream, encoding, fallback)
+
+    def __next__(self) -> str:
+        """Return the next line."""
+        line = self._ahead.popleft() if self._ahead else self._next()
+        self.number += 1
+        return line
+
+    def _next(self) -> str:
+        try:
+            return next(self._lines)
+        except (OSError, *BROKEN_GZIP) as error:
+            wrong, why = ("broken gzip", error) if isinstance(error, BROKEN_GZIP) else ("cannot be read", said(error))
+            number = self.number + len(self._ahead)
+            raise InputError(f"{self.name}: {wrong} after line {number} ({why})") from None
+
+    def first_text(self) -> str | None:
+        """Return the first line that is not blank without consuming it; None if there is none."""
+        with suppress(StopIteration):
+            while not self._ahead or not self._ahead[-1].strip():
+                self._ahead.append(self._next())
+            return self._ahead[-1]
+        return None
+
+    def _decoded(self, stream: io.BufferedReader, named: str | None, fallback: str | None) -> Iterator[str]:
+        number, mark = self.number, "" if self.number else "\ufeff"
+        encoding = named or (marked(stream.peek(4)[:4]) if mark else None)
+        if encoding is not None and not has_byte_lines(encoding):
+            yield from self._characters(stream, encoding)
+            return
+        warned = False
+        while raw := stream.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(raw) > LONGEST_LINE:
+                raise InputError(f"{self.name}: a line has more than {LONGEST_LINE >> 20} MB; break it up")
+            line = raw.removesuffix(b"\n").removesuffix(b"\r")
+            try:
+                text = line.decode(encoding or UTF_8)
+                if encoding is None and not line.isascii():
+                    encoding = UTF_8
+            except UnicodeDecodeError as wrong:
+                # Look ahead only where needed, since that may have to wait for a pipe.
+                sample = raw if encoding else raw + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
+                encoding = encoding or settled(sample, fallback)
+                if named or is_binary(sample):
+                    remedy = f"{encoding}; give the right encoding"
+                    if encoding == UTF_8:
+                        remedy = (
+                            f"UTF-8 (see byte {wrong.start + 1} of the line); convert the file or name its encoding"
+                        )
+                    raise InputError(f"{self.name}, line {number}: must be {remedy}") from None
+                text = line.decode(encoding, REPAIR if encoding == UTF_8 else "replace")
+                if not warned and (encoding == UTF_8 or "\ufffd" in text):
+                    warn_of_wrong_bytes(self.name, line, wrong.start, number, encoding)
+                    warned = True
+            yield text.removeprefix(mark)
+            mark = ""
+
+    def _characters(self, stream: io.BufferedReader, encoding: str) -> Iterator[str]:
+        text = io.TextIOWrapper(stream, encoding=encoding, newline="\n")
+        mark = "\ufeff"
+        try:
+            while line := text.readline(LONGEST_LINE):
+                yield line.removesuffix("\n").removesuffix("\r").removeprefix(mark)
+                mark = ""
+        except UnicodeError:
+            raise InputError(f"{self.name}: must be {encoding}; give the right encoding") from None
+        finally:
+            # Leave the stream open: the caller closes it, and may have closed it already.
+            with suppress(ValueError):
+                text.detach()

@@ -1,23 +1,28 @@
-"""Read documents and labelled texts, row by row, in bounded memory."""
+"""Read documents and labelled texts: row by row, in blocks, or as they arrive, always in bounded memory."""
 
 from __future__ import annotations
 
 import json
+import os
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, TypeVar
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows.lines import Lines
-from ctx_embed.rows.opening import opened, source_name, unpacked
+from ctx_embed.rows.encodings import Lines
+from ctx_embed.rows.opening import GZIP_MAGIC, opened, source_name, unpacked
 from ctx_embed.rows.table import (
     FORMS,
     LABEL_FIELD,
     LABELLED,
+    PARQUET,
     TEXT,
     TEXT_FIELD,
     TSV,
@@ -25,9 +30,13 @@ from ctx_embed.rows.table import (
     Table,
     got,
     kind_of,
+    open_parquet,
     open_rows,
 )
 from ctx_embed.texts import Document
+
+Item = TypeVar("Item")
+_SAMPLED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,16 +55,7 @@ class Fields:
 def read_lines(
     source: str | Path, encoding: str | None = None, *, fallback: str | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the lines of ``source`` with their numbers from 1, split on ``\\n`` only, without the line ends.
-
-    Args:
-        source: a path or URI, plain or gzip, or ``-`` for standard input; with or without a byte order mark.
-        encoding: the name of its encoding; None: UTF-8, or that of a byte order mark, or ``fallback``.
-        fallback: the encoding if it is not UTF-8; None: detected.
-
-    Raises:
-        InputError: no such file, a folder, broken gzip, or bytes of another encoding; the message says where.
-    """
+    """Yield the lines of a path, URI or ``-``, plain or gzip, with their numbers; see :class:`Lines`."""
     with opened(source) as stream:
         name = source_name(source)
         yield from enumerate(Lines(name, unpacked(stream), encoding=encoding, fallback=fallback), 1)
@@ -80,11 +80,10 @@ def read_documents(
     Args:
         source: a path or URI, plain or gzip, or ``-`` for standard input.
         text_field: the field that holds the text; None: ``text``, of text files the line.
-        encoding: as for :func:`read_lines`.
+        encoding: of the file; None: UTF-8, or detected.
 
     Raises:
-        InputError: the file or a row cannot be read, or a row lacks the field (a
-            :class:`~ctx_embed.rows.table.FieldError`); the message says where.
+        InputError: the file or a row cannot be read, or a row lacks the field (a ``FieldError``); it says where.
     """
     for _, document in read_numbered_documents(source, text_field, encoding=encoding):
         yield document
@@ -96,18 +95,14 @@ def read_numbered_documents(
     """Yield :func:`read_documents` with their line numbers (in CSV of the last line), or in Parquet row numbers."""
     fields = Fields(text_field)
     with open_rows(source, needed=fields.needed, encoding=encoding) as table:
-        for number, raw in table:
+        for number, raw in table.raw:
             document = document_of(table, number, raw, fields)
             if document is not None:
                 yield number, document
 
 
 def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document | None:
-    """Return the document of a row; None for a blank line.
-
-    Raises:
-        InputError: the row cannot be read, its text is not a string, or its id neither a string nor an integer.
-    """
+    """Return the document of a row; None for a blank line. An InputError says why it is none."""
     if table.kind == TEXT and isinstance(raw, str):
         for value, option in ((fields.text, "--field"), (fields.id, "--id")):
             if raw.strip() and value is not None:
@@ -150,7 +145,7 @@ def outline(source: str | Path, text_field: str | None = None, *, encoding: str 
     """Return how :func:`read_documents` reads a file, for people: format, number of texts, the type of each column."""
     fields = Fields(text_field)
     with open_rows(source, needed=fields.needed, encoding=encoding) as table:
-        count = sum(document_of(table, number, raw, fields) is not None for number, raw in table)
+        count = sum(document_of(table, number, raw, fields) is not None for number, raw in table.raw)
         columns = ", ".join(f"{name} ({kind})" for name, kind in table.columns.items())
         said = f"{FORMS[table.kind]}, {count:,} {'text' if count == 1 else 'texts'}"
         return f"{said}; columns {columns}" if columns else said
@@ -177,18 +172,15 @@ def read_labelled_rows(
         several: whether a text has any number of labels, separated by commas, or in JSONL and Parquet as a list; labels
             are then tuples of labels, which may be empty.
         typed: keep numbers and booleans of JSONL and Parquet, instead of their text.
-        encoding: as for :func:`read_lines`.
-
-    Raises:
-        InputError: the file or a row cannot be read, or a row lacks a field or has an empty label.
+        encoding: of the file; None: UTF-8, or detected.
     """
-    label_of = partial(_labels if several else _label, typed=typed)
+    label_of = _labels if several else _label
     text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
     if text_name == label_name:
         raise InputError(f"--field and --label-field must differ, got {text_name!r} twice")
     needed = {text_name: "--field", label_name: "--label-field"}
     with open_rows(source, needed=needed, labelled=True, encoding=encoding) as table:
-        for number, raw in table:
+        for number, raw in table.raw:
             where = table.where(number)
             if table.kind == LABELLED and (text_field is not None or label_field is not None):
                 line = "\t".join(raw.values()) if isinstance(raw, dict) else str(raw)
@@ -200,7 +192,7 @@ def read_labelled_rows(
             if table.kind == LABELLED and not several and not label.strip():
                 line = f"{label}\t{text}"
                 raise InputError(f"{where}: {line[:40]!r} is not label<TAB>text")
-            yield number, label_of(where, label, label_name), text
+            yield number, label_of(where, label, label_name, typed), text
 
 
 def read_labelled(source: str | Path, *fields: str | None, **options: Any) -> tuple[list[Any], list[str]]:
@@ -229,7 +221,8 @@ def read_columns(source: str | Path) -> Iterator[str]:
             yield from line.split("\t")
         return
     with open_rows(source) as table:
-        for _, _, row in table.read():
+        for number, raw in table.raw:
+            row = table.fields(number, raw) or {}
             yield from (value for value in row.values() if isinstance(value, str))
 
 
@@ -239,7 +232,7 @@ def _text(where: str, value: Any, field: str) -> str:
     return value
 
 
-def _label(where: str, value: Any, field: str, *, typed: bool) -> Any:
+def _label(where: str, value: Any, field: str, typed: bool) -> Any:
     if typed and isinstance(value, int | float) and value == value:
         return value
     if isinstance(value, bool):
@@ -255,14 +248,68 @@ def _label(where: str, value: Any, field: str, *, typed: bool) -> Any:
     return label
 
 
-def _labels(where: str, value: Any, field: str, *, typed: bool) -> tuple[Any, ...]:
+def _labels(where: str, value: Any, field: str, typed: bool) -> tuple[Any, ...]:
     if value is None:
         return ()
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
     filled = (part for part in parts if not isinstance(part, str) or part.strip())
-    labels = [_label(where, part, field, typed=typed) for part in filled]
+    labels = [_label(where, part, field, typed) for part in filled]
     if len(labels) > len(set(labels)) and set(labels) <= {0, 1}:
         raise InputError(
             f"{where}: {field!r} must list the labels of the text, got 0 and 1 for each class; list those with a 1"
         )
     return tuple(dict.fromkeys(labels))
+
+
+def estimated_count(files: Sequence[str]) -> int | None:
+    """Estimate the number of rows of files from their sizes and first lines; return None if that is impossible."""
+    total = 0.0
+    for file in files:
+        if not os.path.isfile(file):
+            return None
+        try:
+            with opened(file) as stream:
+                if kind_of(file) == PARQUET:
+                    with open_parquet(file, stream) as table:
+                        total += table.metadata.num_rows
+                    continue
+                sample = stream.read(_SAMPLED_BYTES)
+                unpacked = zlib.decompressobj(31).decompress(sample) if sample[:2] == GZIP_MAGIC else sample
+        except (InputError, zlib.error):
+            return None
+        lines = sum(1 for line in unpacked.split(b"\n") if line.strip())
+        total += lines * os.path.getsize(file) / max(len(sample), 1)
+    return round(total) or None
+
+
+def in_blocks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    """Yield items in lists of at most ``most``."""
+    stream = iter(items)
+    while block := list(islice(stream, most)):
+        yield block
+
+
+def arriving(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    """Yield lists of the items that have arrived so far, at most ``most``, without waiting for the rest of a pipe."""
+    queue: Queue[list[Item] | BaseException | None] = Queue(most)
+
+    def read() -> None:
+        try:
+            for item in items:
+                queue.put([item])
+            queue.put(None)
+        except BaseException as error:
+            queue.put(error)
+
+    # A daemon, because it may wait for a pipe forever and must not keep the process alive.
+    Thread(target=read, daemon=True).start()
+    found: list[Item] | BaseException | None = []
+    while isinstance(found, list):
+        block: list[Item] = []
+        with suppress(Empty):
+            while len(block) < most and isinstance(found := queue.get(block=not block), list):
+                block += found
+        if block:
+            yield block
+    if found is not None:
+        raise found

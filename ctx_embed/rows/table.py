@@ -1,8 +1,8 @@
 """The rows of a file or of a stretch of it: lines of text and JSONL, rows of tables and of JSON arrays.
 
-:func:`open_rows` opens all of them. It yields each row with its number and as it stands in the file (``Raw``): a line,
-the cells of a table, or an item of an array. A row that cannot be read is an :class:`InputError`, and the rows after it
-can still be read. :meth:`Table.fields` returns the fields of a row as JSON values.
+:func:`open_rows` yields each row with its number and as it stands in the file (``Raw``): a line, the cells of a table,
+or an item of an array. A row that cannot be read is an :class:`InputError`, and the rows after it can still be read.
+:meth:`Table.fields` returns the fields of a row as JSON values.
 
 CSV, TSV and ``label<TAB>text`` are read twice, because some things are only known at the end: whether all cells of a
 column are numbers, whether a writer put the quotation marks of TSV there, and whether the lines are labelled at all. A
@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ctx_embed.errors import InputError, described, naming_left_out
-from ctx_embed.rows.encodings import UTF_8, WrongBytesWarning
-from ctx_embed.rows.lines import LONGEST_LINE, Lines
+from ctx_embed.rows.encodings import LONGEST_LINE, UTF_8, Lines, WrongBytesWarning
 from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, seekable, source_name, suffix_of, unpacked
 
 TEXT, LABELLED, JSONL, JSON, CSV, TSV, PARQUET = "text", "labelled", "jsonl", "json", "csv", "tsv", "parquet"
@@ -84,15 +83,14 @@ def got(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """An open file of rows; iterating yields each row with the number of its last line, or of the row itself.
-
-    Row number 0 marks an error of the whole file, such as a field missing from its header.
+    """An open file of rows.
 
     Args:
         name: the name of the source, for messages.
         kind: the format.
         needed: the fields that each row must have, with the option that names each.
-        raw: the rows.
+        raw: each row with the number of its last line, in Parquet and JSON of the row itself; 0 marks an error of the
+            whole file, such as a field missing from its header.
         columns: the columns of a table with the type of each, for people.
         quoted: whether cells of TSV are quoted where they must be.
     """
@@ -104,29 +102,15 @@ class Table:
     columns: Mapping[str, str] = field(default_factory=dict)
     quoted: bool = False
 
-    def __iter__(self) -> Iterator[tuple[int, Raw]]:
-        """Return the rows."""
-        return self.raw
-
     def where(self, number: int) -> str:
         """Return the place of a row, for messages."""
         return f"{self.name}, {'row' if self.kind in (PARQUET, JSON) else 'line'} {number}" if number else self.name
-
-    def read(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
-        """Yield number, place and fields of each row that is not blank; raise an InputError for one that is wrong."""
-        for number, raw in self.raw:
-            fields = self.fields(number, raw)
-            if fields is not None:
-                yield number, self.where(number), fields
 
     def fields(self, number: int, raw: Raw) -> dict[str, Any] | None:
         """Return the fields of a row of a table or of JSON; None for a blank line.
 
         Empty cells of CSV and TSV, and nulls and NaN of Parquet, are left out unless the field is needed. Cells of CSV
-        and TSV are numbers if all of their column are.
-
-        Raises:
-            InputError: the row cannot be read or lacks a field; the message says where.
+        and TSV are numbers if all of their column are. An InputError says which row cannot be read or lacks a field.
         """
         where, row = self.where(number), cast(Any, raw)
         if isinstance(raw, InputError):
@@ -179,8 +163,7 @@ def open_rows(
         needed: see :class:`Table`.
         labelled: whether lines of text must be ``label<TAB>text``.
         encoding: the encoding of any format but Parquet, see :class:`Lines`.
-        start: the first byte to read, or the first row group.
-        stop: the byte or row group after the last one; None: the end of the file.
+        start, stop: the first byte or row group to read, and the one after the last (None: all).
         first: the number of the first row.
     """
     name, needed = source_name(source), needed or {}

@@ -320,9 +320,9 @@ def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
     import pickle
 
     from ctx_embed.bulk_encoding.on_ray import Actor
-    from ctx_embed.rows.pieces import pieces
+    from ctx_embed.bulk_encoding.pieces import pieces
+    from ctx_embed.rows.opening import find_sources
     from ctx_embed.rows.reading import Fields
-    from ctx_embed.rows.sources import find_sources
 
     monkeypatch.chdir(tmp_path)
     encode_dataset("in/a.txt", "out", workers=1)
@@ -331,8 +331,7 @@ def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
     (corpus / "c.csv").unlink()
     monkeypatch.chdir("/")
     for known, expected in ((fingerprint, [LINES, LINES, "c.csv: no such file"]), ("f" * 64, ["on every machine"])):
-        job = work.Job("out", "0001", None, None, known, Fields(), 100, stores=True)
-        actor = Actor(work.Work(job, work_of, {}), str(tmp_path))
+        actor = Actor(work.Work("out", "0001", None, None, known, Fields(), 100, True, work_of, {}), str(tmp_path))
         found = [pickle.loads(row["part"][0]) for row in actor({"item": np.arange(3)})]
         for each, wanted in zip(found, expected, strict=True):
             assert wanted in str(each) if isinstance(each, InputError) else each.note["rows"] == wanted

@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from ctx_embed.rows.arrival import arriving, in_blocks
+from ctx_embed.rows.reading import arriving, in_blocks
 
 
 def test_blocks():

@@ -18,8 +18,8 @@ from pyarrow import parquet
 
 from ctx_embed.errors import InputError
 from ctx_embed.rows.encodings import WrongBytesWarning
-from ctx_embed.rows.reading import read_documents, read_labelled, read_lines
-from ctx_embed.rows.sources import estimated_count, expanded
+from ctx_embed.rows.opening import expanded
+from ctx_embed.rows.reading import estimated_count, read_documents, read_labelled, read_lines
 from ctx_embed.texts import Document
 
 

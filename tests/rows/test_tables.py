@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctx_embed import InputError, dedupe
-from ctx_embed.rows.pieces import pieces
+from ctx_embed.bulk_encoding.pieces import pieces
+from ctx_embed.rows.opening import find_sources
 from ctx_embed.rows.reading import Fields, outline, read_documents, read_labelled
-from ctx_embed.rows.sources import find_sources
 from ctx_embed.rows.writing import write_embeddings
 from ctx_embed.texts import Document
 
@@ -171,7 +171,7 @@ def test_pieces_know_the_form_of_the_whole_file(tmp_path):
         found = []
         for piece in pieces(source, 0, 2):
             with piece.opened(Fields()) as table:
-                found += [piece.document(table, number, raw, Fields()).text for number, raw in table]
+                found += [piece.document(table, number, raw, Fields()).text for number, raw in table.raw]
         assert found == [each.text for each in read(tmp_path / name)]
         assert found[0] == first
 

@@ -15,7 +15,7 @@ from ctx_embed.index.following.records import FolderOptions
 from ctx_embed.index.storage.vectors import DEFAULT
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.index.writing.writer import Steps
-from ctx_embed.rows.sources import estimated_count
+from ctx_embed.rows.reading import estimated_count
 from ctx_embed.rows.table import TEXT_FIELD
 from ctx_embed.texts import Document
 

@@ -39,7 +39,7 @@ from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, met
 from ctx_embed.index.writing.transaction import Edit
 from ctx_embed.index.writing.writer import STEPS, Steps
 from ctx_embed.progress import Meter
-from ctx_embed.rows.arrival import in_blocks
+from ctx_embed.rows.reading import in_blocks
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:

@@ -7,15 +7,14 @@ JSONL are cut by bytes, Parquet by row groups; any other file is one piece.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from ctx_embed.errors import InputError
 from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, marked, require_encoding, settled
-from ctx_embed.rows.opening import is_packed, opened, said
+from ctx_embed.rows.opening import Source, is_packed, opened, said
 from ctx_embed.rows.reading import Fields, document_of
-from ctx_embed.rows.sources import Source
 from ctx_embed.rows.table import JSONL, PARQUET, TEXT, Raw, Table, kind_of, open_parquet, open_rows
 from ctx_embed.texts import Document, well_formed
 
@@ -32,8 +31,7 @@ class Piece:
     Args:
         source: the file.
         key: the prefix of the names of its parts.
-        start: its first byte (in Parquet: row group).
-        stop: the byte or row group after the piece; None for the whole file.
+        start, stop: its first byte, and the one after its last; in Parquet row groups. None: the end of the file.
         first: the number of its first line or row.
         rows: its approximate number of rows; None if unknown.
         encoding: the encoding of its lines; None: UTF-8, or still to be detected.
@@ -83,16 +81,7 @@ def pieces(
     encoding: str | None = None,
     part_bytes: int = PART_BYTES,
 ) -> Iterator[Piece]:
-    """Yield the pieces of a file.
-
-    Args:
-        source: the file.
-        number: its place among the inputs.
-        part_rows: maximum rows of a part.
-        fields: the fields that are read.
-        encoding: the encoding of its text, see :class:`ctx_embed.rows.lines.Lines`.
-        part_bytes: a part ends with the line that reaches this size.
-    """
+    """Yield the pieces of a file, the input with this number. A piece ends when it has enough rows or bytes."""
     require_encoding(encoding)
     whole = Piece(source, f"{number:05d}-00000", encoding=encoding)
     kind = kind_of(source.name)
@@ -104,11 +93,7 @@ def pieces(
             found: Iterator[Piece] = iter((whole,))
             named = encoding or marked(stream.peek(4)[:4])
             if kind == PARQUET:
-                with open_parquet(source.name, stream) as table:
-                    groups = [
-                        table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)
-                    ]
-                found = _row_groups(whole, groups, part_rows)
+                found = _row_groups(whole, stream, part_rows)
             elif kind in (TEXT, JSONL) and not is_packed(stream) and has_byte_lines(named or UTF_8):
                 found = _stretches(replace(whole, kind=kind), stream, part_rows, part_bytes)
             for place, piece in enumerate(found):
@@ -117,13 +102,15 @@ def pieces(
         raise InputError(f"{source.name}: cannot be read ({said(error)})") from None
 
 
-def _row_groups(whole: Piece, groups: Sequence[int], part_rows: int) -> Iterator[Piece]:
+def _row_groups(whole: Piece, stream: io.BufferedReader, part_rows: int) -> Iterator[Piece]:
     start, first, rows = 0, 1, 0
-    for group, count in enumerate(groups):
-        rows += count
-        if rows >= part_rows or group == len(groups) - 1:
-            yield replace(whole, start=start, stop=group + 1, first=first, rows=rows)
-            start, first, rows = group + 1, first + rows, 0
+    with open_parquet(whole.source.name, stream) as table:
+        groups = table.metadata.num_row_groups
+        for group in range(groups):
+            rows += table.metadata.row_group(group).num_rows
+            if rows >= part_rows or group == groups - 1:
+                yield replace(whole, start=start, stop=group + 1, first=first, rows=rows)
+                start, first, rows = group + 1, first + rows, 0
 
 
 def _stretches(whole: Piece, stream: io.BufferedReader, part_rows: int, part_bytes: int) -> Iterator[Piece]:

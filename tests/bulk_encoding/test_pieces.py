@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctx_embed import InputError
-from ctx_embed.rows.pieces import pieces
+from ctx_embed.bulk_encoding.pieces import pieces
+from ctx_embed.rows.opening import Source, find_sources
 from ctx_embed.rows.reading import Fields
-from ctx_embed.rows.sources import Source, find_sources
 
 ROWS = [{"text": f"text {number}", "n": number} for number in range(10)]
 
@@ -41,7 +41,7 @@ def read(source: Source, part_rows: int = 4, fields: Fields | None = None):
     found, errors, chosen = [], [], fields or Fields()
     for piece in pieces(source, 7, part_rows):
         with piece.opened(chosen) as table:
-            for number, raw in table:
+            for number, raw in table.raw:
                 try:
                     found.append(piece.document(table, number, raw, chosen))
                 except InputError as error:  # noqa: PERF203
@@ -77,7 +77,7 @@ def test_the_cut_loses_no_line(tmp_path_factory, lines, part_rows, end):
     found = []
     for piece in cut:
         with piece.opened(Fields()) as table:
-            found += table
+            found += table.raw
     content = path.read_bytes()
     whole = [line.decode().removeprefix("" if number else "\ufeff") for number, line in enumerate(content.split(b"\n"))]
     assert found == list(enumerate(whole[:-1] if whole[-1] == "" else whole, 1))
