@@ -15,11 +15,11 @@ from ctx_embed.kernel.loading import Kernel, kernel, kernel_name
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.kernel.library import Attention, PhrasesInC, Words
+    from ctx_embed.kernel.library import Attention, Found, PhrasesInC, Words
 
-__all__ = ["Attention", "Kernel", "PhrasesInC", "Words", "kernel", "kernel_name"]
+__all__ = ["Attention", "Found", "Kernel", "PhrasesInC", "Words", "kernel", "kernel_name"]
 
 # What needs NumPy is imported at first use, so that `ctx-embed --version` loads none.
 __getattr__, __dir__ = lazy_names(
-    __name__, dict.fromkeys(("Attention", "PhrasesInC", "Words"), "ctx_embed.kernel.library")
+    __name__, dict.fromkeys(("Attention", "Found", "PhrasesInC", "Words"), "ctx_embed.kernel.library")
 )

@@ -531,14 +531,17 @@ API ctx_model *ctx_model_new(const ctx_parameters *p) {
     return model;
 }
 
-/* Replace c^0 by c^K in contexts (texts, m). ids: packed, lengths[i] of text i, each below
- * `entries`; counts: how often each occurs, or NULL for once. Several threads may embed with one
- * model. Returns 0, or -1. */
+/* Replace c^0 by c^K in contexts (texts, m). ids: packed, lengths[i] of text i; counts: how often
+ * each occurs, or NULL for once. Several threads may embed with one model. Returns 0; -1: no
+ * memory; -2: an id is not below `entries`. */
 API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const double *counts,
                   i64 texts, float *contexts) {
     const ctx_parameters *p = &model->p;
     i64 M = model->M, u = model->u, all = p->K * u, longest = 0, tokens = 0, slots = 16;
+    u32 highest = 0;
     EACH(i, texts) longest = lengths[i] > longest ? lengths[i] : longest, tokens += lengths[i];
+    EACH(i, tokens) highest = (u32)ids[i] > highest ? (u32)ids[i] : highest;
+    if (tokens && highest >= p->entries) return -2;
     while (slots < 2 * longest) slots *= 2;
     i64 several = longest > CHUNK, chunk = several ? CHUNK : longest;
     i64 room = tokens < CHUNK ? (tokens + 3) / 4 * 4 : CHUNK;

@@ -17,6 +17,8 @@ from ctx_embed.kernel.loading import PATHS, Kernel
 HELD_BYTES = 112 << 20
 # Words that are remembered, at most; they take about 8 MB. When there are more, the table is begun anew.
 MOST_WORDS = 1 << 18
+# What C's embedding returns, where an id beyond the table is -2.
+WITHOUT_MEMORY = -1
 # C reads words 8 bytes at a time.
 END = "\0" * 9
 
@@ -101,14 +103,20 @@ class Attention:
         """Replace the first contexts of texts by the last; texts without tokens keep theirs.
 
         Args:
-            ids: (N,) int32 the texts' token ids one after the other, each a row of the table.
+            ids: (N,) int32 the texts' token ids one after the other.
             lengths: (B,) int64 ids of each text; they sum to N.
             contexts: (B, m) float32 c^0, contiguous; overwritten by c^K.
             counts: (N,) float64 how often each id occurs; None: once.
+
+        Raises:
+            IndexError: an id is not a row of the table.
         """
         given = None if counts is None else _at(counts)
-        if self._embed(self._model, _at(ids), _at(lengths), given, len(lengths), _at(contexts)):
+        failed = self._embed(self._model, _at(ids), _at(lengths), given, len(lengths), _at(contexts))
+        if failed == WITHOUT_MEMORY:
             raise MemoryError("not enough memory to embed these texts")
+        if failed:
+            raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
 
 
 class PhrasesInC:
@@ -154,13 +162,6 @@ class Words:
             # Without room for all entries, the tokenizer still reads these words.
             kernel.words_entries(self._table, vocabulary + END.encode(), len(vocabulary), ids, min(longest, 255))
 
-    def find(self, texts: Sequence[str]) -> Found:
-        """Return the words of texts. NUL separates words, as a space does."""
-        joined = "\0".join(texts)
-        if joined.count("\0") >= max(len(texts), 1):
-            joined = "\0".join([text.replace("\0", " ") for text in texts])
-        return Found(self, joined, len(texts))
-
     def add(self, found: Found, ids: Ids, starts: Lengths) -> bool:
         """Remember words that were unknown, unless they are longer than 255 bytes; return whether there is room left.
 
@@ -173,7 +174,7 @@ class Words:
 
 
 class Found:
-    """The words of a batch of texts.
+    """The words of a batch of texts. NUL separates words, as a space does.
 
     Attributes:
         data: the texts in UTF-8, each of which ends with NUL.
@@ -181,7 +182,10 @@ class Found:
         spans: the address of (U, 2) int64, where each of these begins and ends in the data.
     """
 
-    def __init__(self, words: Words, joined: str, count: int) -> None:
+    def __init__(self, words: Words, texts: Sequence[str]) -> None:
+        joined, count = "\0".join(texts), len(texts)
+        if joined.count("\0") >= max(count, 1):
+            joined = "\0".join([text.replace("\0", " ") for text in texts])
         self.data = (joined + END).encode("utf-8", "surrogatepass")
         size = len(self.data) - len(END) + 1
         slots, known = 1 << size.bit_length(), _INTEGER()
@@ -203,8 +207,10 @@ class Found:
             ctypes.addressof(known),
         )
         self._known: int = known.value
-        spans = self._scratch[count : count + 2 * missing].reshape(-1, 2).tolist() if missing else ()
-        self.unknown = [self.data[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans]
+        self.unknown: list[str] = []
+        if missing:
+            spans = self._scratch[count : count + 2 * missing].reshape(-1, 2).tolist()
+            self.unknown = [self.data[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans]
 
     def ids(self, ids: Ids | None, starts: Lengths | None, phrases: PhrasesInC | None) -> tuple[Ids, Lengths]:
         """Return the texts' ids one after the other, and how many each text has, with phrases merged.

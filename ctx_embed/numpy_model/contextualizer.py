@@ -76,10 +76,10 @@ class PackedContextualizer:
             ids: (N,) the texts' token ids one after the other.
             lengths: (B,) tokens in each text (may be 0); they sum to N.
         """
-        # As numbers without a sign, those below 0 are the largest.
-        unsigned = ids.view(np.uint32 if ids.dtype == np.int32 else np.uint64)
-        if unsigned.max(initial=0) >= max(self.table.shape[0], 1):
-            raise IndexError(f"ids must lie between 0 and {self.table.shape[0] - 1}, got {ids.min()} to {ids.max()}")
+        # The kernel checks ids of 32 bits itself.
+        checked = self._attention is not None and ids.dtype == np.int32
+        if not checked and len(ids) and not 0 <= ids.min() <= ids.max() < self.table.shape[0]:
+            raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
         if self._attention is None:
             return self._by_equations(ids, lengths)
         contexts = np.empty((len(lengths), self.dimension), np.float32)

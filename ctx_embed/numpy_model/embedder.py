@@ -255,7 +255,6 @@ class Embedder:
         Raises:
             InputError: a text is not a string, or an option cannot be used.
         """
-        self._require_known(precision, truncate_dim)
         _require_positive("batch_size", batch_size)
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
 
@@ -265,7 +264,10 @@ class Embedder:
             empty = len(lengths) - np.count_nonzero(lengths)
             return self.finished(contexts, lengths, normalize, truncate_dim, precision), empty
 
-        vectors, unread = embed_in_batches(listed, embedded, batch_size, show_progress)
+        if isinstance(texts, str):
+            vectors, unread = embedded(listed)
+        else:
+            vectors, unread = embed_in_batches(listed, embedded, batch_size, show_progress)
         if unread:
             zeros = self.saved.normalize if normalize is None else normalize
             warnings.warn(UnknownTextsWarning(unread, len(listed), bool(zeros)), stacklevel=2)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from ctx_embed.errors import InputError
-from ctx_embed.kernel import Kernel, Words, kernel
+from ctx_embed.kernel import Found, Kernel, Words, kernel
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 from ctx_embed.text.phrases import CONTINUED, Phrases
 from ctx_embed.text.unknown import is_read, letters, unknown_id
@@ -35,6 +35,9 @@ LONG_WORD, LONG_WORDS = 4096, 16
 WORDS_BEFORE_WORDPIECE = 100
 # Ideographs, which BERT's normaliser makes words, and signs between them. A cut before a letter separates no accent.
 IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff0f"
+
+# Python looks for unknown ids among fewer than so many ids sooner than NumPy.
+FEW_IDS = 256
 
 LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 # An entry that is a word, or that a word begins with.
@@ -198,13 +201,13 @@ class TextTokenizer:
     def _looked_up(self, in_c: Kernel, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of texts from the words' ids; unknown words go through the tokenizer in one batch."""
         words = self._words or self._table(in_c, None)
-        found, phrases = words.find(texts), None if self.phrases is None else self.phrases.in_c
+        found, phrases = Found(words, texts), None if self.phrases is None else self.phrases.in_c
+        if not found.unknown:
+            return found.ids(None, None, phrases)
         self._new += len(found.unknown)
         if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words and not words.reads_wordpiece:
             words = self._table(in_c, words)
-            found = words.find(texts)
-        if not found.unknown:
-            return found.ids(None, None, phrases)
+            found = Found(words, texts)
         new = self._of_words(found.unknown)
         starts = np.array([0, *accumulate(map(len, new))], np.int64)
         ids = np.fromiter(chain.from_iterable(new), ID, starts[-1])
@@ -228,6 +231,10 @@ class TextTokenizer:
                 break
             ids = np.union1d(ids, found.astype(ID))
         return ids
+
+    @cached_property
+    def _unknown_ids(self) -> frozenset[int]:
+        return frozenset(self.unknown.tolist())
 
     def _adds(self, number: int) -> tuple[int, ...]:
         """Return what an id adds to the evidence of a text, (4,). A phrase adds what its parts do."""
@@ -309,6 +316,8 @@ class TextTokenizer:
             )
             ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
             lengths = lengths.clip(max=limit)
+        if not prompt and len(whole[0]) < FEW_IDS and self._unknown_ids.isdisjoint(whole[0].tolist()):
+            return ids, lengths
         read = self.is_read(texts, *whole)
         if np.count_nonzero(read) == len(read):
             return ids, lengths
