@@ -63,11 +63,7 @@ class Encoder:
 
 
 def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
-    """Return anything with ``encode(list[str]) -> array`` as an :class:`Encoder`.
-
-    Raises:
-        InputError: it has no such method.
-    """
+    """Return anything with ``encode(list[str]) -> array`` as an :class:`Encoder`."""
     if isinstance(encoder, Encoder):
         return encoder
     if not callable(getattr(encoder, "encode", None)):
@@ -81,16 +77,7 @@ def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
 def load_encoder(
     name: str, backend: str | None = "torch", others: Mapping[str, Callable[[], Encoder]] = MappingProxyType({})
 ) -> Encoder:
-    """Return the encoder of that name.
-
-    Args:
-        name: one of :func:`encoder_names`, ``model2vec:PATH``, or a SentenceTransformer's folder or name on the hub.
-        backend: runs the default model or the one in a folder, see :func:`ctx_embed.loading.load_embedder`.
-        others: more encoders by name.
-
-    Raises:
-        InputError: there is no such encoder, its folder is broken, or the extra it needs is not installed.
-    """
+    """Return the encoder of that name."""
     if name in others:
         return others[name]()
     if name.startswith(MODEL2VEC):
@@ -165,17 +152,7 @@ def _model2vec(name: str) -> Encoder:
 
 
 def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS) -> NDArray[np.float32]:
-    """Return the embeddings of ``texts``, (n, d) float32, in their order; show progress on standard error.
-
-    Args:
-        encoder: any encoder.
-        texts: at least one.
-        batch_size: maximum texts in a call of the encoder; long texts have smaller batches.
-
-    Raises:
-        InputError: the encoder returns a wrong number of rows, rows of different lengths, something other than numbers,
-            NaN, or a number too large for float32; or it is an encoder that must be fitted on the texts of a task.
-    """
+    """Return the embeddings of ``texts``, (n, d) float32, in their order; show progress on standard error."""
     if encoder.fit is not None:
         raise InputError(f"encoder {encoder.name!r} has no embeddings without a task, on whose texts it is fitted")
     texts = [well_formed(text) for text in texts]

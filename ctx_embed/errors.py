@@ -63,13 +63,7 @@ class UnknownFieldsWarning(UserWarning):
 
 
 class UnknownTextsWarning(UserWarning):
-    """A model cannot read some texts: it knows fewer than half of their words, or no token of them.
-
-    Args:
-        count: the number of these texts.
-        texts: the number of all texts; None if it is not known.
-        zeros: whether these texts are embedded as zeros.
-    """
+    """A model cannot read some texts: it knows fewer than half of their words, or no token of them."""
 
     def __init__(self, count: int, texts: int | None, zeros: bool = True) -> None:
         self.count, self.texts, self.zeros = count, texts, zeros
@@ -107,9 +101,7 @@ def described(value: object) -> str:
 def installation(extra: str = "", origin: str | None = None) -> str:
     """Return the command that installs this package again from its origin: a clone, a wheel or a package index.
 
-    Args:
-        extra: an extra to install with the package.
-        origin: the ``direct_url.json`` of an installation (PEP 610); None reads that of this installation.
+    The origin is the ``direct_url.json`` of an installation (PEP 610); None reads that of this one.
     """
     from importlib import metadata
     from urllib.parse import urlsplit
@@ -130,15 +122,7 @@ def installation(extra: str = "", origin: str | None = None) -> str:
 
 
 def left_out(what: str, error: ModuleNotFoundError) -> str | None:
-    """Return in one line how to install a package that ``what`` needs, if the light installation leaves it out.
-
-    Args:
-        what: the beginning of the line.
-        error: names the package.
-
-    Returns:
-        None for any other package: its absence is a bug.
-    """
+    """Return how to install a package that ``what`` needs; None for one that the light installation has."""
     package = (error.name or "").partition(".")[0]
     if package not in _LEFT_OUT:
         return None
@@ -148,11 +132,7 @@ def left_out(what: str, error: ModuleNotFoundError) -> str | None:
 
 @contextmanager
 def naming_left_out(what: str) -> Iterator[None]:
-    """Turn the absence of a package that the light installation leaves out into an error of one line.
-
-    Raises:
-        InputError: naming ``what`` needs it.
-    """
+    """Turn the absence of a package that the light installation leaves out into an error of one line."""
     try:
         yield
     except ModuleNotFoundError as error:

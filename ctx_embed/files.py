@@ -57,9 +57,7 @@ def _fsync(descriptor: int, path: Path) -> None:
 class PathInside(str):
     """The path of a file that must lie in a folder: :func:`open_regular` opens no link that leads out of it.
 
-    Args:
-        path: the path.
-        folder: the real path of the folder, with a slash at its end; empty: the file may be anywhere.
+    The folder is a real path with a slash at its end; empty: the file may be anywhere.
     """
 
     folder: str
@@ -72,11 +70,7 @@ class PathInside(str):
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """Open a file for reading; never wait, as opening a pipe or a device might.
-
-    Raises:
-        OSError: it cannot be opened, is not a regular file, or is outside the folder of a :class:`PathInside`.
-    """
+    """Open a file for reading, or raise OSError; never wait, as opening a pipe or a device might."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     file = os.fdopen(descriptor, "rb")
     try:
@@ -100,11 +94,7 @@ def is_pointer(start: bytes) -> bool:
 
 
 def require_folder(path: Path) -> None:
-    """Refuse an output without a usable name, or whose folder does not exist or cannot be written to.
-
-    Raises:
-        InputError: the output has no such name or folder.
-    """
+    """Refuse an output without a usable name, or whose folder does not exist or cannot be written to."""
     if path.name in ("", ".."):
         raise InputError(f"cannot write {path}: it is a folder; name the file or folder to write in it")
     if "\0" in str(path):
@@ -121,11 +111,7 @@ def require_folder(path: Path) -> None:
 
 
 def require_file(path: Path) -> None:
-    """Refuse an output file that cannot be written.
-
-    Raises:
-        InputError: an error of :func:`require_folder`, or the path is a folder, a device or a pipe.
-    """
+    """Refuse an output file that cannot be written."""
     require_folder(path)
     if os.path.isdir(path):
         raise InputError(f"cannot write {path}: the output must be a file, got a folder")
@@ -134,15 +120,7 @@ def require_file(path: Path) -> None:
 
 
 def require_other_file(path: Path, source: str | Path) -> None:
-    """Refuse an output that would replace its own input.
-
-    Args:
-        path: the output file.
-        source: the path of the input, or ``-`` for standard input.
-
-    Raises:
-        InputError: both are the same file, possibly under two names.
-    """
+    """Refuse an output that would replace its own input."""
     try:
         same = str(source) != "-" and os.path.samefile(path, source)
     except (OSError, ValueError):  # One of them does not exist.
@@ -152,15 +130,7 @@ def require_other_file(path: Path, source: str | Path) -> None:
 
 
 def require_replaceable(path: Path, mark: str) -> None:
-    """Refuse an output folder if its name is taken by anything but an earlier output.
-
-    Args:
-        path: the output folder.
-        mark: a file that every output of this kind contains.
-
-    Raises:
-        InputError: an error of :func:`require_folder`, or the path is a file or a folder with other contents.
-    """
+    """Refuse an output folder if its name is taken by anything but an earlier output."""
     require_folder(path)
     if os.path.isdir(path):
         if os.listdir(path) and not (path / mark).is_file():
@@ -207,15 +177,10 @@ def has_locks(folder: str | Path) -> bool:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock between processes inside the block. The system releases the lock of a process that is killed.
+    """Hold a lock between processes inside the block; yield whether no other process holds it.
 
-    Args:
-        path: the file of the lock, which is never deleted; its folder is created if only that is missing.
-        wait: whether to wait for the process that holds the lock.
-
-    Yields:
-        Whether no other process holds the lock. If locking is impossible (the file belongs to another user, or the file
-        system has no locks), the block runs without a lock.
+    The system releases the lock of a process that is killed. The file of the lock is never deleted. Where locking is
+    impossible (the file belongs to another user, or the file system has no locks), the block runs without a lock.
     """
     # Imported here, as it is slow to import and readers need no lock.
     from filelock import FileLock, Timeout
@@ -237,12 +202,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 @contextmanager
 def replaced_file(path: str | Path) -> Iterator[Path]:
-    """Yield the path of a temporary file that atomically replaces ``path`` when the block ends without an error.
-
-    Raises:
-        InputError: as :func:`require_file`.
-        UnwritableError: the disk is full.
-    """
+    """Yield the path of a temporary file that atomically replaces ``path`` when the block ends without an error."""
     require_file(Path(path))
     # A link stays; the file that it points to is replaced.
     target = Path(os.path.realpath(path))
@@ -283,16 +243,8 @@ def _require_space(path: str | Path, error: BaseException) -> None:
 def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that atomically replaces ``path`` when the block ends without an error.
 
-    Leftovers of killed processes that wrote to the same ``path`` are removed.
-
-    Args:
-        path: the folder.
-        new: whether ``path`` must be new: only an empty folder may then be replaced.
-
-    Raises:
-        InputError: ``path`` is a file, or its folder cannot be used.
-        UnwritableError: the disk is full.
-        OSError: with ``new``, another process has created something of that name meanwhile.
+    Leftovers of killed processes that wrote to the same ``path`` are removed. With ``new``, only an empty folder may be
+    replaced, and a folder that another process made meanwhile is an OSError.
     """
     require_folder(Path(path))
     target = Path(os.path.realpath(path))

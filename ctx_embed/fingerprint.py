@@ -26,15 +26,7 @@ def digest(
     modules: Iterable[tuple[str, dict[str, Any], Any]],
     tensors: Iterable[tuple[str, str, Iterable[int], Iterable[Any]]],
 ) -> str:
-    """Return the sha256 over a model's configs, tokenizers and tensors.
-
-    Args:
-        modules: for each module in order its class name, config and tokenizer (or None).
-        tensors: for each tensor, sorted by name, its name, dtype, shape and blocks of bytes.
-
-    Returns:
-        64 hexadecimal digits.
-    """
+    """Return the sha256 over a model's configs, tokenizers and tensors."""
     found = hashlib.sha256()
     for name, config, tokenizer in modules:
         config = {**CONFIGS.get(name, {}), **config}
@@ -57,12 +49,6 @@ def fingerprint(model: SentenceTransformer) -> str:
 
     Two models with the same fingerprint return the same embedding of the same prompted text; a bfloat16 copy of a model
     is another model. Prompts and the default prompt are settings of a model, not part of it.
-
-    Args:
-        model: any SentenceTransformer.
-
-    Returns:
-        64 hexadecimal digits.
     """
     import torch
 

@@ -11,12 +11,7 @@ from ctx_embed.errors import left_out
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562).
-
-    Args:
-        package: its ``__name__``.
-        homes: the module that defines each public name.
-    """
+    """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562)."""
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -89,11 +89,7 @@ def _module_class(entry: Entry, folder: Path) -> Any:
 
 
 def require_device(device: str | torch.device | None) -> None:
-    """Refuse a device that torch cannot use on this machine.
-
-    Raises:
-        InputError: torch cannot use the device; the message has its reason.
-    """
+    """Refuse a device that torch cannot use on this machine."""
     import torch
 
     try:
@@ -154,11 +150,7 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 def model_folder(path: str | Path | None, **hub: Any) -> Path:
-    """Return the folder of the default model (None or ``default``), of a path or of a name on the hub.
-
-    Raises:
-        InputError: there is no such model.
-    """
+    """Return the folder of the default model (None or ``default``), of a path or of a name on the hub."""
     folder = DEFAULT_MODEL if path is None or str(path) == "default" else _local_folder(str(path), **hub)
     modules_of(folder)
     return folder
@@ -167,18 +159,7 @@ def model_folder(path: str | Path | None, **hub: Any) -> Path:
 def load_embedder(
     path: str | Path | None = None, backend: str | None = None, *, local_files_only: bool = False
 ) -> Embedder | SentenceTransformer:
-    """Load a model that only embeds: in NumPy, without importing torch, where the model allows it.
-
-    Args:
-        path: as for :func:`load`.
-        backend: ``numpy`` or ``torch``; None: NumPy, or torch (logged at the level INFO) for models that NumPy does not
-            run.
-        local_files_only: never download the model.
-
-    Raises:
-        UnsupportedModelError: NumPy was asked for and does not run this model.
-        InputError: there is no such model, it is damaged, or the backend is unknown.
-    """
+    """Load a model that only embeds: in NumPy, without importing torch, where the model allows it."""
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
     reason = None
@@ -198,11 +179,7 @@ def load_embedder(
 
 
 def load_cross_encoder(name: str) -> Any:
-    """Return the CrossEncoder of a folder, or of a name on the hub, without running code from its folder.
-
-    Raises:
-        InputError: no such model, a damaged one, or one that names code.
-    """
+    """Return the CrossEncoder of a folder, or of a name on the hub, without running code from its folder."""
     from sentence_transformers import CrossEncoder
 
     folder = _local_folder(name)

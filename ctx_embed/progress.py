@@ -51,15 +51,6 @@ class Meter:
 
     Where standard error is not a terminal, work that ends within ``interval`` seconds prints nothing, and longer work
     prints a last line when it ends. Meters that follow one another share the interval.
-
-    Args:
-        what: the name of the work, such as "encoding".
-        total: the number of things to do; None if unknown.
-        unit: the plural name of the things.
-        done: the number of things already done, for resumed work.
-        shown: whether to show anything.
-        leave: whether a terminal keeps the finished bar.
-        interval: seconds between two lines.
     """
 
     def __init__(

@@ -36,11 +36,7 @@ def well_formed(text: str) -> str:
 
 
 def as_texts(texts: Iterable[str]) -> list[str]:
-    """Return texts as a list: given a list, an array, a series of any library, or a generator.
-
-    Raises:
-        InputError: a single string, a table of several columns, or something that is not a string among the texts.
-    """
+    """Return texts as a list: given a list, an array, a series of any library, or a generator."""
     single = not isinstance(texts, Iterable) or getattr(texts, "shape", None) == ()
     if single or isinstance(texts, str | bytes | dict) or hasattr(texts, "columns"):
         remedy = "give one column" if hasattr(texts, "columns") else "give [text]"
@@ -55,11 +51,7 @@ def as_texts(texts: Iterable[str]) -> list[str]:
 
 
 def require_explainable(text: str, name: str = "the text") -> None:
-    """Refuse to explain anything but a string, or a text with too many tokens to show one by one.
-
-    Raises:
-        InputError: ``text`` is no string, or too long.
-    """
+    """Refuse to explain anything but a string, or a text with too many tokens to show one by one."""
     if not isinstance(text, str):
         raise InputError(f"{name} must be a string, got {described(text)}; explain texts one at a time")
     if len(text) > MOST_EXPLAINED:
@@ -82,11 +74,7 @@ def length_batches(texts: Sequence[str], most: int = BATCH_TEXTS) -> Iterator[li
 
 
 def as_list(values: Any, name: str, needed: str) -> list[Any]:
-    """Return ``values`` as a list: given a list, an array, a series of any library, or a generator.
-
-    Raises:
-        InputError: they are not iterable, or they are a string, a dictionary or a table, which is surely a mistake.
-    """
+    """Return ``values`` as a list: given a list, an array, a series of any library, or a generator."""
     if hasattr(values, "columns"):
         columns = ", ".join(repr(str(column)) for column in list(values.columns)[:5])
         remedy = "its rows as dictionaries" if name == "metadata" else f"one of its columns ({columns})"

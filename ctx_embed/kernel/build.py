@@ -43,11 +43,6 @@ def build(folder: Path, compiler: Sequence[str] | None = None, target: str | Non
     """Compile the library in a folder and return its path; None, and a line on stderr, if no compiler can.
 
     On x86-64 it holds a second object, for processors with AVX2 and FMA. Equal sources and compilers give equal bytes.
-
-    Args:
-        folder: where the library comes; one that is there stays until it can be replaced.
-        compiler: the command; None tries those that systems have, or the one that ``CC`` names.
-        target: one of ziglang's targets; None is this machine.
     """
     system = {"darwin": "macos", "win32": "windows"}.get(sys.platform, "linux")
     machine = platform.machine().lower()

@@ -107,9 +107,6 @@ class Attention:
             lengths: (B,) int64 ids of each text; they sum to N.
             contexts: (B, m) float32 c^0, contiguous; overwritten by c^K.
             counts: (N,) float64 how often each id occurs; None: once.
-
-        Raises:
-            IndexError: an id is not a row of the table.
         """
         given = None if counts is None else _at(counts)
         failed = self._embed(self._model, _at(ids), _at(lengths), given, len(lengths), _at(contexts))
@@ -142,12 +139,9 @@ class PhrasesInC:
 class Words:
     """The ids of words that a tokenizer has met. Reading needs no lock. One caller at a time may add.
 
-    Args:
-        kernel: the library.
-        cuts: ASCII characters that are tokens of their own wherever they stand.
-        wordpiece: of a tokenizer that reads words of ASCII letters and digits in lower case, so that these are read
-            here: its vocabulary as compact JSON, from the first entry on; the number of its ids; and of the letters up
-            to which it reads a word. An entry that continues a word begins with ``##``.
+    ``cuts`` are ASCII characters that are tokens of their own wherever they stand. ``wordpiece`` has the vocabulary as
+    compact JSON, the number of ids, and the letters up to which a word is read; then words of ASCII letters and digits
+    are read here, in lower case.
     """
 
     def __init__(self, kernel: Kernel, cuts: str, wordpiece: tuple[bytes, int, int] | None = None) -> None:

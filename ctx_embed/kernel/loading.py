@@ -88,11 +88,7 @@ def _chosen() -> tuple[Kernel | None, str]:
 
 @cache
 def kernel() -> Kernel | None:
-    """Return the compiled kernel of this processor; None if NumPy has to do the work. The log says which.
-
-    Raises:
-        InputError: ``CTX_EMBED_KERNEL`` names no path, or one that does not run here.
-    """
+    """Return the compiled kernel of this processor; None if NumPy has to do the work. The log says which."""
     found, name = _chosen()
     # A program that has a log has imported this; a twentieth of the time to a first vector.
     if logging := sys.modules.get("logging"):

@@ -30,15 +30,9 @@ SAMPLED_VALUES = 256
 
 
 def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
-    """Yield runs of documents with at most ``most`` tokens in all. A long document is a run of its own.
+    """Yield runs of documents with at most ``most`` tokens in all; one of more than ``long`` tokens is a run of its own.
 
-    Args:
-        lengths: the number of tokens in each document.
-        most: the maximum number of tokens in a run of several documents.
-        long: a document with more tokens than this is long.
-
-    Yields:
-        The number of tokens before the run, and the lengths of its documents.
+    A run is the number of tokens before it, and the lengths of its documents.
     """
     start = total = 0
     group: list[int] = []
@@ -133,11 +127,7 @@ class Contextualizer(TokenEncoder):
 
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
-        """Refuse options that do not fit the stored tensors; the same check as in NumPy.
-
-        Raises:
-            InputError: an unknown option or a wrong value, or a tensor of another shape.
-        """
+        """Refuse options that do not fit the stored tensors; the same check as in NumPy."""
         if sorted(config) != sorted(cls.config_keys):
             raise InputError(f"{tensors.path.parent}: the options must be {', '.join(cls.config_keys)}")
         require_options(config, tensors.path.with_name(cls.config_file_name))

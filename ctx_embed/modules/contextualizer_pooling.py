@@ -97,11 +97,7 @@ class ContextualizerPooling(Module):
         return features
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder.
-
-        Raises:
-            InputError: ``safe_serialization=False``: pickle is not written.
-        """
+        """Write ``config.json`` and ``model.safetensors`` into a folder."""
         if not safe_serialization:
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
         self.save_config(output_path)

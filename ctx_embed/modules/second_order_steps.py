@@ -14,17 +14,6 @@ from ctx_embed.second_order import Steps
 class SecondOrderSteps(nn.Module):
     """K steps of second-order attention over packed tokens, with position weights and a first context.
 
-    Args:
-        dimension: m, the features of a token and of the context.
-        steps: K.
-        rank: u.
-        positions: ``none``, ``relative`` or ``absolute``.
-        scale: ``mean`` or ``sum``.
-        initial_context: ``ones``, ``learned`` or ``uniform``.
-
-    Raises:
-        InputError: a size below 1 or an unknown option.
-
     Source: Maupome & Meurs (2022).
     """
 

@@ -44,11 +44,7 @@ NOT_SAVED = ("tokenizer", "phrases", "weights", "max_seq_length")
 
 
 def require_size(name: str, value: int) -> None:
-    """Raise an error unless the size is a positive integer that torch can count to.
-
-    Raises:
-        InputError: the size is anything else. The message names it.
-    """
+    """Raise an error unless the size is a positive integer that torch can count to."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} must be a positive integer, got {value!r}")
     if value >= 2**63:
@@ -56,11 +52,7 @@ def require_size(name: str, value: int) -> None:
 
 
 def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
-    """Return the dtype that ``model_kwargs`` asks for, as a torch dtype or its name; float32 if none is given.
-
-    Raises:
-        InputError: not a floating dtype.
-    """
+    """Return the dtype that ``model_kwargs`` asks for, as a torch dtype or its name; float32 if none is given."""
     wanted = (model_kwargs or {}).get("dtype") or (model_kwargs or {}).get("torch_dtype") or torch.float32
     dtype = getattr(torch, wanted, None) if isinstance(wanted, str) else wanted
     if wanted == "auto":
@@ -71,11 +63,7 @@ def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
 
 
 def read_array(path: Path) -> NDArray[Any]:
-    """Return the array of an ``.npy`` file.
-
-    Raises:
-        InputError: it is damaged, or shorter than its header says.
-    """
+    """Return the array of an ``.npy`` file."""
     try:
         # A memory map allocates nothing if the header declares an array larger than the file.
         return np.array(np.load(path, mmap_mode="r"))
@@ -84,11 +72,7 @@ def read_array(path: Path) -> NDArray[Any]:
 
 
 def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
-    """Return a copy of the tokenizer with padding and truncation off.
-
-    Raises:
-        InputError: neither a ``tokenizers.Tokenizer`` nor a fast tokenizer of transformers, or ids with gaps.
-    """
+    """Return a copy of the tokenizer with padding and truncation off."""
     if isinstance(tokenizer, TokenizerView):
         tokenizer = tokenizer.original
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -142,9 +126,6 @@ class TokenEncoder(InputModule):
         phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
         weights: (entries, dimension) token table, with a row for each entry of the tokenizer and each phrase; None
             initialises it randomly, normal with standard deviation 0.03.
-
-    Raises:
-        InputError: a size is below 1, the table has the wrong shape, or the tokenizer or the phrases are invalid.
     """
 
     # The arguments of ``__init__`` that are saved as the module's configuration; each subclass has its own.
@@ -220,25 +201,11 @@ class TokenEncoder(InputModule):
         return 0.0
 
     def token_embeddings(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return the contextualised tokens of packed documents, (N, m); arguments are those of :meth:`embed`.
-
-        Raises:
-            InputError: this encoder has none.
-        """
+        """Return the contextualised tokens of packed documents, (N, m); arguments are those of :meth:`embed`."""
         raise InputError(f"{type(self).__name__} has no token embeddings; ask for output_value='sentence_embedding'")
 
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """Return how much each token contributes to its text's embedding, see :func:`ctx_embed.attention_weights`.
-
-        Args:
-            ids, lengths: as for :meth:`embed`.
-
-        Returns:
-            For each text a tensor whose axes are ``weight_axes``; the last one is over the tokens.
-
-        Raises:
-            InputError: this encoder has no attention weights.
-        """
+        """Return how much each token contributes to its text's embedding, see :func:`ctx_embed.attention_weights`."""
         raise InputError(f"{type(self).__name__} has no attention weights to show")
 
     @property
@@ -313,18 +280,10 @@ class TokenEncoder(InputModule):
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         """Tokenize texts.
 
-        Args:
-            inputs: B strings.
-            prompt: put before each.
-            **kwargs: ``max_length`` cuts like ``max_seq_length`` for this call; others are not read.
-
         Returns:
             ``input_ids`` and ``attention_mask``, both (B, longest) int64, padded at the end with 0. If that would be
             mostly padding, as for a book among sentences: packed ``input_ids`` (1, N), and ``cu_seq_lens_q`` (B + 1,),
             the start of each text, which is sentence-transformers' form of flattened inputs.
-
-        Raises:
-            InputError: an item that is not a string.
         """
         for text in inputs:
             if not isinstance(text, str):
@@ -353,15 +312,7 @@ class TokenEncoder(InputModule):
         self.embedding.weight.copy_(int8_rows.dequantized(*int8_rows.quantized(self.embedding.weight)))
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """Add ``sentence_embedding`` (B, m) to the features, in the module's dtype (float32 for a float16 module).
-
-        Args:
-            features: from :meth:`preprocess`; without ``attention_mask`` there is no padding.
-            **kwargs: not read.
-
-        Returns:
-            The features; ``token_embeddings`` too can be read, see :meth:`token_embeddings`.
-        """
+        """Add ``sentence_embedding`` (B, m) to the features, in the module's dtype (float32 for a float16 module)."""
         input_ids = features["input_ids"]
         if "cu_seq_lens_q" in features:
             lengths = features["cu_seq_lens_q"].diff()
@@ -384,9 +335,6 @@ class TokenEncoder(InputModule):
         """Write the config, ``model.safetensors`` and ``tokenizer.json`` into a folder.
 
         A table is stored as int8 rows with a scale each if these represent every number exactly.
-
-        Raises:
-            InputError: ``safe_serialization=False``; pickles are not written.
         """
         if not safe_serialization:
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
@@ -400,11 +348,7 @@ class TokenEncoder(InputModule):
 
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
-        """Refuse options that do not fit the stored tensors, before any memory is allocated for them.
-
-        Raises:
-            InputError: an unknown option, or a tensor of another shape.
-        """
+        """Refuse options that do not fit the stored tensors, before any memory is allocated for them."""
         layers, stored = config.get("layers"), len(tensors.names())
         # Even without memory for its parameters, each layer takes time to build.
         if isinstance(layers, int) and layers > stored:
@@ -437,18 +381,7 @@ class TokenEncoder(InputModule):
         init_defaults: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Read what :meth:`save` wrote, from a folder or the hub.
-
-        Args:
-            model_name_or_path: a folder or a name on the hub.
-            subfolder, token, cache_folder, revision, local_files_only: as in sentence-transformers.
-            init_defaults: not read; the saved config holds every option.
-            **kwargs: ``model_kwargs`` may give the ``dtype`` (or ``torch_dtype``) of the parameters, which is float32
-                otherwise, whatever was stored; ``backend`` may be ``torch`` alone; others are not read.
-
-        Raises:
-            InputError: a file is missing or does not fit, a weight is NaN or infinite, or another backend than torch.
-        """
+        """Read what :meth:`save` wrote, from a folder or the hub."""
         backend = kwargs.get("backend") or "torch"
         if backend != "torch":
             raise InputError(f"backend must be 'torch' for a {cls.__name__}, got {backend!r}; leave it out")

@@ -42,10 +42,6 @@ def tokenizer_view(tokenizer: Tokenizer, phrases: Phrases | None) -> TokenizerVi
 
     A text's tokens are those of ``tokenizer`` (phrases are not merged) between two padding tokens, since some programs,
     such as LangChain's token splitter, drop the first and the last id. ``decode`` also accepts ids of phrases.
-
-    Args:
-        tokenizer: of the ``tokenizers`` library.
-        phrases: the model's phrases, or None.
     """
     content = tokenizer.to_str()
     copy, model = Tokenizer.from_str(content), json.loads(content)["model"]

@@ -42,11 +42,7 @@ class Entry(NamedTuple):
 
 
 def require_file(path: Path, largest: int) -> None:
-    """Refuse anything but a regular file of at most ``largest`` bytes.
-
-    Raises:
-        InputError: it is missing, not a regular file or too large.
-    """
+    """Refuse anything but a regular file of at most ``largest`` bytes."""
     try:
         found = path.stat()
     except OSError as error:
@@ -58,11 +54,7 @@ def require_file(path: Path, largest: int) -> None:
 
 
 def require_contents(folder: Path) -> None:
-    """Refuse a folder with a pointer of git-lfs in place of a file.
-
-    Raises:
-        InputError: naming the file, and how to fetch it.
-    """
+    """Refuse a folder with a pointer of git-lfs in place of a file."""
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
         with suppress(OSError), open_regular(path) as file:
             if is_pointer(file.peek(POINTER_BYTES)):
@@ -70,11 +62,7 @@ def require_contents(folder: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        InputError: the file is missing, too large, nested too deeply or not JSON.
-    """
+    """Return the content of a JSON file."""
     require_file(path, LARGEST_JSON)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -100,11 +88,7 @@ def _names(values: Any) -> bool:
 
 
 def modules_of(folder: Path) -> list[Entry]:
-    """Return the modules that ``modules.json`` lists, each inside the folder.
-
-    Raises:
-        InputError: the folder or the file is missing, or an entry is malformed or leaves the folder.
-    """
+    """Return the modules that ``modules.json`` lists, each inside the folder."""
     if not folder.exists():
         near = nearest_name(folder, ("default",))
         raise InputError(f"{folder}: no such model folder{'; ' if near else ''}{near}")
@@ -136,11 +120,7 @@ def modules_of(folder: Path) -> list[Entry]:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Return ``config_sentence_transformers.json``, empty if there is none.
-
-    Raises:
-        InputError: a setting that encoding reads has the wrong type.
-    """
+    """Return ``config_sentence_transformers.json``, empty if there is none."""
     path = folder / "config_sentence_transformers.json"
     if not path.exists():
         return {}
@@ -161,11 +141,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Return a saved tokenizer, padding and truncation off.
-
-    Raises:
-        InputError: it is missing, damaged, or takes unbounded time or memory to read a text.
-    """
+    """Return a saved tokenizer, padding and truncation off."""
     require_file(path, LARGEST_TOKENIZER)
     try:
         tokenizer = Tokenizer.from_file(str(path))

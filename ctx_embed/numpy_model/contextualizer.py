@@ -33,19 +33,9 @@ def available_threads() -> int:
 
 
 class PackedContextualizer:
-    """A Contextualizer that embeds packed token ids.
+    """A Contextualizer that embeds packed token ids, from the options and parameters of the steps by name.
 
-    Attributes:
-        dimension, rank, positions, scale, initial_context: its options.
-        table: the token embeddings.
-        steps: the parameters of the steps, see :class:`ctx_embed.second_order.Steps`.
-        s: (m,) slopes of the position weights; None without position weights.
-
-    Args:
-        config: the options by name.
-        table: the token embeddings.
-        parameters: the parameters of the steps by name: ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and
-            ``c0`` if the options need them. They must not change.
+    Parameters must not change. ``s`` are the slopes (m,) of the position weights; None without position weights.
     """
 
     def __init__(self, config: Mapping[str, Any], table: TokenTable, parameters: Mapping[str, Floats]) -> None:

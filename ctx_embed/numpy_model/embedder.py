@@ -107,16 +107,9 @@ def batches(texts: list[str], size: int) -> list[slice]:
 def embed_in_batches(
     texts: list[str], embed: Callable[[list[str]], tuple[NDArray[Any], int]], size: int, show_progress: bool
 ) -> tuple[NDArray[Any], int]:
-    """Embed texts batch by batch, several threads at once.
+    """Embed texts batch by batch, several threads at once, and count those that the model cannot read.
 
-    Args:
-        texts: B strings.
-        embed: takes some of them; returns their vectors, and how many of them the model cannot read.
-        size: the maximum number of texts at a time.
-        show_progress: on standard error.
-
-    Returns:
-        The vectors of all, (B, ...), and how many the model cannot read.
+    ``embed`` does both for at most ``size`` texts.
     """
     parts = batches(texts, size)
     if len(parts) == 1:
@@ -139,11 +132,7 @@ def _require_positive(name: str, value: Any) -> None:
 
 
 def require_dimensions(truncate_dim: int | None, dimension: int | None) -> None:
-    """Refuse a number of features to keep that a model does not have; None keeps all.
-
-    Raises:
-        InputError: not an integer from 1 to ``dimension``.
-    """
+    """Refuse a number of features to keep that a model does not have; None keeps all."""
     if truncate_dim is None:
         return
     _require_positive("truncate_dim", truncate_dim)
@@ -409,11 +398,7 @@ class Embedder:
 
 
 def _unpickled(folder: str, expected: str, attributes: dict[str, Any]) -> Embedder:
-    """Return the embedder that was pickled.
-
-    Raises:
-        InputError: its folder is missing, or holds another model now.
-    """
+    """Return the embedder that was pickled."""
     path = Path(folder)
     # The default model's place differs between machines.
     embedder = Embedder.load(None if path.parts[-len(SHIPPED) :] == SHIPPED else path)

@@ -64,9 +64,6 @@ class Tensors:
 
     The safetensors library would copy each tensor into memory: 25 MB, of which a query needs a few rows.
 
-    Raises:
-        InputError: the file is missing or truncated, or has another format.
-
     Source: the format of safetensors: a length of 8 bytes, a JSON header, and the tensors' bytes.
     """
 
@@ -117,11 +114,7 @@ class Tensors:
         return values
 
     def require_finite(self) -> None:
-        """Refuse numbers that are NaN or infinite, which would make embeddings undefined.
-
-        Raises:
-            InputError: with the name of the first such tensor.
-        """
+        """Refuse numbers that are NaN or infinite, which would make embeddings undefined."""
         for name in self.names():
             if self.dtype(name) not in FLOATS:
                 continue
@@ -151,9 +144,6 @@ class TokenTable:
         values: (entries, m) int8 or float32, where they lie on disk if they are stored so.
         scales: (entries,) of int8 rows; None for float32.
         shape: (entries, m).
-
-    Args:
-        values, scales: the attributes.
     """
 
     def __init__(self, values: Array, scales: Floats | None = None) -> None:
@@ -201,12 +191,7 @@ class SavedContextualizer:
 
     @classmethod
     def read(cls, folder: Path) -> SavedContextualizer:
-        """Read a folder that sentence-transformers wrote.
-
-        Raises:
-            UnsupportedModelError: the model has other modules, or options that NumPy does not support.
-            InputError: the folder is not a model folder, or it is damaged.
-        """
+        """Read a folder that sentence-transformers wrote."""
         first, *others = modules_of(folder)
         if first.kind != CONTEXTUALIZER:
             raise _needs_torch(folder, first.kind)
@@ -248,11 +233,7 @@ class SavedContextualizer:
 
 
 def require_options(config: dict[str, Any], path: Path) -> None:
-    """Refuse options of a Contextualizer that have the wrong type or value.
-
-    Raises:
-        InputError: with the option's name and value.
-    """
+    """Refuse options of a Contextualizer that have the wrong type or value."""
     for option in ("dimension", "steps", "rank", "max_seq_length"):
         if not is_size(config[option]) and not (option == "max_seq_length" and config[option] is None):
             raise InputError(f"{path}: {option} must be a positive integer, got {config[option]!r:.80}")
@@ -262,11 +243,7 @@ def require_options(config: dict[str, Any], path: Path) -> None:
 
 
 def require_shapes(config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
-    """Refuse tensors of a Contextualizer if their shapes or values do not fit its options.
-
-    Raises:
-        InputError: with the tensor's name.
-    """
+    """Refuse tensors of a Contextualizer if their shapes or values do not fit its options."""
     m, K, u = (config[key] for key in ("dimension", "steps", "rank"))
     entries = tokenizer.get_vocab_size() + (len(tensors.stored(PHRASES)) if PHRASES in tensors else 0)
     wanted = {TABLE: (entries, m), **{f"{STEPS}{name}": (K, u, m) for name in "UV"}, f"{STEPS}W": (K, m, u)}

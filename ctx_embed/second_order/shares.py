@@ -38,9 +38,6 @@ def shares_of_steps(x: Array, offsets: Array, contexts: Array, steps: Steps) -> 
     <v_i, sum v> / ||sum v||^2 with v_i from :func:`contributions_of_steps`. The shares of a document sum to 1; a token
     that works against the others has a negative share. If the sum is zero, all tokens have equal shares.
 
-    Args:
-        x, offsets, contexts, steps: as those of :func:`contributions_of_steps`.
-
     Returns:
         (K, N), in float32 or better.
     """

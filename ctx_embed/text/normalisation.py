@@ -122,9 +122,6 @@ def all_normalised(texts: Sequence[str]) -> Sequence[str]:
 def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
     """Return the normalised text, and where the original of each of its characters starts and stops.
 
-    Args:
-        text: any text; positions count its characters, a pair of surrogates as one.
-
     Returns:
         The M characters of the normalised text, and their starts (M,) and stops (M,) in the original: the characters
         from a up to b of the normalised text are those from ``starts[a]`` up to ``stops[b - 1]`` of the original.

@@ -26,10 +26,6 @@ class Phrases:
     Args:
         pairs: (P, 2) ids of the parts: entries, or phrases with a lower number; no pair twice.
         entries: the tokenizer's number of entries.
-
-    Raises:
-        InputError: the shape is wrong, a part is neither an entry nor an earlier phrase, a pair occurs twice, or a
-            phrase has more than 64 entries.
     """
 
     def __init__(self, pairs: ArrayLike, entries: int) -> None:

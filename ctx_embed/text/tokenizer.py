@@ -84,10 +84,6 @@ class TextTokenizer:
     ``tokenizer.encode_batch(texts, add_special_tokens=False)`` for normalised texts. If the tokenizer works word by
     word and the kernel is compiled, words that occurred before are looked up instead of tokenized again, and after some
     hundred new words the kernel does the WordPiece of lower-case letters and digits itself.
-
-    Args:
-        tokenizer: a tokenizer of the ``tokenizers`` library, with padding and truncation off.
-        phrases: pairs of ids to merge after tokenizing.
     """
 
     def __init__(self, tokenizer: Tokenizer, phrases: Phrases | None = None) -> None:
@@ -262,12 +258,7 @@ class TextTokenizer:
     def evidence(
         self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64], *, parts: bool = False
     ) -> NDArray[np.int64]:
-        """Return what :func:`ctx_embed.text.unknown.is_read` judges texts by.
-
-        Args:
-            texts: B strings.
-            ids, lengths: what calling the tokenizer with them returned.
-            parts: whether the texts are parts of longer ones, whose evidence is the sum of their parts'.
+        """Return what :func:`ctx_embed.text.unknown.is_read` judges texts, or parts of longer ones, by.
 
         Returns:
             (B, 4): the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words
@@ -297,11 +288,6 @@ class TextTokenizer:
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids that a model reads: with prompts, and none for a text that it cannot read.
 
-        Args:
-            texts: B strings.
-            prompt: put before each text.
-            limit: maximum tokens per text; longer texts are cut, with a warning. None reads all.
-
         Returns:
             ids (N,) and lengths (B,); they sum to N.
         """
@@ -325,9 +311,6 @@ class TextTokenizer:
 
     def __call__(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of all texts one after the other, and the number of ids in each text.
-
-        Args:
-            texts: B strings.
 
         Returns:
             ids (N,) and lengths (B,); the lengths sum to N.

@@ -38,9 +38,6 @@ class Cuts:
     """The safe cuts of a text, which leave pieces with the same tokens as the whole text.
 
     A cut between two words is safe if no phrase can reach across it; phrases join only at certain pairs of entries.
-
-    Args:
-        tokenizer: must treat each word by itself.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
@@ -48,12 +45,9 @@ class Cuts:
         self._joined = set() if tokenizer.phrases is None else tokenizer.phrases.junctions()
 
     def find(self, text: str, *, begins: bool, last: bool) -> int | None:
-        """Return a safe cut in a text, the start of a word; None if there is none.
+        """Return the first or last safe cut in a text, the start of a word; None if there is none.
 
-        Args:
-            text: a text whose last word may continue later.
-            begins: whether the text begins with the start of a word; otherwise its first word may have begun earlier.
-            last: whether to find the last cut rather than the first.
+        The text's last word may continue later; its first one may have begun earlier, unless ``begins``.
         """
         spans = [match.span() for match in WORD.finditer(text)]
         if spans and spans[0][0] == 0 and not begins:

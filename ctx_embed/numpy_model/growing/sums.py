@@ -19,9 +19,6 @@ class Counts:
     """The count of each vocabulary entry in a text: all that the steps need if positions do not matter.
 
     There are at most as many counts as the vocabulary has entries.
-
-    Args:
-        contextualizer: that reads the tokens.
     """
 
     def __init__(self, contextualizer: PackedContextualizer) -> None:
@@ -58,11 +55,7 @@ class Counts:
         return [self.entries, self.counts]
 
     def restore(self, arrays: list[NDArray[Any]]) -> None:
-        """Take the arrays that another one gave.
-
-        Raises:
-            ValueError: they are of another shape or type, or hold numbers that no text has.
-        """
+        """Take the arrays that another one gave."""
         entries, counts = arrays
         if entries.ndim != 1 or entries.shape != counts.shape or entries.dtype != np.int32 or counts.dtype != np.int64:
             raise ValueError("entries and counts do not fit")
@@ -80,9 +73,6 @@ class Moments:
 
     If text B follows text A, M = M_A + D M_B D, t = t_A + D t_B and Z = Z_A + D Z_B with D = diag(exp(n_A s)). All sums
     are stored divided by exp(L), where L is the largest exponent of each feature, so that nothing overflows.
-
-    Args:
-        contextualizer: that reads the tokens.
     """
 
     def __init__(self, contextualizer: PackedContextualizer) -> None:
@@ -139,11 +129,7 @@ class Moments:
         return [np.array([self.n]), self.L, self.Z, self.t, self.M]
 
     def restore(self, arrays: list[NDArray[Any]]) -> None:
-        """Take the arrays that another one gave.
-
-        Raises:
-            ValueError: they are of another shape or type, or hold numbers that no text has.
-        """
+        """Take the arrays that another one gave."""
         m = len(self._s)
         if [array.shape for array in arrays] != [(1,), (m,), (m,), (m,), (m, m)]:
             raise ValueError("the moments are of another dimension")
