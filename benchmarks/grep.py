@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from ctx_embed.grep import grep
-from ctx_embed.index.searching.bm25 import content_words
-from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE
+from ctx_embed.index.searching.by_words import content_words
+from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE
 
 QUESTIONS = {
     "how do I run another program and read its output": ["child_process"],

@@ -17,7 +17,7 @@ import numpy as np
 
 import ctx_embed
 from ctx_embed.index.searching import highlights
-from ctx_embed.index.searching.relevance import word_shares
+from ctx_embed.index.searching.hits import word_shares
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.training.distillation.texts.fair_sample import read_fair_blocks, read_pair_rows
 

@@ -17,9 +17,8 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.grep.counting import WordCounts
 from ctx_embed.grep.reading import Sources, Text, batches
 from ctx_embed.index.searching.highlights import highlights
-from ctx_embed.index.searching.hits import Hit, counted
+from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, word_shares
 from ctx_embed.index.searching.options import Mode, Options
-from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE, word_shares
 from ctx_embed.index.searching.search import DEPTH, fused_scores
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.vectors import Vectors

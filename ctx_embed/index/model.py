@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError
-from ctx_embed.index.searching.relevance import Unrelated
+from ctx_embed.index.searching.hits import Unrelated
 from ctx_embed.index.storage.database import Settings
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder

@@ -10,29 +10,17 @@ import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
-
-import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, unknown_name
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.highlights import highlighted
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import (
-    Queries,
-    Search,
-    checked_examples,
-    checked_queries,
-    chosen,
-    mode_for,
-    reranked,
-)
+from ctx_embed.index.searching.search import Search, checked_queries
 from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import Condition, field_path, parse_filter, unknown_fields_message
@@ -577,15 +565,30 @@ class SearchIndex:
         if unknown := options.keys() - Options.__dataclass_fields__.keys():
             raise unknown_name("option", min(unknown), Options.__dataclass_fields__)
         chosen = Options(k, **options)
-        queries = checked_queries(query, like, chosen.mode, self._folder.settings.dimension)
+        dimension = self._folder.settings.dimension
+        queries = checked_queries(query, like, chosen.mode, dimension)
         self._condition(chosen.where)
         if chosen.rerank is not None and queries.vectors is not None:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
         if chosen.min_relevance is not None and (queries.vectors is not None or queries.like):
             raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
         reranker = None if chosen.rerank is None else self._reranker_of(chosen.rerank)
+        found: list[list[Hit]] = [[]] if chosen.fuse else [[] for _ in queries.texts]
         with within(chosen.deadline):
-            found = self._search(queries, chosen, reranker)
+            if queries.texts and (self.count() or queries.like):
+                search = Search(chosen, queries, lambda: self.embedder, dimension)
+                require_time()
+                with self._searching:
+                    if self._searched:
+                        self._folder.documents.map()
+                    self._searched = True
+                    candidates = self._folder.read(search.candidates)
+                require_time()
+                if reranker is not None:
+                    from ctx_embed.index.searching.reranking import reranked
+
+                    candidates = reranked(candidates, reranker, int(chosen.candidates))
+                found = search.hits(candidates)
         if chosen.fuse:
             return Hits(" ".join(queries.texts).strip(), found[0])
         listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
@@ -598,50 +601,6 @@ class SearchIndex:
 
             self._reranker = (model, reranker_of(model))
         return self._reranker[1]
-
-    def _search(self, queries: Queries, options: Options, reranker: Reranker | None) -> list[list[Hit]]:
-        """Return a list of hits for each query, or one list if they are fused."""
-        mode, examples = mode_for(queries, options.mode), checked_examples(options.exclude)
-        if examples and mode == "words":
-            raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
-        if not queries.texts or not (self.count() or queries.like):
-            return [[]] if options.fuse else [[] for _ in queries.texts]
-        # A string is a text only if no document has it as its id.
-        ids = self._folder.documents.rows_of_ids(examples) if examples else {}
-        texts = [item for item in examples if isinstance(item, str) and item not in ids]
-        for item in examples:
-            if item not in ids and item not in texts:
-                raise InputError(f"exclude: no document has the id {item!r}")
-        avoided = self.embedder.queries(texts) if texts else np.empty((0, self._folder.settings.dimension), np.float32)
-        if queries.vectors is None and not queries.like:
-            try:
-                queries = replace(queries, vectors=self.embedder.queries(queries.texts))
-            except OtherModelError as error:
-                if mode == "dense":
-                    raise
-                if mode == "hybrid":
-                    warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
-                mode, dimension = "words", self._folder.settings.dimension
-                queries = replace(queries, vectors=np.zeros((len(queries.texts), dimension), np.float32))
-        require_time()
-        search = Search(options, queries, list(ids), avoided, mode)
-        with self._searching:
-            if self._searched:
-                self._folder.documents.map()
-            self._searched = True
-            found = self._folder.read(lambda view: search.run(view, lambda: self.embedder))
-        require_time()
-        if reranker is not None:
-            found = reranked(found, reranker, int(options.candidates))
-        hits = [chosen(candidates, options) for candidates in found]
-        if options.highlight and any(queries.texts) and queries.vectors is not None:
-            asked = [queries.texts] if options.fuse else [[text] for text in queries.texts]
-            vectors = [queries.vectors] if options.fuse else queries.vectors[:, None]
-            hits = [
-                highlighted(of_query, texts, of_texts, lambda parts: self.embedder.documents(parts))
-                for of_query, texts, of_texts in zip(hits, asked, vectors, strict=True)
-            ]
-        return hits
 
     def compact(self, dtype: str | None = None) -> int:
         """Remove the rows of deleted documents, as one commit; then free disk space and rebuild FAISS's file.

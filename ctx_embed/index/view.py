@@ -16,11 +16,7 @@ from ctx_embed.index.storage.vectors import Rows, Vectors, VectorTable
 from ctx_embed.text.words import indexed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ctx_embed.index.model import IndexModel
-    from ctx_embed.index.searching.bm25 import Bm25
-    from ctx_embed.index.searching.corrections import Corrections
+    from ctx_embed.index.searching.by_words import Bm25, Corrections
     from ctx_embed.index.storage.documents import DocumentStore
     from ctx_embed.index.storage.folder import IndexFolder
 
@@ -82,7 +78,6 @@ class View:
             self.live[position : position + passages] = False
             self._deleted = number
         self._masks: dict[str, Mask] = {}
-        self._corrections: Corrections | None = None
         self._new_tokens: dict[int, dict[int, list[str]]] = {}
 
     @cached_property
@@ -225,7 +220,7 @@ class View:
         if before.compacted != self.compacted or len(self.rows) - first > MOST_TAKEN_OVER:
             return None
         if first not in self._new_tokens:
-            from ctx_embed.index.searching.bm25 import tokens_of
+            from ctx_embed.index.searching.by_words import tokens_of
 
             places = (first + np.flatnonzero(self.live[first:])).tolist()
             rows = self.rows[places].tolist()
@@ -234,24 +229,20 @@ class View:
             self._new_tokens[first] = dict(zip(places, tokens, strict=True))
         return self._new_tokens[first]
 
-    def corrections(self, model: Callable[[], IndexModel]) -> Corrections:
-        """Return what corrects query words, with a function that returns the model of the index."""
-        if self._corrections is None:
-            from ctx_embed.index.searching.corrections import Corrections
+    @cached_property
+    def corrections(self) -> Corrections:
+        """What corrects query words."""
+        from ctx_embed.index.searching.by_words import Corrections
 
-            self._corrections = Corrections(self.store, model)
-            before = self._before
-            # Words of deleted documents are not known.
-            if before is not None and before._corrections is not None and before._deleted == self._deleted:
-                added = self.new_tokens(before)
-                if added is not None:
-                    self._corrections.take_over(before._corrections, added.values())
-        return self._corrections
+        before = self._before
+        # Words of deleted documents are not known.
+        is_valid = before is not None and before._deleted == self._deleted
+        return Corrections(self, vars(before).get("corrections") if is_valid else None)
 
     @cached_property
     def bm25(self) -> Bm25:
         """The search by words."""
-        from ctx_embed.index.searching.bm25 import Bm25
+        from ctx_embed.index.searching.by_words import Bm25
 
         before = self._before
         return Bm25(self, None if before is None else vars(before).get("bm25"))

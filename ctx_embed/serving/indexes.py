@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.location import named_location
-from ctx_embed.index.searching.corrections import respelled
+from ctx_embed.index.searching.by_words import respelled
 from ctx_embed.index.searching.hits import Hit, Hits, snippets
 from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import read_settings

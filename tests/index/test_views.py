@@ -79,7 +79,7 @@ def test_damaged_ranges_are_refused(pairs):
 
 def test_words_are_found_as_by_a_process_that_has_just_opened_the_index(tmp_path, monkeypatch):
     """Word lists, common words and corrections are taken over from commit to commit."""
-    monkeypatch.setattr("ctx_embed.index.searching.bm25.LARGE", 20)
+    monkeypatch.setattr("ctx_embed.index.searching.by_words.LARGE", 20)
     generator = random.Random(0)
     stems = ["hospital", "harbour", "garden", "gardener", "mountain", "fountain", "bicycle", "icicles"]
     words = [*stems, *(f"{stem[:3]}{ending}" for stem in stems for ending in ("olar", "ement", "iton"))]

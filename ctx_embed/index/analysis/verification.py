@@ -13,7 +13,7 @@ import numpy as np
 from ctx_embed.errors import BusyError, InputError, UnwritableError
 from ctx_embed.index.ann.nearest import crc32_of
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.bm25 import totals
+from ctx_embed.index.searching.by_words import totals
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.documents.blocks import rows
-from ctx_embed.index.searching.bm25 import content_words
-from ctx_embed.index.searching.hits import Hit, densest
-from ctx_embed.index.searching.relevance import word_shares
+from ctx_embed.index.searching.by_words import content_words
+from ctx_embed.index.searching.hits import Hit, densest, word_shares
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Span
 from ctx_embed.index.storage.vectors import Vectors

@@ -1,22 +1,46 @@
-"""The results of a search, with snippets: the parts of passages that answer a query's words."""
+"""The hits of a search: passages, their relevance, and snippets, the parts of them that answer a query's words.
+
+The relevance of a hit is the chance that a question without an answer among these passages would find nothing as good.
+The best of N passages scores like a maximum, so the chance follows a Gumbel distribution:
+
+    relevance = exp(-exp(-(DEVIATIONS * d + WORDS * share - PASSAGES * sqrt(2 ln(N + 3)) + BASE)))
+
+d says how many standard deviations the cosine lies above that of unrelated questions, share is the share of the query's
+words that the passage has, and the square root is how many deviations the best of N unrelated passages reaches (the 3
+is for the smallest N). The four constants were fitted once, to questions asked to other collections of their field
+(``benchmarks/unanswered.py --development``); only the mean and deviation of unrelated cosines belong to a model.
+
+Source: Gumbel, Statistics of Extremes (1958).
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, NamedTuple
 
-from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of
-from ctx_embed.index.searching.corrections import respelled
+import numpy as np
+
+from ctx_embed.index.searching.by_words import MOST_WORDS, content_words, respelled, tokens_of
 from ctx_embed.index.storage.database import require_time
-from ctx_embed.index.storage.documents import DocumentStore, Span, Stored
+from ctx_embed.index.storage.documents import Span
 from ctx_embed.text.words import indexed, placed_words
 
 # Maximum characters of a passage, and maximum number of hits, that `repr` shows.
 SHOWN_CHARACTERS, SHOWN_HITS = 60, 10
+# Of ten questions without an answer, about two have a hit that is at least this relevant.
+DEFAULT_RELEVANCE = 0.8
+DEVIATIONS, WORDS, PASSAGES, BASE = 0.68, 1.9, 1.15, 1.82
+# A model that can read fewer of the general questions has no relevance.
+LEAST_QUESTIONS = 128
+# Longer texts are searched for words as they are.
+LONG_TEXT = 50_000
+# The endings of words, the fewest letters without them, and the most that a passage's word may have beyond the rest.
+_ENDINGS, _LEAST_STEM, _MOST_ENDING = ("ing", "ies", "ed", "es", "s"), 3, 3
 # Maximum number of words and of characters in a snippet, and of words before the first that is marked.
 SNIPPET_WORDS, SNIPPET_CHARACTERS, LEAD_WORDS = 24, 400, 6
 # Snippets and highlights are looked for in at most this number of characters of a passage, and of all of them together.
@@ -28,18 +52,6 @@ _LONGEST_ENDING, _SHORTEST_STEM = 3, 3
 _WORD = re.compile(r"[^\W_]+")
 _LEAD = re.compile(rf"(?:(?<!\S)\S+\s+){{0,{LEAD_WORDS}}}\S*\Z")
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
-
-
-class Scored(NamedTuple):
-    """A row found by a search: its cosine and, in hybrid mode, the fused score that orders the rows.
-
-    ``by_words`` is then its score by words, as a share of the best one.
-    """
-
-    score: float
-    row: int
-    fused: float | None = None
-    by_words: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,7 +76,7 @@ class Hit:
         corrected: the words searched for instead of query words that the index lacks, by the words as typed, in the
             modes ``words`` and ``hybrid``; None if there are none.
         relevance: the chance, from 0 to 1, that the best passage of the index would score lower for a question that the
-            index does not answer, see :mod:`ctx_embed.index.searching.relevance`; None unless the query is a text of
+            index does not answer, see :mod:`ctx_embed.index.searching.hits`; None unless the query is a text of
             which the model knows a token.
         highlight: the sentence of the text that answers the query best, as a span of characters (start, stop), if the
             search asked for ``highlight``; None otherwise.
@@ -133,44 +145,6 @@ class Hits(list[Hit]):
         return f"<table><caption>{escape(self.query)}</caption><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-def hits_of(
-    store: DocumentStore,
-    rankings: Sequence[Sequence[Scored]],
-    corrected: Sequence[dict[str, str]],
-    context: int = 0,
-    whole: bool = False,
-) -> list[list[Hit]]:
-    """Return a list of hits for each ranking; call it inside :meth:`Database.reading`.
-
-    Args:
-        store: the documents.
-        rankings: passages found, best first.
-        corrected: the corrected words of each ranking's query.
-        context: the number of neighbouring passages on each side, of the same document, to include in a hit.
-        whole: whether hits include the whole texts of their documents.
-    """
-    passages = store.fetch({found.row for ranking in rankings for found in ranking})
-
-    def hit(found: Scored, words: dict[str, str]) -> Hit:
-        passage = passages[found.row]
-        document, start, _ = passage
-        return Hit(
-            document.id,
-            found.score,
-            passage.text,
-            dict(document.metadata),
-            start,
-            counted(document.metadata.get("line"), document.text, "\n", start),
-            counted(document.metadata.get("page"), document.text, "\f", start),
-            found.fused,
-            context=_context(document, found.row, context) if context else None,
-            document=document.text if whole else None,
-            corrected=words or None,
-        )
-
-    return [[hit(found, words) for found in ranking] for ranking, words in zip(rankings, corrected, strict=True)]
-
-
 def rounded_down(share: float) -> float:
     """Return a share with two decimals, never rounded up: 0.996 is not 1.
 
@@ -193,11 +167,73 @@ def counted(first: Any, text: str, end: str, start: int) -> int | None:
     return first + text.count(end, 0, start) if isinstance(first, int) and not isinstance(first, bool) else None
 
 
-def _context(document: Stored, row: int, count: int) -> str:
-    """Return the text from ``count`` passages before the one in a row to ``count`` after it."""
-    place = row - document.row
-    near = document.spans[max(place - count, 0) : place + count + 1]
-    return document.text[near[0][0] : near[-1][1]]
+class Unrelated(NamedTuple):
+    """The mean and the standard deviation of a model's cosines of unrelated questions; the deviation is above 0."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, embed: Callable[[Sequence[str]], Any]) -> Unrelated | None:
+        """Return those of the general questions in ``unanswered.txt``.
+
+        Args:
+            embed: returns the unit vectors (n, dimension) of n queries.
+
+        Returns:
+            None if the model can read too few of them, or gives all the same vector.
+        """
+        questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
+        vectors = np.asarray(embed(questions), np.float32)
+        vectors = vectors[vectors.any(axis=1)]
+        if len(vectors) < LEAST_QUESTIONS:
+            return None
+        cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+        deviation = float(cosines.std())
+        return cls(float(cosines.mean()), deviation) if deviation > 0 else None
+
+    def relevance(self, cosine: float, share: float, passages: int) -> float:
+        """Return the relevance (0 to 1) of a hit.
+
+        Args:
+            cosine: that of the query and the passage.
+            share: the share of the query's words that the passage has, see :func:`word_shares`.
+            passages: the number of passages that were searched, at least 1.
+        """
+        height = DEVIATIONS * (cosine - self.mean) / self.deviation + WORDS * share + BASE
+        height -= PASSAGES * math.sqrt(2 * math.log(passages + 3))
+        # Beyond 50 the result is 0 or 1 to the last digit.
+        return math.exp(-math.exp(-min(max(height, -50.0), 50.0)))
+
+
+def word_shares(query: str, texts: Sequence[str]) -> list[float]:
+    """Return for each text the share of the query's words that it has, in any form; function words do not count."""
+    stems = set()
+    for word in (word.lower() for word in content_words(query)[:MOST_WORDS]):
+        endings = (end for end in _ENDINGS if word.endswith(end) and len(word) >= len(end) + _LEAST_STEM)
+        stems.add(word.removesuffix(next(endings, "")))
+    if not stems:
+        return [0.0] * len(texts)
+    shares = []
+    for text in texts:
+        require_time()
+        # Reading a long text as it is indexed takes too long for a search.
+        lowered = (indexed(text) if len(text) <= LONG_TEXT else text).lower()
+        shares.append(sum(_has(lowered, stem) for stem in stems) / len(stems))
+    return shares
+
+
+def _has(text: str, stem: str) -> bool:
+    """Return whether a word of a text begins with a stem and is hardly longer."""
+    place = text.find(stem)
+    while place >= 0:
+        if not (place and text[place - 1].isalnum()):
+            end = place + len(stem)
+            after = text[end : end + _MOST_ENDING + 1]
+            if len(after) <= _MOST_ENDING or not after.isalnum():
+                return True
+        place = text.find(stem, place + 1)
+    return False
 
 
 def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:
@@ -214,36 +250,29 @@ def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**"
 
 def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark: str = "**") -> list[str]:
     """Return the snippet of each text, see :func:`snippet`; ten times as fast for many texts."""
-    words = list(dict.fromkeys(content_words(query)))[:MOST_WORDS]
-    parts = densest(words, texts)
+    query_words = list(dict.fromkeys(content_words(query)))[:MOST_WORDS]
+    parts = densest(query_words, texts)
     searched = [text[start:stop] for text, (start, stop) in zip(texts, parts, strict=True)]
-    found = _snippets(words, searched, opening, closing_mark)
-    for place, (text, (start, stop)) in enumerate(zip(texts, parts, strict=True)):
-        if start and not found[place].startswith("…"):
-            found[place] = f"…{found[place]}"
-        if stop < len(text) and not found[place].endswith("…"):
-            found[place] = f"{found[place]}…"
-    return found
-
-
-def _snippets(query_words: Sequence[str], texts: Sequence[str], opening: str, closing_mark: str) -> list[str]:
     asked = {token for of in tokens_of(query_words) for token in of}
-    read = [indexed(text) for text in texts]
+    read = [indexed(text) for text in searched]
     written = sorted({word for text in read for word in _WORD.findall(text)}) if asked else []
     # The words of the texts that the query asks for in any form, by their token.
     known = {word: of[0] for word, of in zip(written, tokens_of(written), strict=True) if asked.intersection(of)}
     literal = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, known))})(?![^\W_])") if known else None
     found = []
-    for text, as_indexed in zip(texts, read, strict=True):
+    for text, (start, stop), part, as_indexed in zip(texts, parts, searched, read, strict=True):
         if literal is None or not literal.search(as_indexed):
-            found.append(_beginning(text))
-            continue
-        if as_indexed is text:
-            matches = [(match.start(), match.end(), known[match[0]]) for match in literal.finditer(text)]
+            beginning = _BEGINNING.match(part)
+            shown = part if beginning is None or beginning.end() == len(part) else f"{beginning[0].rstrip()}…"
         else:
-            placed = placed_words(text)
-            matches = sorted((start, stop, known[word]) for word, start, stop in placed if word in known)
-        found.append(_window(text, matches, opening, closing_mark))
+            matches = (
+                [(match.start(), match.end(), known[match[0]]) for match in literal.finditer(part)]
+                if as_indexed is part
+                else sorted((first, last, known[word]) for word, first, last in placed_words(part) if word in known)
+            )
+            shown = _window(part, matches, opening, closing_mark)
+        shown = f"…{shown}" if start and not shown.startswith("…") else shown
+        found.append(f"{shown}…" if stop < len(text) and not shown.endswith("…") else shown)
     return found
 
 
@@ -303,8 +332,3 @@ def _window(text: str, matches: Sequence[tuple[int, int, str]], opening: str, cl
     return "".join(
         [*parts, text[place:end].rstrip() if end < len(text) else text[place:], "…" if end < len(text) else ""]
     )
-
-
-def _beginning(text: str) -> str:
-    beginning = _BEGINNING.match(text)
-    return text if beginning is None or beginning.end() == len(text) else f"{beginning[0].rstrip()}…"

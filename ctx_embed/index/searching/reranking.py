@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.storage.vectors import Vectors
+from ctx_embed.index.searching.search import Candidates, shares_of_best
 from ctx_embed.numpy_model.checks import read_json
 
 
@@ -27,20 +28,11 @@ class Reranker(Protocol):
     cosines: bool
 
     def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Return the scores (texts, passages) of each search.
-
-        Args:
-            queries: the query texts of each search.
-            passages: the passages of each search.
-        """
+        """Return the scores (texts, passages) of each search, given the query texts and the passages of each."""
 
 
 class BiEncoder:
-    """Scores by the cosines of its own embeddings.
-
-    Args:
-        embedder: the model.
-    """
+    """Scores by the cosines of its own embeddings."""
 
     cosines = True
 
@@ -49,30 +41,20 @@ class BiEncoder:
 
     def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Return the cosines, see :class:`Reranker`; every text is embedded once."""
-        texts = list(dict.fromkeys(text for group in queries for text in group))
-        of_query = dict(zip(texts, self.embedder.queries(texts), strict=True))
-        distinct = list(dict.fromkeys(text for group in passages for text in group))
-        known = dict(zip(distinct, self.embedder.documents(distinct), strict=True)) if distinct else {}
-        return [
-            _cosines(np.stack([of_query[text] for text in asked]), np.stack([known[text] for text in found]))
-            if found
-            else np.empty((len(asked), 0))
-            for asked, found in zip(queries, passages, strict=True)
-        ]
-
-
-def _cosines(queries: Vectors, passages: Vectors) -> Vectors:
-    # Computed in float64, so that the rounded cosine of a pair does not depend on other pairs.
-    cosines: Vectors = np.clip(queries.astype(np.float64) @ passages.astype(np.float64).T, -1, 1).astype(np.float32)
-    return cosines
+        asked = list(dict.fromkeys(text for texts in queries for text in texts))
+        found = list(dict.fromkeys(text for texts in passages for text in texts))
+        # In float64, so that the rounded cosine of a pair does not depend on other pairs.
+        of_asked, of_found = self.embedder.queries(asked).astype(float), self.embedder.documents(found).astype(float)
+        row, column = ({text: place for place, text in enumerate(texts)} for texts in (asked, found))
+        scores = []
+        for texts, of_texts in zip(queries, passages, strict=True):
+            left, right = of_asked[[row[text] for text in texts]], of_found[[column[text] for text in of_texts]]
+            scores.append(np.clip(left @ right.T, -1, 1).astype(np.float32))
+        return scores
 
 
 class PairScorer:
-    """Scores by a CrossEncoder, which reads a query and a passage together.
-
-    Args:
-        model: a CrossEncoder with one output.
-    """
+    """Scores by a CrossEncoder with one output, which reads a query and a passage together."""
 
     cosines = False
 
@@ -85,23 +67,18 @@ class PairScorer:
         Raises:
             InputError: the model has several outputs, or one is not finite.
         """
+        shapes = [(len(asked), len(found)) for asked, found in zip(queries, passages, strict=True)]
         pairs = [
             (text, passage)
             for asked, found in zip(queries, passages, strict=True)
             for text in asked
             for passage in found
         ]
-        if not pairs:
-            return [np.empty((len(asked), 0)) for asked in queries]
-        outputs = np.asarray(self.model.predict(pairs, show_progress_bar=False))
+        outputs = np.asarray(self.model.predict(pairs, show_progress_bar=False)) if pairs else np.empty(0)
         if outputs.ndim != 1 or not np.isfinite(outputs).all():
             raise InputError(f"the reranker must return one finite score for each pair, got the shape {outputs.shape}")
-        scores, start = [], 0
-        for asked, found in zip(queries, passages, strict=True):
-            stop = start + len(asked) * len(found)
-            scores.append(outputs[start:stop].reshape(len(asked), len(found)))
-            start = stop
-        return scores
+        ends = np.cumsum([asked * found for asked, found in shapes])[:-1]
+        return [of_query.reshape(shape) for of_query, shape in zip(np.split(outputs, ends), shapes, strict=True)]
 
 
 def reranker_of(model: Any) -> Reranker:
@@ -116,17 +93,15 @@ def reranker_of(model: Any) -> Reranker:
     """
     if isinstance(model, Reranker):
         return model
-    if isinstance(model, str | Path):
-        if not _is_cross_encoder(str(model)):
-            return BiEncoder(IndexModel.of(model))
+    if isinstance(model, str | Path) and _is_cross_encoder(str(model)):
         from ctx_embed.loading import load_cross_encoder
 
         return PairScorer(load_cross_encoder(str(model)))
-    if hasattr(model, "predict") and not hasattr(model, "encode_query"):
+    if isinstance(model, str | Path) or hasattr(model, "encode_query"):
+        return BiEncoder(IndexModel.of(model))
+    if hasattr(model, "predict"):
         return PairScorer(model)
-    if not hasattr(model, "encode_query"):
-        raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")
-    return BiEncoder(IndexModel.of(model))
+    raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")
 
 
 def _is_cross_encoder(name: str) -> bool:
@@ -141,3 +116,34 @@ def _is_cross_encoder(name: str) -> bool:
         if path.is_file() and isinstance(config := read_json(path), dict) and of_config(config):
             return True
     return False
+
+
+def reranked(found: Sequence[Candidates], reranker: Reranker, most: int) -> list[Candidates]:
+    """Return each query's first candidates in the order of a reranker's scores, the highest over the query's texts.
+
+    In the mode ``hybrid``, cosines of a larger model take the place of ours: the score is the mean of their shares of
+    the best one and the shares by words, see :func:`ctx_embed.index.searching.search.fused_scores`.
+
+    Args:
+        found: the candidates of each query.
+        reranker: scores texts.
+        most: the number of candidates that are scored; others follow as they are.
+    """
+    passages = [[hit.text for hit in candidates.hits[:most]] for candidates in found]
+    scored = reranker.scores([candidates.texts for candidates in found], passages)
+    ordered = []
+    for candidates, scores in zip(found, scored, strict=True):
+        best = scores.max(axis=0) if scores.size else np.empty(0)
+        if reranker.cosines and candidates.by_words is not None:
+            best = (shares_of_best(best) + candidates.by_words[:most]) / 2
+        first = np.argsort(-best, kind="stable")
+        order = np.append(first, np.arange(len(first), len(candidates.hits)))
+        reranks = [*best.tolist(), *(None for _ in order[len(first) :])]
+        ordered.append(
+            candidates._replace(
+                hits=[replace(candidates.hits[place], reranked=reranks[place]) for place in order],
+                values=np.append(best, candidates.values[len(first) :])[order],
+                vectors=None if candidates.vectors is None else candidates.vectors[order],
+            )
+        )
+    return ordered

@@ -1,20 +1,21 @@
-"""One search: its checked arguments, its queries and examples, the rankings by mode, and the choice of its hits."""
+"""One search: its queries, the rankings of passages by each mode, and the hits among them."""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Hashable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.index.ann import nearest
-from ctx_embed.index.searching.bm25 import phrases, without_marks
-from ctx_embed.index.searching.corrections import respelled
-from ctx_embed.index.searching.hits import Hit, Scored, hits_of
+from ctx_embed.index.searching.by_words import phrases, respelled, without_marks
+from ctx_embed.index.searching.hits import Hit, Unrelated, counted, word_shares
 from ctx_embed.index.searching.options import (
     BY_DOCUMENT,
     LIKED_CHARACTERS,
@@ -24,20 +25,18 @@ from ctx_embed.index.searching.options import (
     Mode,
     Options,
 )
-from ctx_embed.index.searching.relevance import Unrelated, word_shares
 from ctx_embed.index.storage.database import require_time
-from ctx_embed.index.storage.documents import Id, checked_id
+from ctx_embed.index.storage.documents import Id, Passage, checked_id
 from ctx_embed.index.storage.filters import field_path
-from ctx_embed.index.storage.vectors import Vectors
+from ctx_embed.index.storage.vectors import Rows, Vectors
 from ctx_embed.index.view import Mask, View
 from ctx_embed.texts import as_list, well_formed
 from ctx_embed.vectors import unit_rows, unit_vector
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import IndexModel
-    from ctx_embed.index.searching.reranking import Reranker
 
-Key: TypeAlias = Hashable
+Floats = NDArray[np.float64]
 
 # Rocchio's weight of the mean of the examples to avoid (0.15 to 0.75 in Salton and Buckley, 1990).
 EXCLUDED_WEIGHT = 0.5
@@ -105,14 +104,22 @@ def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) ->
     return Queries([well_formed(text) for text in listed])
 
 
+def checked_examples(exclude: Any) -> list[str | int]:
+    """Return the texts and ids to avoid.
+
+    Raises:
+        InputError: an example is neither a string nor a 64-bit integer.
+    """
+    listed = _listed(exclude, "exclude", "a text, an id or a list of them")
+    _require_at_most("exclude", len(listed), MOST_EXCLUDED, "texts and ids")
+    characters = sum(len(item) for item in listed if isinstance(item, str))
+    _require_at_most("exclude", characters, MOST_CHARACTERS, "characters")
+    return [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in listed]
+
+
 def _require_at_most(name: str, count: int, most: int, unit: str) -> None:
     if count > most:
         raise InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
-
-
-def mode_for(queries: Queries, mode: Mode | None) -> Mode:
-    """Return the mode of a search; by default ``hybrid`` for texts, and ``dense`` for vectors and ``like``."""
-    return mode or ("dense" if queries.like or queries.vectors is not None else "hybrid")
 
 
 def _listed(values: Any, name: str, needed: str) -> list[Any]:
@@ -131,131 +138,149 @@ def _is_vector(value: Any) -> bool:
     return (isinstance(first, numbers.Real) and not isinstance(first, bool)) or getattr(first, "ndim", None) == 0
 
 
-def checked_examples(exclude: Any) -> list[str | int]:
-    """Return the texts and ids to avoid.
+class Ranking(NamedTuple):
+    """Passages found for a query or for fused ones, best first.
 
-    Raises:
-        InputError: an example is neither a string nor a 64-bit integer.
+    Args:
+        rows: their rows (n,).
+        cosines: their cosines with the query (n,); the highest one for fused queries.
+        values: the values (n,) that order them: cosines, scores by words, or fused scores.
+        by_words: their scores by words (n,), as shares of the best one; zeros if they were not searched for by words.
+        ended: whether there are no more.
     """
-    listed = _listed(exclude, "exclude", "a text, an id or a list of them")
-    _require_at_most("exclude", len(listed), MOST_EXCLUDED, "texts and ids")
-    characters = sum(len(item) for item in listed if isinstance(item, str))
-    _require_at_most("exclude", characters, MOST_CHARACTERS, "characters")
-    return [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in listed]
+
+    rows: Rows
+    cosines: Floats
+    values: Floats
+    by_words: Floats
+    ended: bool
+
+    def part(self, places: Any) -> Ranking:
+        """Return the passages at some places."""
+        return Ranking(self.rows[places], self.cosines[places], self.values[places], self.by_words[places], self.ended)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ranking]) -> Ranking:
+        """Return one ranking of several that follow each other."""
+        if len(parts) == 1:
+            return parts[0]
+        names = ("rows", "cosines", "values", "by_words")
+        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(**joined, ended=parts[-1].ended)
 
 
 class Candidates(NamedTuple):
-    """The best passages for a query or for fused ones, and the queries' texts.
+    """The passages for a query or for fused ones among which the hits are chosen.
 
     Args:
         hits: the passages, best first.
-        ordered: the values (n,) that order them.
-        texts: the texts.
+        values: the values (n,) that order them.
+        texts: the queries' texts.
         vectors: the vectors of the hits, if MMR needs them.
         by_words: the scores of the hits by words, as shares of the best one, if they were ranked by both.
     """
 
     hits: list[Hit]
-    ordered: NDArray[np.float64]
+    values: Floats
     texts: Sequence[str]
     vectors: Vectors | None
-    by_words: list[float] | None
+    by_words: Floats | None
 
 
-@dataclass(frozen=True)
 class Search:
-    """A search in one generation of the index, inside :meth:`IndexFolder.read`.
+    """One search. Its queries are embedded when it is made; then :meth:`candidates` reads the index, and :meth:`hits`
+    chooses among what was found.
 
     Args:
         options: the options.
-        queries: the queries, embedded unless they are ``like``.
-        excluded: the ids of documents to avoid and leave out.
-        avoided: the unit vectors of texts to avoid (A, dimension).
-        mode: how passages are ranked.
+        queries: the queries.
+        model: returns the model of the index.
+        dimension: the dimension of the index.
     """
 
-    options: Options
-    queries: Queries
-    excluded: Sequence[Id]
-    avoided: Vectors
-    mode: Mode
+    def __init__(self, options: Options, queries: Queries, model: Callable[[], IndexModel], dimension: int) -> None:
+        self.options = options
+        self.model = model
+        self.queries = queries
+        self.mode = options.mode or ("dense" if queries.like or queries.vectors is not None else "hybrid")
+        self.exclude = checked_examples(options.exclude)
+        if self.exclude and self.mode == "words":
+            raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
+        if queries.vectors is None and not queries.like:
+            try:
+                vectors = model().queries(queries.texts)
+            except OtherModelError as error:
+                if self.mode == "dense":
+                    raise
+                if self.mode == "hybrid":
+                    # The caller of SearchIndex.search is warned.
+                    warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
+                self.mode, vectors = "words", np.zeros((len(queries.texts), dimension), np.float32)
+            self.queries = replace(queries, vectors=vectors)
 
-    def run(self, view: View, model: Callable[[], IndexModel]) -> list[Candidates]:
-        """Return the best passages for each query, or one list if the queries are fused.
-
-        Args:
-            view: the generation.
-            model: returns the model of the index, for corrected queries.
-        """
-        store, bm25 = view.store, view.bm25
-        searched = Searched(view, view.allowed(self.options.where))
+    def candidates(self, view: View) -> list[Candidates]:
+        """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
+        options, store = self.options, view.store
+        if options.group not in (None, BY_DOCUMENT) and not store.has_field(field_path(str(options.group))):
+            known = ", ".join([BY_DOCUMENT, *store.metadata_fields()])
+            raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
+        allowed = view.allowed(options.where)
         texts, vectors = self.queries.texts, self.queries.vectors
-        corrected: list[dict[str, str]] = []
+        corrected: list[dict[str, str]] = [{} for _ in texts]
         if self.mode != "dense" and not self.queries.like:
-            assert vectors is not None
-            corrections = view.corrections(model)
-            texts = [bm25.without_missing_phrases(text) for text in texts]
-            corrected = [corrections.of(text) for text in texts]
-            texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
-            vectors = corrections.embedded(texts, corrected, vectors)
-        if self.queries.like or self.excluded or len(self.avoided):
-            searched, texts, vectors = self._with_examples(searched, texts, vectors)
+            texts, vectors, corrected = self._respelled(view)
+        if self.queries.like or self.exclude:
+            allowed, texts, vectors = self._with_examples(view, allowed, texts, vectors)
         assert vectors is not None
-        corrected = corrected or [{} for _ in texts]
-        asked = [texts] if self.options.fuse else [[text] for text in texts]
-        judged = any(self.queries.texts) and bool(vectors.any())
-        unrelated = None if view.settings.unrelated is None else Unrelated(*view.settings.unrelated)
         # A query that the model cannot read has no meaning by which to judge a hit.
-        known = [bool(vector.any()) for vector in vectors]
-        known = [any(known)] if self.options.fuse else known
-        if self.options.fuse:
+        judged = [bool(vector.any()) and any(self.queries.texts) for vector in vectors]
+        asked = [[text] for text in texts]
+        if options.fuse:
+            asked, judged = [texts], [any(judged)]
             corrected = [{typed: word for words in corrected for typed, word in words.items()}]
-        group = self.options.group
-        if group not in (None, BY_DOCUMENT) and not store.has_field(field_path(str(group))):
-            known_fields = ", ".join([BY_DOCUMENT, *store.metadata_fields()])
-            raise InputError(f"group: no document has the field {group!r}; known are {known_fields}")
-        pool, most = self.options.pool, max(view.count, 1)
+        pool = options.pool
         while True:
             require_time()
-            rankings = self._rankings(searched, texts, vectors, pool)
-            found = hits_of(store, rankings, corrected, int(self.options.context), self.options.document)
+            rankings = self._rankings(view, allowed, texts, vectors, pool)
+            passages = store.fetch({row for ranking in rankings for row in ranking.rows.tolist()})
             found = [
-                _with_relevance(hits, of_query, unrelated, view.count) if unrelated and judged and is_known else hits
-                for hits, of_query, is_known in zip(found, asked, known, strict=True)
+                self._candidates_of(view, ranking, passages, of_query, is_judged, words)
+                for ranking, of_query, is_judged, words in zip(rankings, asked, judged, corrected, strict=True)
             ]
-            kept = [[place for place, hit in enumerate(hits) if self._is_relevant(hit)] for hits in found]
-            full = [len(places) >= self.options.pool for places in kept]
-            ended = [len(ranking) < pool for ranking in rankings]
-            if all(map(max, full, ended)) or pool >= min(most, max(MOST_JUDGED, self.options.pool)):
-                break
+            full = [len(each.hits) == options.pool for each in found]
+            ended = [len(ranking.rows) < pool for ranking in rankings]
+            if all(map(max, full, ended)) or pool >= min(max(view.count, 1), max(MOST_JUDGED, options.pool)):
+                return found
             # What is not relevant makes room for what is.
             pool *= DEEPER
-        by_both = self.mode == "hybrid" and not self.options.fuse
-        candidates = []
-        for hits, of_query, ranking, places in zip(found, asked, rankings, kept, strict=True):
-            places = places[: self.options.pool]
-            chosen = [ranking[place] for place in places]
-            ordered = np.array([_order(scored, self.mode) for scored in chosen])
-            candidates.append(
-                Candidates(
-                    [hits[place] for place in places],
-                    shares_of_best(ordered) if self.options.fuse else ordered,
-                    of_query,
-                    None if self.options.mmr is None else self._vectors(searched, chosen),
-                    [scored.by_words for scored in chosen] if by_both else None,
-                )
-            )
-        return candidates
 
-    def _is_relevant(self, hit: Hit) -> bool:
-        least = self.options.min_relevance
-        return least is None or hit.relevance is None or hit.relevance >= least
+    def _respelled(self, view: View) -> tuple[list[str], Vectors, list[dict[str, str]]]:
+        """Return texts and vectors of the queries with their typing errors corrected, and the corrections of each."""
+        vectors = self.queries.vectors
+        assert vectors is not None
+        texts = [view.bm25.without_missing_phrases(text) for text in self.queries.texts]
+        corrected = [view.corrections.of(text, lambda word: self.model().knows(word)) for text in texts]
+        texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
+        changed = [place for place, words in enumerate(corrected) if words]
+        # Without the model of the index, words alone count.
+        with suppress(OtherModelError):
+            if changed:
+                vectors = vectors.copy()
+                vectors[changed] = self.model().queries([texts[place] for place in changed])
+        return texts, vectors, corrected
 
     def _with_examples(
-        self, searched: Searched, texts: list[str], vectors: Vectors | None
-    ) -> tuple[Searched, list[str], Vectors]:
-        """Return the searched rows without the examples, and the queries moved away from the examples to avoid."""
-        view, store = searched.view, searched.view.store
+        self, view: View, allowed: Mask | None, texts: list[str], vectors: Vectors | None
+    ) -> tuple[Mask, list[str], Vectors]:
+        """Return what may be found without the examples, and the queries moved away from the examples to avoid."""
+        store = view.store
+
+        def centre(row: int, passages: int) -> Vectors:
+            """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
+            require_time()
+            of_document: Vectors = unit_rows(view.vectors.get(np.arange(row, row + passages)).mean(axis=0)[None])[0]
+            return of_document
+
         places = store.rows_of_ids(list(dict.fromkeys(self.queries.like)))
         for identifier in self.queries.like:
             if identifier not in places:
@@ -264,188 +289,213 @@ class Search:
         if liked:
             # Quotations in a document are not phrases that similar documents must contain.
             texts = [without_marks(store.beginnings([row for row, _ in liked], LIKED_CHARACTERS))]
-            vectors = unit_rows(np.mean([self._centre(searched, *place) for place in liked], axis=0)[None])
+            vectors = unit_rows(np.mean([centre(*place) for place in liked], axis=0)[None])
         assert vectors is not None
-        excluded = store.rows_of_ids(self.excluded).values()
-        away = [*self.avoided, *(self._centre(searched, *place) for place in excluded)]
-        if away:
+        # A string is a text only if no document has it as its id.
+        excluded = store.rows_of_ids(self.exclude)
+        others = []
+        for item in self.exclude:
+            if isinstance(item, str) and item not in excluded:
+                others.append(item)
+            elif item not in excluded:
+                raise InputError(f"exclude: no document has the id {item!r}")
+        if self.exclude:
+            away = [*(self.model().queries(others) if others else ()), *(centre(*place) for place in excluded.values())]
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
             # A query that the model cannot read has no meaning, so it stays zero.
             vectors = np.where(vectors.any(axis=1, keepdims=True), moved, np.float32(0))
-        allowed: Mask = view.live.copy() if searched.allowed is None else searched.allowed.copy()
-        for row, passages in [*liked, *excluded]:
+        mask = (view.live if allowed is None else allowed).copy()
+        for row, passages in [*liked, *excluded.values()]:
             first = int(view.positions(np.array([row]))[0])
-            allowed[first : first + passages] = False
-        return replace(searched, allowed=allowed), texts, vectors
+            mask[first : first + passages] = False
+        return mask, texts, vectors
 
-    @staticmethod
-    def _centre(searched: Searched, row: int, passages: int) -> Vectors:
-        """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
-        require_time()
-        rows = np.arange(row, row + passages)
-        centre: Vectors = unit_rows(searched.view.vectors.get(rows).mean(axis=0)[None])[0]
-        return centre
-
-    @staticmethod
-    def _vectors(searched: Searched, ranking: Sequence[Scored]) -> Vectors:
-        rows = np.array([found.row for found in ranking], np.int64)
-        return searched.view.vectors.get(rows)
-
-    def _rankings(self, searched: Searched, texts: list[str], vectors: Vectors, pool: int) -> list[list[Scored]]:
-        """Return at most ``pool`` passages for each query, by mode, threshold, fusion and grouping.
+    def _rankings(
+        self, view: View, allowed: Mask | None, texts: Sequence[str], vectors: Vectors, pool: int
+    ) -> list[Ranking]:
+        """Return at most ``pool`` passages for each query, by mode, fusion, threshold and grouping.
 
         A ranking is read in pieces of fixed depths, whatever page of it is wanted, so that pages agree.
         """
-        options, store = self.options, searched.view.store
+        options, store = self.options, view.store
         path = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
-        exact = searched.view.faiss is None or searched.view.faiss.exact
-        depth = DENSE_DEPTH if exact and self.mode == "dense" and not options.fuse else DEPTH
+        depth = DEPTH
+        if self.mode == "dense" and not options.fuse and (view.faiss is None or view.faiss.exact):
+            depth = DENSE_DEPTH
         count = 1 if options.fuse else len(texts)
-        kept: list[list[Scored]] = [[] for _ in range(count)]
+        kept: list[list[Ranking]] = [[] for _ in range(count)]
         seen: list[set[int]] = [set() for _ in range(count)]
-        groups: list[set[Key]] = [set() for _ in range(count)]
+        groups: list[set[Any]] = [set() for _ in range(count)]
         while True:
-            pieces = RANKINGS[self.mode](searched, texts, vectors, depth)
+            pieces = MODES[self.mode](view, allowed, texts, vectors, depth)
             if options.fuse:
-                fused = reciprocal_rank_fusion([found[:depth] for found, _ in pieces])
-                pieces = [(fused, all(ended for _, ended in pieces))]
-            for number, (found, _) in enumerate(pieces):
-                new = [scored for scored in found if scored.row not in seen[number]]
-                seen[number] |= {scored.row for scored in new}
+                pieces = [reciprocal_rank_fusion([piece.part(slice(depth)) for piece in pieces])]
+            done = True
+            for number, piece in enumerate(pieces):
+                new = np.array([row not in seen[number] for row in piece.rows.tolist()], bool)
+                seen[number].update(piece.rows.tolist())
+                below = False
                 if options.threshold is not None:
-                    new = [scored for scored in new if scored.score >= options.threshold]
-                if options.group is None:
-                    kept[number] += new
-                    continue
-                for scored, key in zip(new, store.group_keys([each.row for each in new], path), strict=True):
-                    if key not in groups[number]:
-                        groups[number].add(key)
-                        kept[number].append(scored)
-            # Cosines descend, so no later passage of the mode ``dense`` reaches the threshold either.
-            below = self.mode == "dense" and not options.fuse and options.threshold is not None
-            done = [
-                len(own) >= pool or ended or (below and found[-1].score < float(options.threshold or 0))
-                for own, (found, ended) in zip(kept, pieces, strict=True)
-            ]
-            if all(done):
-                return [own[:pool] for own in kept]
+                    # Cosines descend, so no later passage of the mode ``dense`` reaches the threshold either.
+                    descend = self.mode == "dense" and not options.fuse and len(piece.rows) > 0
+                    below = descend and bool(piece.cosines[-1] < options.threshold)
+                    new &= piece.cosines >= options.threshold
+                places = np.flatnonzero(new)
+                if options.group is not None:
+                    firsts = []
+                    for place, key in zip(places, store.group_keys(piece.rows[places].tolist(), path), strict=True):
+                        if key not in groups[number]:
+                            groups[number].add(key)
+                            firsts.append(place)
+                    places = np.array(firsts, np.int64)
+                kept[number].append(piece.part(places))
+                done &= piece.ended or below or sum(len(part.rows) for part in kept[number]) >= pool
+            if done:
+                return [Ranking.joined(parts).part(slice(pool)) for parts in kept]
             depth *= DEEPER
 
+    def _candidates_of(
+        self,
+        view: View,
+        ranking: Ranking,
+        passages: dict[int, Passage],
+        texts: Sequence[str],
+        judged: bool,
+        corrected: dict[str, str],
+    ) -> Candidates:
+        """Return the passages of one ranking, without those that are not relevant."""
+        options, rows = self.options, ranking.rows.tolist()
+        relevances: list[float | None] = [None] * len(rows)
+        if judged and view.settings.unrelated is not None:
+            found = [passages[row].text for row in rows]
+            shares = np.max([word_shares(text, found) for text in texts], axis=0).tolist()
+            unrelated = Unrelated(*view.settings.unrelated)
+            relevances = [
+                round(unrelated.relevance(cosine, share, view.count), 4)
+                for cosine, share in zip(ranking.cosines.tolist(), shares, strict=True)
+            ]
+        least = options.min_relevance
+        kept = [place for place, of in enumerate(relevances) if least is None or of is None or of >= least]
+        kept = kept[: options.pool]
+        is_fused = options.fuse or self.mode == "hybrid"
+        hits = []
+        for place in kept:
+            document, start, stop = passages[rows[place]]
+            context = None
+            if options.context:
+                number = rows[place] - document.row
+                near = document.spans[max(number - options.context, 0) : number + options.context + 1]
+                context = document.text[near[0][0] : near[-1][1]]
+            hits.append(
+                Hit(
+                    document.id,
+                    float(ranking.cosines[place]),
+                    document.text[start:stop],
+                    dict(document.metadata),
+                    start,
+                    counted(document.metadata.get("line"), document.text, "\n", start),
+                    counted(document.metadata.get("page"), document.text, "\f", start),
+                    float(ranking.values[place]) if is_fused else None,
+                    context=context,
+                    document=document.text if options.document else None,
+                    corrected=corrected or None,
+                    relevance=relevances[place],
+                )
+            )
+        chosen = ranking.part(kept)
+        return Candidates(
+            hits,
+            shares_of_best(chosen.values) if options.fuse else chosen.values,
+            texts,
+            None if options.mmr is None else view.vectors.get(chosen.rows),
+            chosen.by_words if self.mode == "hybrid" and not options.fuse else None,
+        )
 
-def reranked(found: list[Candidates], reranker: Reranker, most: int) -> list[Candidates]:
-    """Return each query's first candidates in the order of a reranker's scores, the highest over the query's texts.
+    def hits(self, found: Sequence[Candidates]) -> list[list[Hit]]:
+        """Return at most ``k`` hits from ``offset`` on of each list of candidates, diversified and highlighted."""
+        options, queries, chosen = self.options, self.queries, []
+        for candidates in found:
+            hits = candidates.hits
+            if options.mmr is not None and candidates.vectors is not None:
+                most = int(options.candidates)
+                order = maximal_marginal_relevance(
+                    candidates.values[:most], candidates.vectors[:most], most, options.mmr
+                )
+                hits = [hits[place] for place in order] + hits[most:]
+            chosen.append(hits[int(options.offset) : options.wanted])
+        if options.highlight and any(queries.texts) and queries.vectors is not None:
+            from ctx_embed.index.searching.highlights import highlighted
 
-    In the mode ``hybrid``, cosines of a larger model take the place of ours: the score is the mean of their shares of
-    the best one and the shares by words, see :func:`fused_scores`.
-
-    Args:
-        found: the candidates of each query.
-        reranker: scores texts.
-        most: the number of candidates that are scored; others follow as they are.
-    """
-    passages = [[hit.text for hit in candidates.hits[:most]] for candidates in found]
-    ordered = []
-    for candidates, scores in zip(
-        found, reranker.scores([candidates.texts for candidates in found], passages), strict=True
-    ):
-        best = scores.max(axis=0) if scores.size else np.empty(0)
-        if reranker.cosines and candidates.by_words is not None:
-            best = (shares_of_best(best) + candidates.by_words[:most]) / 2
-        order = np.argsort(-best, kind="stable")
-        hits = [replace(candidates.hits[place], reranked=float(best[place])) for place in order]
-        vectors = candidates.vectors
-        if vectors is not None:
-            vectors = np.concatenate([vectors[order], vectors[len(order) :]])
-        values = np.concatenate([best[order], candidates.ordered[len(order) :]])
-        ordered.append(candidates._replace(hits=hits + candidates.hits[most:], ordered=values, vectors=vectors))
-    return ordered
+            texts = [queries.texts] if options.fuse else [[text] for text in queries.texts]
+            vectors = [queries.vectors] if options.fuse else queries.vectors[:, None]
+            return [
+                highlighted(of_query, asked, of_asked, lambda parts: self.model().documents(parts))
+                for of_query, asked, of_asked in zip(chosen, texts, vectors, strict=True)
+            ]
+        return chosen
 
 
-def chosen(candidates: Candidates, options: Options) -> list[Hit]:
-    """Return at most ``k`` hits of one query, from ``offset`` on, diversified if ``mmr`` is given."""
-    hits = candidates.hits
-    if options.mmr is not None and candidates.vectors is not None:
-        most = int(options.candidates)
-        order = maximal_marginal_relevance(candidates.ordered[:most], candidates.vectors[:most], most, options.mmr)
-        hits = [hits[place] for place in order] + hits[most:]
-    return hits[int(options.offset) : options.wanted]
-
-
-def _with_relevance(hits: Sequence[Hit], texts: Sequence[str], unrelated: Unrelated, passages: int) -> list[Hit]:
-    """Return hits with their relevance to the texts of a query, by the words that they share with it."""
-    shares = np.max([word_shares(text, [hit.text for hit in hits]) for text in texts], axis=0)
-    return [
-        replace(hit, relevance=round(unrelated.relevance(hit.score, float(share), passages), 4))
-        for hit, share in zip(hits, shares, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The generation that a search reads, and the positions that it may find; None for all."""
-
-    view: View
-    allowed: Mask | None
-
-
-# Each query's passages to a depth, best first, and whether there are no more.
-Pieces: TypeAlias = list[tuple[list[Scored], bool]]
-
-
-def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
+def dense(view: View, allowed: Mask | None, texts: Sequence[str], vectors: Vectors, depth: int) -> list[Ranking]:
     """Rank passages by the cosines of their vectors; zero vectors, of texts that it cannot read, are not found."""
-    rankings = nearest.search(searched.view, vectors, depth, searched.allowed)
-    return [([Scored(score, row) for score, row in ranking], len(ranking) < depth) for ranking in rankings]
+    rankings = []
+    for found in nearest.search(view, vectors, depth, allowed):
+        rows = np.array([row for _, row in found], np.int64)
+        cosines = np.array([score for score, _ in found], np.float64)
+        rankings.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), len(rows) < depth))
+    return rankings
 
 
-def words(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
+def by_words(view: View, allowed: Mask | None, texts: Sequence[str], vectors: Vectors, depth: int) -> list[Ranking]:
     """Rank passages by BM25; passages without any word of the query are not found."""
-    return [_by_words(searched, *query, depth, {}) for query in zip(texts, vectors, strict=True)]
+    rankings = []
+    for text, vector in zip(texts, vectors, strict=True):
+        require_time()
+        found = view.bm25.best(text, depth, allowed)
+        cosines = cosines_of(view, vector, found)
+        shares = shares_of_best(list(found.values()))
+        rows = np.array(list(found), np.int64)
+        rankings.append(Ranking(rows, np.array([cosines[row] for row in found]), shares, shares, len(rows) < depth))
+    return rankings
 
 
-def _by_words(
-    searched: Searched, text: str, vector: Vectors, depth: int, cosines: dict[int, float]
-) -> tuple[list[Scored], bool]:
-    """Return the best passages for one query by words; ``cosines`` are those that are known, by row."""
-    require_time()
-    found = searched.view.bm25.best(text, depth, searched.allowed)
-    rows = np.array([row for row in found if row not in cosines], np.int64)
-    cosines = cosines | {row: score for score, row in nearest.ranking(searched.view, vector, rows, alike=False)}
-    shares = shares_of_best(list(found.values())).tolist()
-    return [Scored(cosines[row], row, None, share) for row, share in zip(found, shares, strict=True)], len(
-        found
-    ) < depth
-
-
-def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
+def hybrid(view: View, allowed: Mask | None, texts: Sequence[str], vectors: Vectors, depth: int) -> list[Ranking]:
     """Rank the best passages of the two other modes by :func:`fused_scores`; ties keep the order by words."""
-    pieces = []
-    for text, vector, (near, near_ended) in zip(texts, vectors, dense(searched, texts, vectors, depth), strict=True):
+    rankings = []
+    for text, vector, near in zip(texts, vectors, dense(view, allowed, texts, vectors, depth), strict=True):
+        require_time()
         if phrases(text):
             # Passages that lack a phrase of the query are not found.
-            mask = searched.view.bm25.with_phrases(text)
-            with_phrases = replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
-            ((near, near_ended),) = dense(with_phrases, [text], vector[None], depth)
-        worded, ended = _by_words(searched, text, vector, depth, {scored.row: scored.score for scored in near})
-        there = {scored.row for scored in worded}
-        candidates = [*worded, *(scored for scored in near if scored.row not in there)]
-        fused = (shares_of_best([scored.score for scored in candidates]) + [each.by_words for each in candidates]) / 2
-        ordered = zip(np.argsort(-fused, kind="stable").tolist(), sorted(fused.tolist(), reverse=True), strict=True)
-        found = [(candidates[place], score) for place, score in ordered]
-        ranking = [Scored(each.score, each.row, score, each.by_words) for each, score in found]
-        pieces.append((ranking, ended and near_ended))
-    return pieces
+            mask = view.bm25.with_phrases(text)
+            (near,) = dense(view, mask if allowed is None else mask & allowed, [text], vector[None], depth)
+        found = view.bm25.best(text, depth, allowed)
+        cosines = dict(zip(near.rows.tolist(), near.cosines.tolist(), strict=True))
+        ended = near.ended and len(found) < depth
+        rows = [*found, *(row for row in cosines if row not in found)]
+        cosines |= cosines_of(view, vector, [row for row in found if row not in cosines])
+        of_rows = np.array([cosines[row] for row in rows])
+        by_words = np.zeros(len(rows))
+        by_words[: len(found)] = shares_of_best(list(found.values()))
+        values = fused_scores(of_rows, by_words)
+        order = np.argsort(-values, kind="stable")
+        rankings.append(Ranking(np.array(rows, np.int64), of_rows, values, by_words, ended).part(order))
+    return rankings
 
 
-def _order(scored: Scored, mode: Mode) -> float:
-    """Return the value by which a passage is ordered."""
-    if scored.fused is not None:
-        return scored.fused
-    return scored.by_words if mode == "words" else scored.score
+MODES: dict[Mode, Callable[[View, Mask | None, Sequence[str], Vectors, int], list[Ranking]]] = {
+    "dense": dense,
+    "words": by_words,
+    "hybrid": hybrid,
+}
 
 
-def fused_scores(cosines: Sequence[float], by_words: Sequence[float]) -> NDArray[np.float64]:
+def cosines_of(view: View, query: Vectors, rows: Iterable[int]) -> dict[int, float]:
+    """Return the cosines of rows with a query (dimension,), by row."""
+    found = nearest.ranking(view, query, np.array(list(rows), np.int64), alike=False)
+    return {row: score for score, row in found}
+
+
+def fused_scores(cosines: Sequence[float] | Floats, by_words: Sequence[float] | Floats) -> Floats:
     """Return the mean of each passage's cosine and score by words, both as shares (0 to 1) of the query's best.
 
     Args:
@@ -457,25 +507,32 @@ def fused_scores(cosines: Sequence[float], by_words: Sequence[float]) -> NDArray
     return (shares_of_best(cosines) + shares_of_best(by_words)) / 2
 
 
-def shares_of_best(scores: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:
+def shares_of_best(scores: Sequence[float] | NDArray[Any]) -> Floats:
     """Return scores (n,) as shares (0 to 1) of the best one; those below 0 count as 0."""
-    positive: NDArray[np.float64] = np.maximum(np.asarray(scores, np.float64), 0)
+    positive: Floats = np.maximum(np.asarray(scores, np.float64), 0)
     best = float(positive.max(initial=0))
     return positive / best if best > 0 else positive
 
 
-def reciprocal_rank_fusion(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:
+def reciprocal_rank_fusion(rankings: Sequence[Ranking]) -> Ranking:
     """Fuse rankings of several queries by the sum of 1 / (60 + rank); ties keep the order of appearance.
 
     A passage has the highest of its cosines.
     """
     sums: dict[int, float] = {}
-    scores: dict[int, float] = {}
+    cosines: dict[int, float] = {}
     for ranking in rankings:
-        for rank, found in enumerate(ranking, 1):
-            sums[found.row] = sums.get(found.row, 0.0) + 1 / (FUSION_CONSTANT + rank)
-            scores[found.row] = max(scores.get(found.row, -1.0), found.score)
-    return [Scored(scores[row], row, sums[row]) for row in sorted(sums, key=sums.__getitem__, reverse=True)]
+        for rank, (row, cosine) in enumerate(zip(ranking.rows.tolist(), ranking.cosines.tolist(), strict=True), 1):
+            sums[row] = sums.get(row, 0.0) + 1 / (FUSION_CONSTANT + rank)
+            cosines[row] = max(cosines.get(row, -1.0), cosine)
+    rows = sorted(sums, key=sums.__getitem__, reverse=True)
+    return Ranking(
+        np.array(rows, np.int64),
+        np.array([cosines[row] for row in rows]),
+        np.array([sums[row] for row in rows]),
+        np.zeros(len(rows)),
+        all(ranking.ended for ranking in rankings),
+    )
 
 
 def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count: int, weight: float) -> list[int]:
@@ -506,10 +563,3 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
         taken[order[-1]] = True
         nearest = np.maximum(nearest, cosines[order[-1]])
     return order
-
-
-RANKINGS: dict[Mode, Callable[[Searched, Sequence[str], Vectors, int], Pieces]] = {
-    "dense": dense,
-    "words": words,
-    "hybrid": hybrid,
-}

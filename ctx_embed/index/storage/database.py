@@ -70,7 +70,7 @@ class Settings:
         chunk: how documents are cut into passages, see :mod:`ctx_embed.index.writing.chunking`.
         dtype: the data type in which new vectors are stored, see :mod:`ctx_embed.index.storage.vectors`.
         unrelated: the mean and deviation of the model's cosines of unrelated questions, see
-            :class:`ctx_embed.index.searching.relevance.Unrelated`; None if it can read too few of them.
+            :class:`ctx_embed.index.searching.hits.Unrelated`; None if it can read too few of them.
         table: the number of the table of vectors; a reembedding fills the next one.
         format_version: the version of the file format.
     """

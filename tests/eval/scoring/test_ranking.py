@@ -24,7 +24,7 @@ from ctx_embed.eval.scoring.ranking import (
 )
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader
-from ctx_embed.index.searching.bm25 import expression
+from ctx_embed.index.searching.by_words import expression
 from ctx_embed.index.storage.database import TOKENIZER
 
 A = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])

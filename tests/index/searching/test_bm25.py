@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index import snippet
-from ctx_embed.index.searching import bm25
-from ctx_embed.index.searching.bm25 import Bm25
+from ctx_embed.index.searching import by_words
+from ctx_embed.index.searching.by_words import Bm25
 from ctx_embed.index.searching.search import fused_scores
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.folder import IndexFolder
@@ -194,7 +194,7 @@ def test_a_snippet_is_the_part_with_most_matches():
 )
 def test_what_people_search_is_found_and_marked(index, monkeypatch, large, query, text, marked):
     index.add(["C", "the C language, a net of words", text], ids=["c", "language", "text"])
-    monkeypatch.setattr(bm25, "LARGE", large)
+    monkeypatch.setattr(by_words, "LARGE", large)
     for _ in range(2):  # the second search of a large index reads lists
         assert found(index, query) == ["text"]
     [hit] = index.search(query, mode="words")

@@ -6,7 +6,7 @@ import pytest
 
 import ctx_embed
 from ctx_embed import SearchIndex
-from ctx_embed.index.searching.corrections import respelled
+from ctx_embed.index.searching.by_words import respelled
 
 TEXTS = [
     "The retrieval of documents by meaning",

@@ -11,7 +11,7 @@ import pytest
 import ctx_embed
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.relevance import (
+from ctx_embed.index.searching.hits import (
     BASE,
     DEFAULT_RELEVANCE,
     DEVIATIONS,

@@ -17,10 +17,10 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import LateError
 from ctx_embed.index.searching import search as searching
-from ctx_embed.index.searching.bm25 import Bm25
-from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, Scored, densest
+from ctx_embed.index.searching.by_words import Bm25
+from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, densest
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import maximal_marginal_relevance, reciprocal_rank_fusion
+from ctx_embed.index.searching.search import Ranking, maximal_marginal_relevance, reciprocal_rank_fusion
 from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel, hash_vectors
@@ -129,13 +129,13 @@ def test_several_queries_become_one_ranking(index):
 
 
 def test_rankings_are_fused_by_hand():
-    first = [Scored(0.9, 7), Scored(0.8, 3)]
-    second = [Scored(0.7, 3), Scored(0.1, 5)]
-    assert reciprocal_rank_fusion([first, second]) == [
-        Scored(0.8, 3, 1 / 62 + 1 / 61),
-        Scored(0.9, 7, 1 / 61),
-        Scored(0.1, 5, 1 / 62),
-    ]
+    first, second = (
+        Ranking(np.array(rows), np.array(cosines), np.array(cosines), np.zeros(2), True)
+        for rows, cosines in (([7, 3], [0.9, 0.8]), ([3, 5], [0.7, 0.1]))
+    )
+    fused = reciprocal_rank_fusion([first, second])
+    assert (fused.rows.tolist(), fused.cosines.tolist()) == ([3, 7, 5], [0.8, 0.9, 0.1])
+    assert fused.values.tolist() == [1 / 62 + 1 / 61, 1 / 61, 1 / 62]
 
 
 @pytest.mark.parametrize("mode", ["dense", "words", "hybrid"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.searching.bm25 import Bm25, WordLists, varints
+from ctx_embed.index.searching.by_words import Bm25, WordLists, varints
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel
 

@@ -1,0 +1,502 @@
+"""Search by words: BM25 over SQLite's full-text index, quoted phrases, and corrections of words that an index lacks.
+
+The score of a passage is the sum, over the query's words w that it has, of
+
+    idf(w) * tf * (K1 + 1) / (tf + K1 * (1 - B + B * length / average length))
+    idf(w) = log((N - n + 0.5) / (n + 0.5))
+
+for tf occurrences of w in the passage and n of N passages with w. FTS5 scores passages one by one and looks up the
+length of each in a table. :class:`WordLists` holds all lengths in an array and the lists of words that searches have
+used, so that a query adds up arrays: the same scores in a fraction of the time.
+
+Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009); sqlite.org/fts5.html.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import compress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import OtherModelError
+from ctx_embed.index.storage.database import TOKENIZER, Database, require_time
+from ctx_embed.text.normalisation import normalised
+from ctx_embed.text.words import words as words_of
+
+if TYPE_CHECKING:
+    from ctx_embed.index.view import Mask, View
+
+# The positions (n,) that have a word, and how often each has it (n,).
+Postings: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+# English function words, which say nothing of what a passage is about.
+_FUNCTION_WORDS = """
+a about an and any are as at be been but by can could did do does for from had has have he her him his how i if in into
+is it its me my no not of on one or our over s she should so some t than that the their them then there these they this
+those to under up us was we were what when where which who whom whose why will with would you your
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+# Quotation marks enclose a phrase only at the edges of words; all others are punctuation.
+_PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
+_MARKS = re.compile('["\u201c\u201d]')
+# Maximum number of distinct query words to search for; SQLite limits the size of an expression.
+MOST_WORDS = 256
+_ANY = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
+# An index with more than this number of passages is large. In a large index, words that occur in more than this share
+# of the passages are left out, since they say little and take the most time.
+LARGE, COMMON_PART = 20_000, 0.05
+# Maximum numbers of words whose counts, tokens and corrections are cached.
+REMEMBERED_WORDS = 100_000
+# FTS5's parameters; LEAST_WEIGHT is the weight of words in more than half of all passages.
+K1, B, LEAST_WEIGHT = 1.2, 0.75, 1e-6
+# Maximum total number of rows in the lists held in memory; a row takes 16 bytes.
+KEPT_POSTINGS = 8_000_000
+LENGTHS_AT_ONCE = 200_000
+
+# Words and stems of at least this many letters are corrected, by one edit; from LONG letters on, by up to two. Nobody
+# types longer words than LONGEST.
+SHORTEST, LONG, LONGEST = 4, 8, 40
+# Maximum number of corrected words in a query: a pasted text in another language has no typos.
+MOST_CORRECTED = 8
+# The letters of an ending that stems lack, and the stems whose words are looked up in passages.
+LONGEST_ENDING, MOST_TRIED = 4, 5
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+def content_words(query: str) -> list[str]:
+    """Return the words of a query without English function words, or all words if there are no others."""
+    words = words_of(query)
+    return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
+
+
+def expression(query: str) -> str:
+    """Return an FTS5 expression that matches any word of a query; words are quoted, so none is an operator.
+
+    It is empty if the query has no words.
+    """
+    words = dict.fromkeys(word.lower() for word in words_of(query))
+    return " OR ".join(f'"{word}"' for word in list(words)[:MOST_WORDS])
+
+
+def phrases(query: str) -> list[str]:
+    """Return the quoted phrases of a query, of two words or more, as FTS5 strings; a passage must contain each one."""
+    found = (words_of(phrase.lower()) for phrase in _PHRASE.findall(normalised(query)))
+    return [f'"{" ".join(words)}"' for words in found if len(words) > 1][:MOST_WORDS]
+
+
+def without_marks(text: str) -> str:
+    """Return a text without quotation marks."""
+    return _MARKS.sub(" ", normalised(text))
+
+
+def respelled(query: str, corrected: Mapping[str, str] | None) -> str:
+    """Return a query with its corrected words in place of those that were typed."""
+    if not corrected:
+        return query
+    return re.sub(r"[^\W_]+", lambda word: corrected.get(word[0], word[0]), query)
+
+
+class _Tokenizer(threading.local):
+    """An empty full-text index in memory, which takes longer to make than to use: each thread has its own."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+        self.connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
+        self.connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
+
+
+_TOKENIZER = _Tokenizer()
+
+
+def tokens_of(words: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of each word, as FTS5 makes them."""
+    tokens: list[list[str]] = [[] for _ in words]
+    connection = _TOKENIZER.connection
+    # What an interrupted call has left.
+    connection.rollback()
+    connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
+    # FTS5 cuts a long token, perhaps inside a character.
+    for place, token in connection.execute('SELECT doc, CAST(term AS BLOB) FROM tokens ORDER BY doc, "offset"'):
+        tokens[place].append(token.decode("utf-8", "ignore"))
+    connection.rollback()
+    return tokens
+
+
+def selected(database: Database, select: str, *values: Any) -> list[Any]:
+    """Return the rows of a statement."""
+    with database.reporting_errors():
+        return database.connection.execute(select, values).fetchall()
+
+
+def with_vocabulary(database: Database, name: str, kind: str) -> None:
+    """Make a table of the tokens of all passages, which is dropped with the transaction."""
+    selected(database, f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{name} USING fts5vocab(main, words, {kind})")
+
+
+class Bm25:
+    """Keyword search in one generation of an index.
+
+    Args:
+        view: the generation; call the methods inside its transaction.
+        before: the search in an earlier generation.
+        large: the number of passages above which common words are left out and scores are computed in NumPy; None:
+            :data:`LARGE`.
+        common_part: the share of passages from which on a word is common.
+        lists: the word lists; None makes them when a second search needs them.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        before: Bm25 | None = None,
+        large: int | None = None,
+        common_part: float = COMMON_PART,
+        lists: WordLists | None = None,
+    ) -> None:
+        self.view = view
+        self.large: int = LARGE if large is None else large
+        self.common_part = common_part
+        self.lists = lists
+        self._searched = lists is not None
+        # The number of passages with each word, counted as far as needed, and one that it has by now at most.
+        self._common: dict[str, tuple[int, int]] = {}
+        if before is not None:
+            self.lists = None if before.lists is None else WordLists(view, before.lists)
+            self._searched = before._searched
+            added = view.state.next_row - before.view.state.next_row
+            gone = before.view.count + added - view.count
+            self._common = {word: (low - gone, high + added) for word, (low, high) in before._common.items()}
+
+    def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
+        """Return the scores, by row, of the k best passages with a word and all phrases of the query.
+
+        The best one is first; ties are in the order of rows. Scores are above 0.
+
+        Args:
+            query: any text.
+            k: at least 1.
+            allowed: which positions may be found; None allows all passages.
+        """
+        is_large = self.view.count > self.large
+        terms = expression(" ".join(content_words(query))).split(" OR ")
+        if is_large and len(terms) > 1:
+            terms = [term for term in terms if self._is_rare(term)] or terms
+        if terms == [""]:
+            return {}
+        match = " OR ".join(terms)
+        if required := phrases(query):
+            # The phrases are also alternatives of the expression, as a passage may have no other word of the query.
+            match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
+        elif is_large and self._searched:
+            self.lists = self.lists or WordLists(self.view)
+            found = self.lists.best([term.strip('"') for term in terms], k, allowed)
+            if found is not None:
+                return found
+        # Reading all lengths is too slow for a single search.
+        self._searched = True
+        # FTS5's rank is the negative score.
+        select = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?"
+        ranked = selected(self.view.store, select, match, k if allowed is None else -1)
+        if allowed is not None:
+            places = self.view.positions(np.array([row for row, _ in ranked], np.int64))
+            ranked = list(compress(ranked, allowed[places].tolist()))[:k]
+        return dict(ranked)
+
+    def _is_rare(self, term: str) -> bool:
+        """Return whether a term is not common; what was counted is cached."""
+        passages = self.view.count
+        most = int(self.common_part * passages)
+        # A later generation need not count again words that are far from common, or far more so.
+        counted = most + max(most // 10, 1)
+        low, high = self._common.get(term, (0, passages))
+        if low < most <= high:
+            count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+            ((low,),) = selected(self.view.store, count, term, counted)
+            if len(self._common) < REMEMBERED_WORDS:
+                self._common[term] = low, low if low < counted else passages
+        return low < most
+
+    def without_missing_phrases(self, query: str) -> str:
+        """Return a query without its quotation marks if no passage has all of its phrases.
+
+        Questions in plain language quote words that passages need not have side by side.
+        """
+        required = phrases(query)
+        if required and not selected(self.view.store, _ANY, " AND ".join(required)):
+            # All marks: those that are left would pair up anew.
+            return without_marks(query)
+        return query
+
+    def with_phrases(self, query: str) -> Mask:
+        """Return a mask of the positions of passages that contain every quoted phrase of a query; it must have one."""
+        mask = np.zeros(len(self.view.rows), bool)
+        found = selected(self.view.store, "SELECT rowid FROM words WHERE words MATCH ?", " AND ".join(phrases(query)))
+        mask[self.view.positions(np.array([row for (row,) in found], np.int64))] = True
+        return mask
+
+
+class WordLists:
+    """The part of a full-text index that searches have used, in memory, for one generation of an index.
+
+    Args:
+        view: the generation.
+        before: the lists of an earlier generation.
+        kept_postings: the maximum number of positions in all lists that stay in memory.
+        lengths_at_once: the number of rows whose lengths are read in one query.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        before: WordLists | None = None,
+        kept_postings: int = KEPT_POSTINGS,
+        lengths_at_once: int = LENGTHS_AT_ONCE,
+    ) -> None:
+        self.view = view
+        self.kept_postings = kept_postings
+        self.lengths_at_once = lengths_at_once
+        self._known_lengths: NDArray[np.int32] = np.empty(0, np.int32) if before is None else before._known_lengths
+        self._known_stop: int = 0 if before is None else before._known_stop
+        self._tokens: dict[str, list[str]] = {} if before is None else before._tokens
+        # K1 * (1 - B + B * length / average length) for each position.
+        self._norms: NDArray[Any] | None = None
+        self._scores: NDArray[np.float64] = np.zeros(len(view.rows))
+        self._passages = 0
+        # Ordered by their last use, the most recent one last.
+        self._lists: dict[str, Postings] = {}
+        self._kept = 0
+        if before is not None and (added := view.new_tokens(before.view)) is not None:
+            self._lists, self._kept = dict(before._lists), before._kept
+            for position, tokens in added.items():
+                for token, count in Counter(tokens).items():
+                    if token in self._lists:
+                        places, counts = self._lists[token]
+                        self._lists[token] = np.append(places, position), np.append(counts, count)
+                        self._kept += 1
+
+    def best(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
+        """Return the BM25 scores, by row, of the k best passages for any of the words, best first; ties by row.
+
+        Args:
+            words: lower-case words; each of them counts, even if two have the same stem.
+            k: at least 1.
+            allowed: which positions may be found; None allows all.
+
+        Returns:
+            None if FTS5 splits a word into several tokens.
+        """
+        new = [word for word in dict.fromkeys(words) if word not in self._tokens]
+        if len(self._tokens) + len(new) > REMEMBERED_WORDS:
+            self._tokens.clear()
+            new = list(dict.fromkeys(words))
+        if new:
+            self._tokens |= zip(new, tokens_of(new), strict=True)
+        tokens = [self._tokens[word] for word in words]
+        if any(len(of) > 1 for of in tokens):
+            return None
+        if self._norms is None:
+            self._norms = self._read_norms()
+        lists = []
+        for token in (of[0] for of in tokens if of):
+            places, counts = self._postings(token)
+            if self.view.count < len(self.view.rows):
+                there = self.view.live[places]
+                places, counts = places[there], counts[there]
+            having = len(places)
+            weight = math.log((self._passages - having + 0.5) / (having + 0.5)) if having else 0.0
+            weight = weight if weight > 0 else LEAST_WEIGHT
+            # In FTS5's order of operations, so that rounding is the same.
+            np.add.at(self._scores, places, weight * ((counts * (K1 + 1)) / (counts + self._norms[places])))
+            lists.append(places)
+        # A score above 0 that at least k places (or all with a word) reach: the k-th best of a short list.
+        bound = float(np.finfo(np.float64).tiny)
+        for places in sorted(lists, key=len):
+            some = places if allowed is None or len(places) < k else places[allowed[places]]
+            if len(some) >= k:
+                bound = float(np.partition(self._scores[some], -k)[-k])
+                break
+        found = np.flatnonzero(self._scores >= bound)
+        if allowed is not None:
+            found = found[allowed[found]]
+        scores = self._scores[found]
+        self._scores.fill(0)
+        if len(found) > k:
+            chosen = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
+            found, scores = found[chosen], scores[chosen]
+        order = np.lexsort((found, -scores))[:k]
+        return dict(zip(self.view.rows[found[order]].tolist(), scores[order].tolist(), strict=True))
+
+    def _read_norms(self) -> NDArray[Any]:
+        """Read the lengths of passages, those that an earlier generation has not read, and return the norms."""
+        stop, database = self.view.state.next_row, self.view.store
+        lengths = np.zeros(len(self.view.rows), np.int32)
+        if len(self._known_lengths) <= len(lengths):
+            lengths[: len(self._known_lengths)] = self._known_lengths
+        else:
+            self._known_stop = 0
+        select = "SELECT group_concat(id), group_concat(hex(sz), '') FROM words_docsize WHERE id >= ? AND id < ?"
+        for first in range(self._known_stop, stop, self.lengths_at_once):
+            ((rows, sizes),) = selected(database, select, first, first + self.lengths_at_once)
+            if rows is not None:
+                places = self.view.positions(np.fromstring(rows, np.int64, sep=","))
+                lengths[places] = varints(bytes.fromhex(sizes))
+        self._known_lengths, self._known_stop = lengths, stop
+        with database.reporting_errors():
+            self._passages, tokens = totals(database.connection)
+        average = tokens / max(self._passages, 1) or 1.0
+        return K1 * (1 - B + B * lengths / average)
+
+    def _postings(self, token: str) -> Postings:
+        """Return the postings of a token, from memory or from the database."""
+        postings = self._lists.pop(token, None)
+        if postings is None:
+            with_vocabulary(self.view.store, "tokens", "instance")
+            ((rows,),) = selected(self.view.store, "SELECT group_concat(doc) FROM temp.tokens WHERE term = ?", token)
+            every = np.fromstring(rows or "", np.int64, sep=",")
+            first = np.flatnonzero(np.diff(every, prepend=-1))
+            postings = self.view.positions(every[first]), np.diff(first, append=len(every))
+            self._kept += len(first)
+        self._lists[token] = postings
+        while self._kept > self.kept_postings and len(self._lists) > 1:
+            self._kept -= len(self._lists.pop(next(iter(self._lists)))[0])
+        return postings
+
+
+def totals(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the number of passages and of their words, as FTS5 records them."""
+    found = connection.execute("SELECT block FROM words_data WHERE id = 1").fetchone()
+    passages, words = (*varints(found[0] if found else b"").tolist(), 0, 0)[:2]
+    return passages, words
+
+
+def varints(content: bytes) -> NDArray[np.int64]:
+    """Return the numbers in SQLite's variable-length format: seven bits a byte, the last byte of each below 128."""
+    packed = np.frombuffer(content, np.uint8).astype(np.int64)
+    ends = np.flatnonzero(packed < 128)
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    numbers = packed[ends]
+    for back in range(1, int((ends - starts).max(initial=0)) + 1):
+        longer = ends - starts >= back
+        numbers[longer] += (packed[ends[longer] - back] & 127) << (7 * back)
+    return numbers
+
+
+class Corrections:
+    """For query words that one generation of an index lacks, the nearest words that it has.
+
+    Distances are in edits: a letter inserted, deleted, replaced or swapped with the next one. Words are compared by
+    their stems, as the full-text index holds no others, or else as passages write them. They must have the same first
+    letter, which few people mistype. Words that the index lacks and the model knows are no typos.
+
+    Args:
+        view: the generation; call the methods inside its transaction.
+        before: the corrections of an earlier generation.
+    """
+
+    def __init__(self, view: View, before: Corrections | None = None) -> None:
+        self.view = view
+        # For each word, its correction, or None if the index has it or nothing like it.
+        self._corrected: dict[str, str | None] = {}
+        # For each first letter, the tokens that begin with it and their numbers of passages.
+        self._tokens: dict[str, dict[str, int]] = {}
+        if before is not None and (added := view.new_tokens(before.view)) is not None:
+            self._tokens = {letter: dict(tokens) for letter, tokens in before._tokens.items()}
+            new: set[str] = set()
+            for token in (token for tokens in added.values() for token in set(tokens) if _LETTERS.fullmatch(token)):
+                known = self._tokens.get(token[0], {})
+                if token not in known:
+                    new.add(token[0])
+                if token[0] in self._tokens:
+                    known[token] = known.get(token, 0) + 1
+            # A word may be nearer to a new one.
+            self._corrected = {word: other for word, other in before._corrected.items() if word[0] not in new}
+
+    def of(self, query: str, is_known: Callable[[str], bool]) -> dict[str, str]:
+        """Return the corrections of a query's words, by the words as typed.
+
+        Words that the index has, words with digits and quoted phrases stay as they are.
+
+        Args:
+            query: the query.
+            is_known: returns whether the model of the index knows a lower-case word, so that it is hardly a typo.
+        """
+        if len(self._corrected) > REMEMBERED_WORDS:
+            self._corrected.clear()
+        words = dict.fromkeys(content_words(_PHRASE.sub(" ", normalised(query))))
+        corrected: dict[str, str] = {}
+        for word in list(words)[:MOST_WORDS]:
+            # Words in capitals are names and abbreviations; others than those typed stand for signs.
+            skipped = (
+                not SHORTEST <= len(word) <= LONGEST
+                or not _LETTERS.fullmatch(word)
+                or word.isupper()
+                or word not in query
+            )
+            if skipped or len(corrected) == MOST_CORRECTED:
+                continue
+            require_time()
+            key = word.lower()
+            if key not in self._corrected:
+                known = bool(selected(self.view.store, _ANY, f'"{key}"'))
+                # An index of another default model is searched by words alone, without a model.
+                with suppress(OtherModelError):
+                    known = known or is_known(key)
+                self._corrected[key] = None if known else self._nearest(key)
+            if nearest := self._corrected[key]:
+                corrected[word] = nearest
+        return corrected
+
+    def _nearest(self, word: str) -> str | None:
+        """Return the word of the index with the fewest edits, among equals the one in most passages."""
+        from rapidfuzz import process
+        from rapidfuzz.distance import OSA
+
+        (tokens,) = tokens_of([word])
+        if len(tokens) != 1:
+            return None
+        passages = self._starting_with(tokens[0][0])
+        known = list(passages)
+
+        def nearest(stem: str) -> list[str]:
+            """Return the tokens within the number of edits for a stem, the nearest and most frequent first."""
+            edits = 0 if len(stem) < SHORTEST else 1 if len(stem) < LONG else 2
+            found = process.extract(stem, known, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None)
+            return [token for token, *_ in sorted(found, key=lambda match: (match[1], -passages[match[0]], match[0]))]
+
+        if found := nearest(tokens[0]):
+            return self._written(found[0])
+        # A mistyped ending is not cut off: "hosptial" stays whole, where "hospital" has the stem "hospit".
+        cut = dict.fromkeys(
+            token for end in range(1, LONGEST_ENDING + 1) for token in nearest(word[:-end])[:MOST_TRIED]
+        )
+        written = (self._written(token) for token in list(cut)[:MOST_TRIED])
+        edits = 1 if len(word) < LONG else 2
+        return next((other for other in written if OSA.distance(word, other) <= edits), None)
+
+    def _starting_with(self, letter: str) -> dict[str, int]:
+        """Return the tokens that begin with a letter and have no digits, and their numbers of passages."""
+        if letter not in self._tokens:
+            with_vocabulary(self.view.store, "counts", "row")
+            # FTS5 cuts a long token, perhaps inside a character.
+            select = "SELECT CAST(term AS BLOB), doc FROM temp.counts WHERE term >= ? AND term < ?"
+            found = selected(self.view.store, select, letter, chr(ord(letter) + 1))
+            terms = ((term.decode("utf-8", "ignore"), count) for term, count in found)
+            self._tokens[letter] = {term: count for term, count in terms if _LETTERS.fullmatch(term)}
+        return self._tokens[letter]
+
+    def _written(self, token: str) -> str:
+        """Return a token as the first passage with it writes it, since a stem is no word."""
+        store = self.view.store
+        with_vocabulary(store, "tokens", "instance")
+        ((row,),) = selected(store, "SELECT doc FROM temp.tokens WHERE term = ? LIMIT 1", token)
+        words = list(dict.fromkeys(word.lower() for word in words_of(store.fetch([row])[row].text)))
+        return next((word for word, of in zip(words, tokens_of(words), strict=True) if of == [token]), token)
