@@ -18,7 +18,9 @@ DOCS = sorted(
 )
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "papers/README.md")), *DOCS]
 CARD = ROOT / "ctx_embed" / "pretrained" / "default" / "README.md"
-RECORDED = json.loads((ROOT / "benchmarks" / "recorded.json").read_text(encoding="utf-8"))["tables"]
+# What the last two stages of the default model's training stored beside the card.
+STAGES = ("second-stage.json", "training.json")
+RECORDED = json.loads((ROOT / "benchmarks" / "recorded.json").read_text(encoding="utf-8"))
 
 
 def name(page: Path) -> str:
@@ -119,12 +121,33 @@ def test_a_table_is_that_of_the_stored_results(command, page):
     assert pages.printed(command) in (ROOT / page).read_text(encoding="utf-8"), "run python benchmarks/pages.py"
 
 
-@pytest.mark.parametrize("table", RECORDED, ids=lambda table: table["section"])
+@pytest.mark.parametrize("table", RECORDED["tables"], ids=lambda table: table["section"])
 def test_a_table_from_before_results_were_stored_is_as_recorded(table):
     lines = [line.strip() for line in (ROOT / table["page"]).read_text(encoding="utf-8").splitlines()]
     shown = itertools.takewhile(lambda line: line.startswith("|"), lines[lines.index(table["head"]) + 2 :])
     assert list(shown) == [row["row"] for row in table["rows"]]
     assert all(re.fullmatch("[0-9a-f]{7}", row["recorded"]) for row in table["rows"])
+
+
+@pytest.mark.parametrize("page", sorted({sentence["page"] for sentence in RECORDED["sentences"]}))
+def test_a_figure_in_a_sentence_is_as_recorded(page):
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    for sentence in RECORDED["sentences"]:
+        assert sentence["page"] != page or sentence["says"] in text
+        assert re.fullmatch("[0-9a-f]{7}", sentence["recorded"])
+
+
+def test_the_card_says_what_training_stored():
+    second, third = (json.loads(CARD.with_name(name).read_text(encoding="utf-8")) for name in STAGES)
+    before, *_, after = second["history"]
+    card = " ".join(CARD.read_text(encoding="utf-8").split())
+    assert f"{second['phrases']:,} phrases" in card
+    assert f"{second['trained_texts']:,} texts, {second['options']['epochs']} epochs at" in card
+    assert f"The teacher is the second stage, on {third['trained_texts']:,} texts" in card
+    first, other = "held_out_distance", "held_out_second_distance"
+    assert f"is {after[first]:.3f} to all-MiniLM-L6-v2 ({before[first]:.3f} before that stage) and" in card
+    assert f"and {after[other]:.3f} to all-mpnet-base-v2 ({before[other]:.3f})" in card
+    assert f"is predicted with an accuracy of {100 * after['held_out_label_accuracy']:.1f} %" in card
 
 
 def test_the_speed_that_the_readme_claims_is_that_of_the_stored_results():
