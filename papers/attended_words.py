@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -127,24 +128,29 @@ def most_attended(attention: Mapping[str, Mapping[str, Sequence[float]]], label:
 
 
 def _summary(settings: Settings, parts: Mapping[str, Figures]) -> Figures:
+    """Return the accuracy, both classes' most attended words, and the attention to all words that are shown."""
     (figures,) = parts.values()
     attention = figures["attention"]
+    most = {label: most_attended(attention, label) for label in CLASSES[settings["task"]] if label in attention}
+    listed = {*chain.from_iterable((*most.values(), *CHOSEN[settings["task"]], *PUBLISHED_WORDS.values()))}
     return {
         "accuracy": figures["accuracy"],
-        "most_attended": {label: most_attended(attention, label) for label in attention},
-        "attention": {label: {word: mean for word, (_, mean) in words.items()} for label, words in attention.items()},
+        "most_attended": most,
+        "attention": {
+            label: {word: mean for word, (_, mean) in attention[label].items() if word in listed} for label in most
+        },
     }
 
 
 def _listed(outcome: Outcome) -> list[str]:
     """Return the most attended words of a cell's class."""
-    words: list[str] = outcome.figures.get("most_attended", {}).get(_label(outcome.cell), [])
+    words: list[str] = outcome.figures.get("most_attended", {}).get(label_of(outcome.cell.column), [])
     return words
 
 
-def _label(cell: Cell) -> str:
-    """Return the label of a cell's class in its data."""
-    task, name = cell.column.split(": ")
+def label_of(place: str) -> str:
+    """Return the label that a class has in its data, from the column of its cell."""
+    task, name = place.split(": ")
     return next((label for label, shown in CLASSES[task].items() if shown == name), name)
 
 
@@ -153,7 +159,7 @@ def _in_paper(outcome: Outcome) -> str:
     words = PUBLISHED_WORDS.get(outcome.cell.column)
     if not words or not outcome.figures:
         return ""
-    found = outcome.figures["attention"].get(_label(outcome.cell), {})
+    found = outcome.figures["attention"].get(label_of(outcome.cell.column), {})
     known = [found[word] for word in words if word in found]
     return f"{sum(weight > 1 for weight in known)} of {len(known)}"
 
@@ -176,7 +182,7 @@ def _in_class(place: int) -> Column:
 
 def _draw_most_attended(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     for number_of_class, outcome in enumerate(outcomes):
-        label, words = _label(outcome.cell), _listed(outcome)[::-1]
+        label, words = label_of(outcome.cell.column), _listed(outcome)[::-1]
         places = range(number_of_class * (SHOWN + 1), number_of_class * (SHOWN + 1) + len(words))
         attention = outcome.figures["attention"].get(label, {})
         axes.barh(places, [attention[word] for word in words], label=outcome.cell.column)
@@ -196,15 +202,13 @@ def _draw_chosen(axes: Axes, outcomes: Sequence[Outcome]) -> None:
 
 
 def _check_table4(found: Found) -> tuple[str, Verdict]:
-    shown = {}
-    for place in TABLE4_PLACES:
-        figures = found[LAMA, place]
-        shown[place] = figures["most_attended"].get(_label(Cell(LAMA, place, {})), [])[:5]
-    measured = "; ".join(f"{place}: {', '.join(words)}" for place, words in shown.items()) + "."
-    above = []
-    for place in TABLE4_PLACES:
-        weights = found[LAMA, place]["attention"].get(_label(Cell(LAMA, place, {})), {})
-        above += [weights[word] > 1 for word in PUBLISHED_WORDS.get(place, ()) if word in weights]
+    above, told = [], []
+    for place, words in PUBLISHED_WORDS.items():
+        attention = found[LAMA, place]["attention"].get(label_of(place), {})
+        of_class = [attention[word] > 1 for word in words if word in attention]
+        above += of_class
+        told.append(f"{sum(of_class)} of {len(of_class)} for {place.split(': ')[1]}")
+    measured = f"of the words that the paper lists, {' and '.join(told)} get more than uniform attention."
     return measured, Verdict.of(bool(above) and all(above), sum(above) > len(above) / 2)
 
 

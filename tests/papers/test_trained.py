@@ -21,6 +21,7 @@ from papers.classifier_cells import (
     train_and_test,
     trained,
 )
+from papers.experiment import Verdict
 from papers.runner import changed, chosen
 from papers.tables import contextualizer
 
@@ -166,3 +167,18 @@ def test_initial_values_of_other_systems(workplace):
     settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
     assert settings["initial"] == {"token_deviation": 0.5}
     assert 0.4 < initial_encoder(settings, workplace, 0)[0].embedding.weight.std() < 0.6
+
+
+def test_the_words_of_table_4_by_hand():
+    claim = find_experiment("lama-table4").claim
+    found = {
+        ("LAMA", f"R8: {name}"): {"attention": {name: words}}
+        for name, words in (("ship", {"gulf": 1.2, "cargo": 0.9}), ("money-fx", {"fed": 1.1}))
+    }
+    measured, verdict = claim.check(found)
+    assert measured == (
+        "of the words that the paper lists, 1 of 2 for ship and 1 of 1 for money-fx get more than uniform attention."
+    )
+    assert verdict is Verdict.IN_PART
+    found["LAMA", "R8: ship"]["attention"]["ship"]["cargo"] = 1.01
+    assert claim.check(found)[1] is Verdict.HOLDS
