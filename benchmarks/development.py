@@ -34,8 +34,7 @@ from ctx_embed import SearchIndex, load
 from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg, retrieve, spearman
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
 from ctx_embed.index.searching.options import Mode
-from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
-from ctx_embed.training.distillation.texts.scored_pairs import read_pairs
+from ctx_embed.training.distillation.texts import read_pair_rows, read_pairs
 
 # The name of each set, and the file of pairs that it is made of.
 HELD_OUT = {

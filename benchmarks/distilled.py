@@ -31,7 +31,7 @@ from sklearn.linear_model import LogisticRegression
 
 from ctx_embed import load
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
-from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
+from ctx_embed.training.distillation.texts import read_pair_rows
 
 STORED = Path(__file__).with_suffix(".json")
 KINDS = ("bio_craft", "bio_evidence_inference", "bio_medical_qa", "bio_systematic_reviews")

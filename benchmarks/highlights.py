@@ -19,7 +19,7 @@ import ctx_embed
 from ctx_embed.index.searching import highlights
 from ctx_embed.index.searching.hits import word_shares
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.training.distillation.texts.fair_sample import read_fair_blocks, read_pair_rows
+from ctx_embed.training.distillation.texts import Source, read_blocks, read_pair_rows
 
 QUESTIONS, SENTENCES, NEIGHBOURS = 2000, 6, 40
 HITS = 10
@@ -33,7 +33,8 @@ def trained_texts(data: Path) -> set[str]:
     for source in json.loads(TRAINING.read_text())["sources"]:
         if SQUAD in source["files"]:
             paths = [data / "pairs" / name for name in source["files"]]
-            for block in read_fair_blocks(paths, source["texts"], first_words=source["first_words"]):
+            cut = Source(paths, texts=source["texts"], fair=True, first_words=source["first_words"])
+            for block in read_blocks(cut):
                 texts.update(block.texts)
     return texts
 

@@ -29,7 +29,7 @@ from peers import distilled_static, write_words
 from ctx_embed import SearchIndex
 from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
-from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
+from ctx_embed.training.distillation.texts import read_pair_rows
 
 ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")

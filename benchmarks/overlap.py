@@ -22,7 +22,7 @@ from tqdm import tqdm
 from ctx_embed.deduplication import dedupe
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader
-from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
+from ctx_embed.training.distillation.texts import read_pair_rows
 
 STORED = Path(__file__).with_suffix(".json")
 TESTS = ("MR", "CR", "SUBJ", "MPQA", "STS12", "STS13", "STS14", "STS15", "STSB", "MTEB-Banking77", "IMDB")

@@ -21,7 +21,7 @@ from development import pool, shuffled
 
 from ctx_embed import SearchIndex
 from ctx_embed.index.searching.hits import Hits
-from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
+from ctx_embed.training.distillation.texts import read_pair_rows
 
 MODES = ("dense", "hybrid")
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95)

@@ -196,7 +196,7 @@ def test_a_corpus_that_cannot_be_used(here):
     (here / "b.txt").write_bytes(b"caf\xe9\0\n")
     (here / "cut.gz").write_bytes((here / "c.txt.gz").read_bytes()[:-20])
     cases = {
-        "empty.txt": "the corpus must have at least one sentence; give text files with a sentence per line",
+        "empty.txt": "the corpus must have at least one text; give text files with a sentence per line",
         "b.txt": "b.txt, line 1: must be UTF-8 (see byte 4 of the line); convert the file or name its encoding",
     }
     for name, message in cases.items():

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from ctx_embed.errors import InputError, UnwritableError
 from ctx_embed.fingerprint import identity
-from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.checkpoint import Checkpoint, TrainingLog
 from tests.helpers.disk import full_disk
 
 
@@ -85,3 +87,36 @@ def test_a_file_in_the_place_of_the_folder(output):
     with pytest.raises(InputError) as caught:
         Checkpoint(output, "run")
     assert str(caught.value) == f"{path} must be a folder for the state of the run, got a file; remove it first"
+
+
+def test_a_resumed_log_forgets_what_came_after(tmp_path):
+    log = TrainingLog(tmp_path / "run" / "log.jsonl")
+    log.resume(5)
+    for step in (0, 2, 4):
+        log.add(step, loss=step / 2)
+    with log.path.open("a") as file:
+        file.write('{"step": 5, "lo')  # killed while writing
+    log.resume(2)
+    log.add(3, loss=9.0)
+    assert [json.loads(line) for line in log.path.read_text().splitlines()] == [
+        {"step": 0, "loss": 0.0},
+        {"step": 2, "loss": 1.0},
+        {"step": 3, "loss": 9.0},
+    ]
+    log.resume(-1)
+    assert log.path.read_text() == ""
+
+
+def test_no_log(tmp_path):
+    log = TrainingLog(None)
+    log.add(1, loss=1.0)
+    log.resume(1)
+
+
+def test_an_entry_that_an_error_of_the_disk_cut_off_is_left_out(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        '{"step": 1, "loss": 2.0}\n{"step": 2, "lo{"step": 2, "loss": 1.0}\n[3]\n{"step": 3, "loss": 1.0}\n'
+    )
+    TrainingLog(path).resume(3)
+    assert path.read_text() == '{"step": 1, "loss": 2.0}\n{"step": 3, "loss": 1.0}\n'

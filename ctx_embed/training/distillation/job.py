@@ -26,30 +26,28 @@ from ctx_embed.options import takes
 from ctx_embed.progress import say
 from ctx_embed.systems import system
 from ctx_embed.training.card import distilled_card
-from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.distillation.loop.log import TrainingLog
-from ctx_embed.training.distillation.loop.trainer import Distillation
-from ctx_embed.training.distillation.options import (
-    DistillationJob,
-    DistillationOptions,
-    Source,
-    require_spare,
-)
-from ctx_embed.training.distillation.student.initial import (
+from ctx_embed.training.checkpoint import Checkpoint, TrainingLog
+from ctx_embed.training.distillation.options import DistillationJob, DistillationOptions, Source, require_spare
+from ctx_embed.training.distillation.phrases import learn_phrases, more_phrases
+from ctx_embed.training.distillation.student import (
     entry_texts,
     new_student,
     require_encoder,
+    rotation_like,
     started_student,
     student_options,
 )
-from ctx_embed.training.distillation.student.rotation import require_dimension, rotation_like
-from ctx_embed.training.distillation.student.teacher import TeacherCache, seen_in_part
-from ctx_embed.training.distillation.texts.corpus import Block
-from ctx_embed.training.distillation.texts.exclusion import read_excluded
-from ctx_embed.training.distillation.texts.labelled import read_labelled_files, read_skipped
-from ctx_embed.training.distillation.texts.mixture import Mixture, read_mixture
-from ctx_embed.training.distillation.texts.phrases import learn_phrases, more_phrases
-from ctx_embed.training.distillation.texts.scored_pairs import Pairs, read_pairs
+from ctx_embed.training.distillation.teacher import TeacherCache, seen_in_part
+from ctx_embed.training.distillation.texts import (
+    Block,
+    Mixture,
+    Pairs,
+    read_excluded,
+    read_labelled_files,
+    read_mixture,
+    read_pairs,
+)
+from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.options import ContextualizerOptions
 from ctx_embed.training.record import RECORD, content_hash, file_hashes, finished
@@ -90,16 +88,9 @@ def distill(
         return {name: record[name] for name in SUMMARY}
     material = _read(job, architecture.get("rank"))
     record = {"asked": asked, **_record(job, architecture, material)}
-    checkpoint = Checkpoint(
-        job.output,
-        identity(
-            record,
-            material.tokenizer.to_str(),
-            [block.key for block in material.mixture.blocks],
-            material.labelled,
-            material.pairs and asdict(material.pairs),
-        ),
-    )
+    blocks = [block.key for block in material.mixture.blocks]
+    run = identity(record, material.tokenizer.to_str(), blocks, material.labelled, material.pairs)
+    checkpoint = Checkpoint(job.output, run)
     log = checkpoint.folder / LOG
     training = _prepare(job, architecture, material, checkpoint, TrainingLog(log))
     try:
@@ -111,7 +102,7 @@ def distill(
         raise
     kept = training.kept_epoch
     distance = history[kept]["held_out_distance"]
-    values = (len(material.mixture.texts), training.trained_texts, len(training.held_out_rows), distance, kept)
+    values = (len(material.mixture.texts), len(training.rows), len(training.held_out_rows), distance, kept)
     summary = dict(zip(SUMMARY, values, strict=True))
     if not kept and job.progress:
         say(
@@ -204,9 +195,10 @@ def _read(job: DistillationJob, rank: int | None) -> _Material:
     require_spare(job.spare_dimensions, dimension)
     if start is not None and rank is not None and rank > (most := getattr(start[0], "rank", 0)):
         raise InputError(f"rank must be at most that of the model to start from, {most}, got {rank}; leave it out")
+    taught_dimension = dimension - job.spare_dimensions
     for model in (teacher, second_teacher):
-        if model is not None:
-            require_dimension(dimension - job.spare_dimensions, model.get_embedding_dimension() or dimension)
+        if model is not None and taught_dimension > (most := model.get_embedding_dimension() or dimension):
+            raise InputError(f"dimension must be at most the teacher's {most}, got {taught_dimension}")
     mixture = read_mixture(job.sources, job.options.seed, read_excluded(job.exclude), job.text_field)
     taught = len(mixture.taught_rows)
     options = job.options.for_texts(taught)
@@ -230,11 +222,9 @@ def _read(job: DistillationJob, rank: int | None) -> _Material:
                     f"{name} reads the first {model.max_seq_length} tokens of a text, so it sees {count:,} of "
                     f"{len(rows):,} texts in part"
                 )
-    labelled = None
+    labelled, phrases = None, None
     if job.labelled:
-        skipped = read_skipped(job.skip) if job.skip else None
-        labelled = read_labelled_files(job.labelled, skipped, job.text_field, job.label_field)
-    phrases = None
+        labelled = read_labelled_files(job.labelled, job.skip, job.text_field, job.label_field)
     if start is not None:
         module = require_encoder(start)
         tokenizer = module.backend_tokenizer
@@ -294,9 +284,8 @@ def _prepare(
 ) -> Distillation:
     """Return the training, ready to run: the teacher's embeddings computed, the student initialised from them."""
     cache = TeacherCache(job.cache or job.output.with_name(job.output.name + ".teacher"), material.teacher)
-    mixture = material.mixture
-    rows = mixture.taught_rows
-    taught = cache.embeddings([mixture.blocks[number] for number in mixture.taught_blocks], progress=job.progress)
+    mixture, rows = material.mixture, material.mixture.taught_rows
+    taught = cache.embeddings([block for block in mixture.blocks if block.taught], progress=job.progress)
     texts = [mixture.texts[row] for row in rows]
     embeddings = np.zeros((len(mixture.texts), taught.shape[1]), np.float16)
     embeddings[rows] = taught
@@ -307,7 +296,7 @@ def _prepare(
             material.start, texts, taught, job.spare_dimensions, architecture.get("rank"), material.phrases
         )
     else:
-        entries = cache.embeddings([Block("vocabulary", tuple(entry_texts(material.tokenizer)))], progress=False)
+        entries = cache.embeddings([Block(tuple(entry_texts(material.tokenizer)))], progress=False)
         student, rotation = new_student(
             system(job.encoder),
             material.tokenizer,
@@ -322,7 +311,7 @@ def _prepare(
         )
     second = None
     if material.second_teacher is not None:
-        blocks = [mixture.blocks[number] for number in mixture.second_blocks]
+        blocks = [block for block in mixture.blocks if block.second]
         others = TeacherCache(cache.folder.parent, material.second_teacher).embeddings(blocks, progress=job.progress)
         # Rotate the second teacher's embeddings into the space of the first teacher's targets.
         second = others, rotation_like(others, embeddings[mixture.second_rows], rotation)

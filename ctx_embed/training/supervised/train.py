@@ -26,8 +26,7 @@ from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
 from ctx_embed.systems import require_options, system
 from ctx_embed.training.batches import like_length_batches, seeded_batches
-from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.divergence import require_finite
+from ctx_embed.training.checkpoint import Checkpoint, require_finite
 from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.supervised.compact_tables import compact_tables
 from ctx_embed.training.supervised.network import ClassifierNetwork

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training.distillation import job
-from ctx_embed.training.distillation.loop.trainer import Distillation
 from ctx_embed.training.distillation.options import DistillationOptions, Source
 from ctx_embed.training.distillation.recipe import read_recipe
-from ctx_embed.training.distillation.student.teacher import TeacherCache
+from ctx_embed.training.distillation.teacher import TeacherCache
+from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of
 from tests.helpers.errors import error
 

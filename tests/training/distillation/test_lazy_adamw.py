@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ctx_embed.training.distillation.loop.lazy_adamw import LazyAdamW
+from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 
 ROWS, WIDTH, STEPS = 40, 3, 300
 

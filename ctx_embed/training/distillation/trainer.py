@@ -1,21 +1,20 @@
 """Distillation: an encoder over a token table learns to give a teacher's sentence embeddings.
 
-The loss of a batch is a weighted sum of :mod:`.objectives`: always mean(1 - cos(student, target)),
-the target being the teacher's embedding rotated into the student's dimensions, and what the options and the student's
-own regularizer add to it.
+The loss of a batch is a weighted sum of :mod:`.objectives`: always mean(1 - cos(student, target)), the target being the
+teacher's embedding rotated into the student's dimensions, and what the options and the student's own regularizer add.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
@@ -23,71 +22,27 @@ from torch.optim.swa_utils import AveragedModel
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
 from ctx_embed.training.batches import PackedTexts, batches_per_epoch, held_out, numbered, seeded_batches
-from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.distillation.loop.composition import Composition
-from ctx_embed.training.distillation.loop.contrasts import triples
-from ctx_embed.training.distillation.loop.heads import LabelHead
-from ctx_embed.training.distillation.loop.labelled_spans import LabelledSpans, taught_labels
-from ctx_embed.training.distillation.loop.lazy_adamw import LazyAdamW
-from ctx_embed.training.distillation.loop.log import TrainingLog
-from ctx_embed.training.distillation.loop.objectives import (
+from ctx_embed.training.checkpoint import Checkpoint, TrainingLog, require_finite
+from ctx_embed.training.distillation.composition import Composition
+from ctx_embed.training.distillation.labels import Genres, LabelHead, LabelledSpans, Labels, TaughtLabels, taught_labels
+from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
+from ctx_embed.training.distillation.objectives import (
     Batch,
-    Contrasts,
-    Genres,
-    Labels,
     Objective,
-    Partners,
     Relations,
     SecondTeacher,
     Similarity,
-    TaughtLabels,
     Words,
     places_of,
     similarity_loss,
 )
-from ctx_embed.training.distillation.loop.spearman import spearman
 from ctx_embed.training.distillation.options import DistillationOptions
-from ctx_embed.training.distillation.texts.mixture import Mixture
-from ctx_embed.training.distillation.texts.scored_pairs import Pairs
-from ctx_embed.training.divergence import require_finite
+from ctx_embed.training.distillation.pairs import Contrasts, Partners, triples
+from ctx_embed.training.distillation.texts import Mixture, Pairs
 
 # A run logs its loss at least about this many times; short runs log it more often.
 FEWEST_LOGGED = 40
 BETAS = (0.9, 0.99)
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Intervals of a training, in steps.
-
-    Attributes:
-        checkpoint: steps between saved states.
-        log: maximum steps between entries of the log.
-        averaging: steps between updates of the average, each of which costs a pass over the whole table.
-        decay: number of steps in which the average decays by the factor ``DistillationOptions.averaging``.
-    """
-
-    checkpoint: int = 500
-    log: int = 50
-    averaging: int = 50
-    decay: float = 10
-
-
-@torch.no_grad()
-def teacher_distance(student: TokenEncoder, texts: PackedTexts, rows: NDArray[np.int64], target: Tensor) -> float:
-    """Return the mean of 1 - cos(student, target) over the texts ``rows``; target is (rows, m)."""
-    student.eval()
-    parts = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
-    return float(similarity_loss(torch.cat([embedded(student, *texts.batch(part)) for part in parts]), target))
-
-
-def embedded(student: TokenEncoder, ids: Tensor, lengths: list[int]) -> Tensor:
-    """Return the embeddings of packed texts, on the student's device."""
-    return student.embed(ids.to(student.embedding.weight.device), lengths)
-
-
-def _copied(student: TokenEncoder) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in student.state_dict().items()}
 
 
 class Distillation:
@@ -97,7 +52,7 @@ class Distillation:
         student: trained in place, on the device where it is.
         mixture: the texts.
         teacher_embeddings: (texts, d); 0 where it has embedded none.
-        rotation: (d, m) from :func:`ctx_embed.training.distillation.student.initial.new_student`.
+        rotation: (d, m) from :func:`.new_student`.
         options: how to train.
         checkpoint: where the state is saved; None saves none.
         second: a second teacher's embeddings (n, d) of the mixture's ``second_rows``, and its rotation (d, m), or None.
@@ -106,12 +61,17 @@ class Distillation:
         start_share: the share of the weights before training in the mean of weights that is measured and becomes the
             student (Wortsman et al. 2022, arXiv 2109.01903).
         log: where the losses and metrics are written.
-        intervals: how often states and logs are written and weights averaged.
 
     Raises:
         InputError: fewer texts than two batches, without the held-out and the excluded ones; :meth:`run`: the training
             diverged.
     """
+
+    # Steps between saved states, and at most between entries of the log.
+    checkpoint_steps, log_steps = 500, 50
+    # Steps between updates of the average, each of which costs a pass over the whole table; and the steps in which the
+    # average decays by the factor ``DistillationOptions.averaging``.
+    averaging_steps, decay_steps = 50, 10.0
 
     def __init__(
         self,
@@ -127,7 +87,6 @@ class Distillation:
         pairs: Pairs | None = None,
         start_share: float = 0.0,
         log: TrainingLog | None = None,
-        intervals: Intervals | None = None,
     ) -> None:
         taught = mixture.taught_rows
         taught = taught[(teacher_embeddings[taught] != 0).any(axis=1)]
@@ -142,12 +101,11 @@ class Distillation:
         self.checkpoint = checkpoint
         self.pairs = pairs
         self.log = log or TrainingLog(None)
-        self.intervals = intervals or Intervals()
         self.step = 0
         self.history: list[dict[str, float]] = []
         self.kept_epoch = 0
         self.start_share = start_share
-        self.start = self.kept = _copied(student)
+        self.start = self.kept = self._weights()
         order = taught[np.random.default_rng([options.seed, 4]).permutation(len(taught))]
         # All copies of a text are held out or none, so that no held-out text has been trained on.
         self.same = numbered(mixture.texts)
@@ -166,16 +124,13 @@ class Distillation:
         # Pass a group, because a list of parameters must not be empty: some encoders have only their table.
         others = [parameter for parameter in self.trained.parameters() if parameter is not table]
         self.optimizer = torch.optim.AdamW(
-            [{"params": others}],
-            betas=BETAS,
-            weight_decay=options.weight_decay,
-            fused=True,
+            [{"params": others}], betas=BETAS, weight_decay=options.weight_decay, fused=True
         )
 
     @torch.no_grad()
     def _mix(self, averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
         """Update the moving average. Its decay is smaller in the first steps."""
-        periods = self.intervals.averaging / self.intervals.decay
+        periods = self.averaging_steps / self.decay_steps
         decay = min(self.options.averaging, (1 + int(count) * periods) / (10 + int(count) * periods)) ** periods
         for average, weights in zip(averaged, current, strict=True):
             average.lerp_(weights, 1 - decay)
@@ -202,16 +157,8 @@ class Distillation:
             terms["genres"] = Genres(read, mixture.genres), options.genre_weight
         if options.pair_weight > 0:
             absent = np.flatnonzero(np.isin(self.same, self.same[self.held_out_rows]) | ~mixture.shown)
-            partners = Partners(
-                self.packed,
-                mixture.pairs,
-                absent,
-                self.teacher,
-                self.same,
-                options.pair_batch,
-                options.seed,
-                mixture.genres,
-            )
+            of_pairs = self.packed, mixture.pairs, absent, self.teacher, self.same
+            partners = Partners(*of_pairs, options.pair_batch, options.seed, mixture.genres)
             terms["partners"] = partners, options.pair_weight
         if options.contrast_weight > 0:
             shown = mixture.pairs[mixture.shown[mixture.pairs].all(1)]
@@ -232,18 +179,23 @@ class Distillation:
             terms["taught_labels"] = objective, options.second_label_weight
         return terms
 
-    @property
-    def trained_texts(self) -> int:
-        """Number of texts that are trained on: neither held out nor excluded."""
-        return len(self.rows)
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in self.student.state_dict().items()}
 
     def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
         return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)).to(self.device), dim=1)
 
+    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """Return the student's embeddings of packed texts."""
+        return self.student.embed(ids.to(self.device), lengths)
+
+    @torch.no_grad()
     def held_out_distance(self) -> float:
         """Return the mean of 1 - cos to the rotated teacher over the held-out texts."""
-        target = self._teacher_rows(self.held_out_rows) @ self.rotation
-        return teacher_distance(self.student, self.packed, self.held_out_rows, target)
+        self.student.eval()
+        rows = self.held_out_rows
+        parts = [self.embed(*self.packed.batch(rows[start : start + 1024])) for start in range(0, len(rows), 1024)]
+        return float(similarity_loss(torch.cat(parts), self._teacher_rows(rows) @ self.rotation))
 
     @torch.no_grad()
     def measures(self) -> dict[str, float]:
@@ -252,9 +204,13 @@ class Distillation:
         with self.composition.folded():
             measured = {"held_out_distance": self.held_out_distance()}
             for objective, _ in self.objectives.values():
-                measured.update(objective.measures(partial(embedded, self.student)))
+                measured.update(objective.measures(self.embed))
             if self.pairs is not None:
-                measured["pairs_spearman"] = spearman(self.pairs, self.student)
+                packed, lengths = self.student.text_tokenizer([*self.pairs.first, *self.pairs.second])
+                embedded = self.embed(torch.from_numpy(packed.astype(np.int64)), lengths.tolist())
+                first, second = embedded.chunk(2)
+                cosines = F.cosine_similarity(first, second, dim=1)
+                measured["pairs_spearman"] = float(spearmanr(self.pairs.scores, cosines.cpu().numpy()).statistic)
         return measured
 
     def _save(self) -> None:
@@ -322,14 +278,14 @@ class Distillation:
         self.optimizer.step()
         self.table_optimizer.step(used, torch.zeros_like(own) if own.grad is None else own.grad, rate)
         self.step += 1
-        if self.average is not None and (self.step % self.intervals.averaging == 0 or self.step == total):
+        if self.average is not None and (self.step % self.averaging_steps == 0 or self.step == total):
             self.table_optimizer.catch_up()
             self.average.update_parameters(self.student)
         return {"loss": loss.item(), **{name: value.item() for name, value in losses.items()}}
 
     def _end_epoch(self, epoch: int, progress: bool) -> None:
         self.table_optimizer.catch_up()
-        trained = _copied(self.student)
+        trained = self._weights()
         mean = {
             name: tensor.lerp(self.start[name], self.start_share) if tensor.is_floating_point() else tensor
             for name, tensor in trained.items()
@@ -363,7 +319,7 @@ class Distillation:
         options = self.options
         per_epoch = batches_per_epoch(len(self.rows), options.batch_size)
         total = per_epoch * options.epochs
-        log_steps = min(self.intervals.log, max(1, total // FEWEST_LOGGED))
+        log_steps = min(self.log_steps, max(1, total // FEWEST_LOGGED))
         began, first = time.monotonic(), self.step
         with Meter("distilling", total, "batches", done=self.step, shown=progress) as meter:
             for epoch in range(self.step // per_epoch, options.epochs):
@@ -380,7 +336,7 @@ class Distillation:
                         rate = options.learning_rate_at(self.step - 1, total)
                         speed = (self.step - first) / (time.monotonic() - began)
                         self.log.add(self.step, **losses, learning_rate=rate, batches_a_second=round(speed, 2))
-                    if self.step % self.intervals.checkpoint == 0 and self.step < total:
+                    if self.step % self.checkpoint_steps == 0 and self.step < total:
                         self._save()
                         meter.note(f"loss {losses['loss']:.4f}")
                 if self.average is not None and self.step == total:

@@ -11,18 +11,13 @@ from torch.nn import functional as F
 from ctx_embed.errors import InputError
 from ctx_embed.systems import system
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.batches import PackedTexts
-from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.distillation.loop import heads
-from ctx_embed.training.distillation.loop.log import TrainingLog
-from ctx_embed.training.distillation.loop.trainer import Distillation, Intervals, teacher_distance
+from ctx_embed.training.checkpoint import Checkpoint, TrainingLog
+from ctx_embed.training.distillation import objectives
 from ctx_embed.training.distillation.options import DistillationOptions
-from ctx_embed.training.distillation.student.initial import entry_texts, new_student, token_table
-from ctx_embed.training.distillation.student.rotation import rotation_to
-from ctx_embed.training.distillation.texts.corpus import Block
-from ctx_embed.training.distillation.texts.mixture import Mixture
-from ctx_embed.training.distillation.texts.phrases import learn_phrases
-from ctx_embed.training.distillation.texts.scored_pairs import Pairs
+from ctx_embed.training.distillation.phrases import learn_phrases
+from ctx_embed.training.distillation.student import entry_texts, new_student, rotation_to, token_table
+from ctx_embed.training.distillation.texts import Block, Mixture, Pairs
+from ctx_embed.training.distillation.trainer import Distillation
 from tests.helpers.errors import error
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
@@ -57,12 +52,6 @@ def test_the_rotation_keeps_cosines_where_no_dimension_is_lost():
     assert (np.diff(lengths) < 0).all()
 
 
-def test_more_dimensions_than_the_teacher():
-    assert (
-        error(rotation_to, 4, np.ones((2, 3), dtype=np.float16)) == "dimension must be at most the teacher's 3, got 4"
-    )
-
-
 def test_the_table_by_hand():
     entries = np.array([[2.0], [0.0]], dtype=np.float32)
     table = token_table(entries, np.array([1e-3, 0.0]), np.ones((1, 1), dtype=np.float32))
@@ -77,15 +66,6 @@ def test_entry_texts(tokenizer):
     assert texts[:2] == ["[PAD]", "[UNK]"]
     for entry, index in tokenizer.get_vocab().items():
         assert texts[index] == entry.removeprefix("##")
-
-
-def test_the_distance_by_hand(tokenizer):
-    table = torch.eye(tokenizer.get_vocab_size())
-    student = system("mean")(tokenizer, len(table), weights=table)
-    packed = PackedTexts(np.array([3, 4, 4], dtype=np.int32), np.array([0, 1, 3]))
-    target = torch.stack([table[3], table[3]])
-    assert teacher_distance(student, packed, np.array([0, 1]), target) == 0.5
-    assert teacher_distance(student, packed, np.array([1]), target[1:]) == 1
 
 
 # Runs
@@ -108,7 +88,7 @@ def teacher(tiny_model, texts, tokenizer):
 def mixture(texts) -> Mixture:
     count = len(texts)
     genres = (np.arange(count) >= count // 2).astype(np.int64)
-    return Mixture([Block("a", tuple(texts))], np.ones(count, bool), genres, ["a", "b"], texts)
+    return Mixture([Block(tuple(texts))], np.ones(count, bool), genres)
 
 
 @pytest.fixture
@@ -138,6 +118,7 @@ class Watched(Distillation):
     """A training that calls ``before`` with itself and a batch's rows before each step, and ``after`` then."""
 
     before = after = staticmethod(lambda run, rows: None)
+    checkpoint_steps, log_steps, averaging_steps = 2, 2, 2
 
     def train_batch(self, rows, total):
         self.before(self, rows)
@@ -241,18 +222,17 @@ def test_seeds(start):
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
 def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start, tmp_path, stop):
-    short = {"run": {"intervals": Intervals(checkpoint=2)}, "kind": Watched}
-    whole = start(**short)
+    whole = start(kind=Watched)
     whole_history = whole.run(progress=False)
     output = tmp_path / "model"
-    stopped = start(checkpoint=Checkpoint(output, "run"), **short)
+    stopped = start(checkpoint=Checkpoint(output, "run"), kind=Watched)
     stopped.before = stop_at(stop)
     with pytest.raises(KeyboardInterrupt):
         stopped.run(progress=False)
     trained = []
     for steps in ({1: 0, 2: 2, 3: 3, 4: 4, 5: 4}[stop], 6):
         # Steps 2 and 4, and the end of the first epoch at 3, are saved; then the end.
-        resumed = start(checkpoint=Checkpoint(output, "run"), **short)
+        resumed = start(checkpoint=Checkpoint(output, "run"), kind=Watched)
         resumed.before = lambda run, rows: trained.append(run.step)
         assert resumed.run(progress=False) == whole_history
         assert same(state(resumed), state(whole))
@@ -289,13 +269,13 @@ def test_no_copy_of_a_held_out_text_is_trained_on(start, mixture, texts):
     """Random labels, or a corpus of copies, would otherwise look learned."""
     distinct = sorted(set(texts))[:32]
     copied = [text for text in distinct for _ in range(2)]
-    copies = replace(mixture, blocks=[Block("a", tuple(copied))], texts=copied)
+    copies = replace(mixture, blocks=[Block(tuple(copied))])
     run = start(DistillationOptions(batch_size=8, held_out=15), mixture=copies)
     held_out, trained = ({copied[row] for row in rows} for rows in (run.held_out_rows, run.rows))
     assert (len(run.held_out_rows), len(run.rows), len(held_out)) == (16, 48, 8)
     assert not held_out & trained
     same = ["one text"] * 64
-    one = replace(mixture, blocks=[Block("a", tuple(same))], texts=same)
+    one = replace(mixture, blocks=[Block(tuple(same))])
     assert error(lambda: start(mixture=one)).startswith("64 texts are too few for two batches of 16 (64 held out); ")
 
 
@@ -367,16 +347,15 @@ def test_labels_from_what_is_not_there():
 
 
 def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(heads, "WORDS", 20)
+    monkeypatch.setattr(objectives, "WORDS", 20)
     distinct = [f"{text} {number}" for number in range(8) for text in sentences]
     labelled = (["film" if "film" in text else "other" for text in distinct], distinct)
     pairs = Pairs([1.0, 0.0, 0.5], sentences[:3], sentences[3:6])
     phrases = learn_phrases(texts, tokenizer, 12, fewest=2)
-    intervals = Intervals(checkpoint=3, log=2, averaging=2)
 
     def begin(name, checkpoint=None):
         log = TrainingLog(tmp_path / name / "log.jsonl")
-        run = {"labelled": labelled, "pairs": pairs, "log": log, "intervals": intervals}
+        run = {"labelled": labelled, "pairs": pairs, "log": log}
         return start(EVERYTHING, checkpoint, run=run, kind=Watched, phrases=phrases, spare_dimensions=2)
 
     whole = begin("whole")
@@ -409,7 +388,8 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
 def test_averaged_weights_are_the_ones_kept(start):
     seen = []
     options = DistillationOptions(epochs=1, batch_size=16, held_out=16, averaging=0.3)
-    run = start(options, run={"intervals": Intervals(averaging=1, decay=0.5)}, kind=Watched)
+    run = start(options, kind=Watched)
+    run.averaging_steps, run.decay_steps = 1, 0.5
     run.after = lambda run, rows: seen.append(run.student.attention.b.detach().clone())
     run.run(progress=False)
     expected = seen[0]

@@ -1,4 +1,4 @@
-"""A student that begins as a trained model, learns pairs, and has a second teacher."""
+"""What a student learns besides its teacher's embeddings, and how it begins as a trained model."""
 
 from __future__ import annotations
 
@@ -14,27 +14,35 @@ from ctx_embed.errors import InputError
 from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
-from ctx_embed.training.distillation.loop.composition import Composition
-from ctx_embed.training.distillation.loop.contrasts import negated, triples
-from ctx_embed.training.distillation.loop.heads import LabelHead
-from ctx_embed.training.distillation.loop.labelled_spans import taught_labels
-from ctx_embed.training.distillation.loop.objectives import (
-    Batch,
-    Contrasts,
-    Partners,
-    SecondTeacher,
+from ctx_embed.training.distillation import objectives
+from ctx_embed.training.distillation.composition import Composition
+from ctx_embed.training.distillation.labels import (
+    SPAN_TOKENS,
+    Genres,
+    LabelHead,
+    LabelledSpans,
     TaughtLabels,
-    contrast_loss,
-    places_of,
+    taught_labels,
 )
-from ctx_embed.training.distillation.student.initial import (
+from ctx_embed.training.distillation.objectives import (
+    Batch,
+    SecondTeacher,
+    Words,
+    places_of,
+    relation_loss,
+    similarity_loss,
+)
+from ctx_embed.training.distillation.pairs import Contrasts, Partners, contrast_loss, negated, triples
+from ctx_embed.training.distillation.student import (
+    aligned_rotation,
     leave_own_rows,
     require_encoder,
+    rotation_to,
     started_student,
     with_phrases,
     with_rank,
 )
-from ctx_embed.training.distillation.student.rotation import aligned_rotation, rotation_to
+from tests.conftest import SENTENCES
 
 TEXTS = ["a b", "c", "d d d", "a b", "e", "f g"]
 PACKED = PackedTexts(np.arange(11, dtype=np.int32), np.array([0, 2, 3, 6, 8, 9, 11]))
@@ -42,9 +50,45 @@ SAME = np.array([0, 1, 2, 0, 3, 4])
 ALONE = np.zeros(6, int)
 
 
-def batch(rows: list[int]) -> Batch:
+def batch(rows: list[int], step: int = 3, ids: list[int] = (), lengths: list[int] = ()) -> Batch:
     nothing = torch.zeros(len(rows), 2)
-    return Batch(3, np.array(rows), torch.zeros(0, dtype=torch.int64), [0] * len(rows), nothing, nothing)
+    return Batch(step, np.array(rows), torch.tensor(ids, dtype=torch.int64), list(lengths), nothing, nothing)
+
+
+def test_similarity_and_relations_by_hand():
+    student = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    target = torch.tensor([[3.0, 0.0], [1.0, 0.0]])
+    teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    # Cosines 1 and 0: distance 1/2. S = I, S_teacher = ones: two of four squares are 1.
+    assert similarity_loss(student, target).item() == 0.5
+    assert relation_loss(student, teacher).item() == 0.5
+    assert relation_loss(teacher, teacher).item() == 0
+
+
+def test_the_label_head_reads_the_directions_of_the_last_dimensions_alone():
+    torch.manual_seed(0)
+    head, embeddings = LabelHead(2, 3), torch.randn(5, 4)
+    torch.testing.assert_close(head(embeddings), head(torch.cat([torch.zeros(5, 2), 3 * embeddings[:, 2:]], dim=1)))
+
+
+def test_genres_are_those_of_the_rows():
+    torch.manual_seed(0)
+    genres, student = Genres(2, np.array([0, 1, 1, 2])), torch.randn(3, 2)
+    expected = F.cross_entropy(genres.head(student), torch.tensor([1, 0, 2]))
+    assert genres.loss(batch([2, 0, 3]), student, student) == expected
+
+
+def test_frequent_words_are_predicted(monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(objectives, "WORDS", 2)
+    words = Words(4, np.array([1, 9, 5, 7]))  # entries 1 and 3, in this order
+    embeddings = torch.randn(3, 4)
+    log_softmax = words.linear(F.normalize(embeddings, dim=1) * 2).log_softmax(1)
+    # The second text has no frequent word and does not count.
+    loss = words.loss(batch([0, 1, 2], ids=[1, 3, 0, 0, 2, 3, 3], lengths=[3, 2, 2]), embeddings, embeddings)
+    expected = -((log_softmax[0, 0] + log_softmax[0, 1]) / 2 + log_softmax[2, 1]) / 2
+    torch.testing.assert_close(loss, expected)
+    assert words.loss(batch([0], ids=[0], lengths=[1]), embeddings[:1], embeddings) == 0
 
 
 def test_the_contrast_by_hand():
@@ -182,7 +226,7 @@ def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
     partners = Partners(texts, pairs, np.zeros(0, int), teacher, same, 20, 0, families)
     of_smaller = []
     for step in range(300):
-        drawn = partners.more_texts(_at(step))[0].numpy().reshape(2, -1)
+        drawn = partners.more_texts(batch([0], step))[0].numpy().reshape(2, -1)
         assert drawn.shape[1] in (19, 20)
         assert all(len(np.unique(same[side])) == len(side) for side in drawn)
         of_smaller.append(int((drawn[0] >= 800).sum()))
@@ -193,12 +237,7 @@ def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
     student = torch.randn(2 * drawn.shape[1], 3, generator=torch.Generator().manual_seed(0))
     known = torch.from_numpy(np.flatnonzero(drawn[0] >= 800))
     expected = contrast_loss(*student.chunk(2), torch.ones(drawn.shape[1], drawn.shape[1]), known)
-    assert float(partners.loss(_at(step), student, student)) == pytest.approx(float(expected), rel=1e-5)
-
-
-def _at(step: int) -> Batch:
-    nothing = torch.zeros(1, 2)
-    return Batch(step, np.array([0]), torch.zeros(0, dtype=torch.int64), [0], nothing, nothing)
+    assert float(partners.loss(batch([0], step), student, student)) == pytest.approx(float(expected), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -231,12 +270,12 @@ def test_a_partner_is_to_be_nearer_than_a_contrast(tokenizer):
     of_texts = [(f"a{n}", f"b{n}", f"c{n}") for n in range(40)]
     contrasts = Contrasts(TextTokenizer(tokenizer), of_texts, 2, 0)
     assert len(contrasts.held_out) == 2
-    _, lengths = contrasts.more_texts(_at(5))
+    _, lengths = contrasts.more_texts(batch([0], 5))
     assert len(lengths) == 6
     # Two texts at right angles to their contrasts and at their partners, then the other way round.
     at, away = torch.tensor([[1.0, 0], [1, 0]]), torch.tensor([[0.0, 1], [0, 1]])
-    near = contrasts.loss(_at(5), at, torch.cat([at, at, away]))
-    far = contrasts.loss(_at(5), at, torch.cat([at, away, at]))
+    near = contrasts.loss(batch([0], 5), at, torch.cat([at, at, away]))
+    far = contrasts.loss(batch([0], 5), at, torch.cat([at, away, at]))
     assert near.item() == pytest.approx(np.log1p(np.exp(-10)), abs=1e-5)
     assert far.item() == pytest.approx(10, abs=1e-3)
     assert contrasts.measures(lambda ids, lengths: torch.cat([at, at, away])) == {"held_out_contrasts": 1.0}
@@ -291,3 +330,48 @@ def test_a_grown_student_begins_near_the_shipped_model(sentences):
 def _packed(encoder, texts):
     ids, lengths = encoder.text_tokenizer(texts)
     return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
+
+
+def spans(tokenizer) -> LabelledSpans:
+    texts = [" ".join([sentence] * 9) for sentence in SENTENCES] + [""]
+    labels = ["good"] * 7 + ["bad"] * 2
+    return LabelledSpans(
+        TextTokenizer(tokenizer), labels * 10, [text and f"{text} {n}" for n in range(10) for text in texts], seed=3
+    )
+
+
+def test_spans_are_pieces_of_their_texts(tokenizer):
+    labelled = spans(tokenizer)
+    ids, lengths, targets = labelled.draw(500, step=0)
+    assert len(lengths) == len(targets) == 500
+    assert sum(lengths) == len(ids)
+    assert max(lengths) <= SPAN_TOKENS[1]
+    assert min(length for length in lengths if length) >= SPAN_TOKENS[0]
+    texts = [labelled.packed.batch(np.array([row]))[0].tolist() for row in range(len(labelled.packed))]
+    for part, target in list(zip(ids.split(lengths), targets.tolist(), strict=True))[:40]:
+        rows = labelled.rows_of_class[target]
+        piece = str(part.tolist())[1:-1]
+        assert any(piece in str(texts[row]) for row in rows)
+
+
+def test_labels_are_drawn_alike_and_by_the_step(tokenizer):
+    labelled = spans(tokenizer)
+    targets = labelled.draw(4000, step=1)[2]
+    assert abs(targets.float().mean() - 0.5) < 0.05
+    assert torch.equal(targets, labelled.draw(4000, step=1)[2])
+    assert not torch.equal(targets, labelled.draw(4000, step=2)[2])
+
+
+def test_the_held_out_part_is_not_drawn(tokenizer):
+    labelled = spans(tokenizer)
+    assert 9 <= len(labelled.held_out_rows) < 19  # ten texts are empty
+    assert not set(labelled.held_out_rows) & {row for rows in labelled.rows_of_class for row in rows}
+    assert torch.equal(labelled.held_out()[0], labelled.held_out()[0])
+
+
+def test_no_copy_of_a_held_out_text_is_drawn(tokenizer):
+    texts = [f"text {number % 40}" for number in range(80)]
+    labelled = LabelledSpans(TextTokenizer(tokenizer), ["a", "b"] * 40, texts, seed=0)
+    held_out = {texts[row] for row in labelled.held_out_rows}
+    drawn = {texts[row] for rows in labelled.rows_of_class for row in rows}
+    assert (len(labelled.held_out_rows), held_out & drawn) == (8, set())

@@ -1,4 +1,4 @@
-"""Labelled texts as a student learns them: random spans, and labels predicted from a teacher's embeddings."""
+"""What a student learns from labels: those of spans, a text's file family, and labels read from a second teacher."""
 
 from __future__ import annotations
 
@@ -7,16 +7,33 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts, held_out, numbered
+from ctx_embed.training.distillation.objectives import Batch, Embed, Objective
 
 SPAN_TOKENS = (8, 64)
 HELD_OUT_LABELLED = 2048
 FEWEST_TAUGHT = 100
+
+
+class LabelHead(nn.Module):
+    """A linear classifier over the last ``dimension`` dimensions of the embedding at unit length."""
+
+    def __init__(self, dimension: int, classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dimension, classes)
+        # Logits of unit vectors would be small; scale the vectors to a length of the square root of their dimension.
+        self.scale = dimension**0.5
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return the logits (B, classes) of embeddings (B, m)."""
+        read = embeddings[:, -self.linear.in_features :]
+        logits: Tensor = self.linear(F.normalize(read, dim=1) * self.scale)
+        return logits
 
 
 class LabelledSpans:
@@ -66,6 +83,44 @@ class LabelledSpans:
         return *spans, torch.from_numpy(self.targets[self.held_out_rows])
 
 
+class Labels(Objective):
+    """Predict the labels of ``count`` spans of labelled texts from the last ``dimension`` dimensions."""
+
+    def __init__(self, dimension: int, spans: LabelledSpans, count: int) -> None:
+        super().__init__()
+        self.head = LabelHead(dimension, len(spans.classes))
+        self.spans = spans
+        self.count = count
+
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
+        """Return the spans of the step."""
+        ids, lengths, self._targets = self.spans.draw(self.count, batch.step)
+        return ids, lengths
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Return the cross-entropy of the spans."""
+        return F.cross_entropy(self.head(more), self._targets.to(more.device))
+
+    def measures(self, embed: Embed) -> dict[str, float]:
+        """Return the accuracy on the held-out texts."""
+        ids, lengths, targets = self.spans.held_out()
+        predicted = self.head(embed(ids, lengths)).argmax(1).cpu()
+        return {"held_out_label_accuracy": float((predicted == targets).float().mean())}
+
+
+class Genres(Objective):
+    """Predict the family of files that a text came from, ``genres`` (texts,), from its last ``dimension`` features."""
+
+    def __init__(self, dimension: int, genres: NDArray[np.int64]) -> None:
+        super().__init__()
+        self.head = LabelHead(dimension, int(genres.max()) + 1)
+        self.genres = torch.from_numpy(genres)
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Return the cross-entropy of the genres."""
+        return F.cross_entropy(self.head(student), self.genres[torch.from_numpy(batch.rows)].to(student.device))
+
+
 def taught_labels(
     embeddings: NDArray[np.float16],
     texts: Sequence[str],
@@ -107,3 +162,27 @@ def taught_labels(
 
     optimizer.step(loss)
     return (inputs @ weights[:-1] + weights[-1]).detach().softmax(1)
+
+
+class TaughtLabels(Objective):
+    """Predict the labels that a linear classifier reads from a teacher's embedding of each text.
+
+    Args:
+        head: predicts the labels from the student's embeddings.
+        places: (texts,) the row of ``probabilities`` for each text; -1: it has none.
+        probabilities: (n, classes) the classifier's predictions.
+    """
+
+    def __init__(self, head: LabelHead, places: NDArray[np.int64], probabilities: Tensor) -> None:
+        super().__init__()
+        self.head = head
+        self.places, self.probabilities = places, probabilities
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Return the cross-entropy to the teacher's probabilities."""
+        places = self.places[batch.rows]
+        known = torch.from_numpy(np.flatnonzero(places >= 0)).to(student.device)
+        if not len(known):
+            return student.sum() * 0
+        targets = self.probabilities[torch.from_numpy(places[places >= 0])].to(student.device)
+        return F.cross_entropy(self.head(student[known]), targets)

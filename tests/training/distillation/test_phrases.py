@@ -11,9 +11,9 @@ from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.distillation.loop.composition import Composition
-from ctx_embed.training.distillation.student.initial import leave_own_rows
-from ctx_embed.training.distillation.texts.phrases import learn_phrases, more_phrases
+from ctx_embed.training.distillation.composition import Composition
+from ctx_embed.training.distillation.phrases import learn_phrases, more_phrases
+from ctx_embed.training.distillation.student import leave_own_rows
 from ctx_embed.training.vocabulary import learn_vocabulary
 
 TEXTS = ["i don't like new york at all", "they don't like the new york times", "new ideas and york hams"] * 10

@@ -1,4 +1,4 @@
-"""The initial student: sums of the teacher's embeddings of single vocabulary entries."""
+"""The student before its training, from the teacher's embeddings of single entries or as a trained model; rotations."""
 
 from __future__ import annotations
 
@@ -15,22 +15,17 @@ from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import option_defaults, require_options, without_vocabulary
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.distillation.options import require_spare
-from ctx_embed.training.distillation.student.rotation import ALIGNED_TEXTS, aligned_rotation, rotation_to
 
 # The constant a of the token weight a / (a + frequency): frequent words mean little (smooth inverse frequency, Arora et
 # al. 2017).
 FREQUENCY_CONSTANT = 1e-3
 TABLE_DEVIATION = 0.1
+# Number of texts used to align one rotation with another.
+ALIGNED_TEXTS = 20_000
 
 
 def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a system with embeddings of ``dimension``. A larger output is mapped to it.
-
-    Args:
-        encoder: the system's name.
-        dimension: m, of the token table and of the embeddings.
-        options: chosen by the user.
+    """Return the options of a system with embeddings of ``dimension``, to which a larger output is mapped.
 
     Raises:
         InputError: an unknown name, a value that does not fit, or an ``output_dimension`` other than m.
@@ -47,31 +42,6 @@ def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) ->
     return options
 
 
-def token_table(
-    entries: NDArray[np.float32], frequencies: NDArray[np.float64], rotation: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Return the first token table: the teacher's embedding of each entry, centred, rotated and weighted by rarity.
-
-    Args:
-        entries: (vocabulary, d) the teacher's embeddings of the entries.
-        frequencies: (vocabulary,) shares of the corpus' tokens.
-        rotation: (d, m).
-
-    Returns:
-        (vocabulary, m) of standard deviation 0.1.
-    """
-    table: NDArray[np.float32] = (entries - entries.mean(0)) @ rotation
-    table *= (FREQUENCY_CONSTANT / (FREQUENCY_CONSTANT + frequencies))[:, None]
-    scaled: NDArray[np.float32] = (table * (TABLE_DEVIATION / table.std())).astype(np.float32)
-    return scaled
-
-
-def entry_texts(tokenizer: Tokenizer) -> list[str]:
-    """Return the text of each vocabulary entry by id, without the mark of continued words."""
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    return [entry.removeprefix("##") or entry for entry, _ in vocabulary]
-
-
 def new_student(
     system: Callable[..., TokenEncoder],
     tokenizer: Tokenizer,
@@ -85,7 +55,7 @@ def new_student(
     spare_dimensions: int = 0,
     **options: Any,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
-    """Return a student whose table is initialised from the teacher's embeddings of single entries.
+    """Return a student whose table is initialised from the teacher's embeddings of single entries, and its rotation.
 
     Args:
         system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
@@ -96,27 +66,44 @@ def new_student(
         dimension: m.
         seed: seed of the other initial weights.
         phrases: from :func:`.learn_phrases`; their own rows are initialised to 0, so that a phrase is the sum of its
-            parts (:mod:`ctx_embed.training.distillation.loop.composition`).
+            parts (:mod:`.composition`).
         spare_dimensions: number of dimensions that are 0 in the teacher's targets and free for other objectives.
         **options: the system's options.
 
     Returns:
         The student and the rotation (d, m) under which it learns the teacher's embeddings.
-
-    Raises:
-        InputError: more dimensions than the teacher has, or all of them spare.
     """
-    require_spare(spare_dimensions, dimension)
-    rotation = rotation_to(dimension - spare_dimensions, teacher_embeddings)
-    rotation = np.concatenate([rotation, np.zeros((len(rotation), spare_dimensions), np.float32)], axis=1)
+    rotation = np.pad(rotation_to(dimension - spare_dimensions, teacher_embeddings), ((0, 0), (0, spare_dimensions)))
     ids, _ = TextTokenizer(tokenizer)(texts)
     counts = np.bincount(ids, minlength=len(entry_embeddings))
     table = token_table(entry_embeddings, counts / max(1, counts.sum()), rotation)
-    table = np.concatenate([table, np.zeros((0 if phrases is None else len(phrases), dimension), np.float32)])
+    table = np.pad(table, ((0, 0 if phrases is None else len(phrases)), (0, 0)))
     torch.manual_seed(seed)
     student = system(tokenizer, dimension, phrases=phrases, weights=table, **options)
     student.begin_as_mean()
     return student, rotation
+
+
+def token_table(
+    entries: NDArray[np.float32], frequencies: NDArray[np.float64], rotation: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the first token table (vocabulary, m): the embedding of each entry, centred, rotated, weighted by rarity.
+
+    Args:
+        entries: (vocabulary, d) the teacher's embeddings of the entries.
+        frequencies: (vocabulary,) shares of the corpus' tokens.
+        rotation: (d, m).
+    """
+    table: NDArray[np.float32] = (entries - entries.mean(0)) @ rotation
+    table *= (FREQUENCY_CONSTANT / (FREQUENCY_CONSTANT + frequencies))[:, None]
+    scaled: NDArray[np.float32] = (table * (TABLE_DEVIATION / table.std())).astype(np.float32)
+    return scaled
+
+
+def entry_texts(tokenizer: Tokenizer) -> list[str]:
+    """Return the text of each vocabulary entry by id, without the mark of continued words."""
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return [entry.removeprefix("##") or entry for entry, _ in vocabulary]
 
 
 def started_student(
@@ -130,30 +117,25 @@ def started_student(
     """Return a student initialised as a trained model, and the rotation of the teacher into that model's space.
 
     Args:
-        model: the model whose first module is trained further.
+        model: the model whose first module is trained further, see :func:`require_encoder`.
         texts: texts of the corpus that the teacher has embedded.
         teacher_embeddings: (texts, d).
         spare_dimensions: how many of the model's last dimensions the teacher leaves free.
         rank: see :func:`with_rank`; None: the model's.
         phrases: from :func:`.more_phrases`: the model's and new ones, whose own rows start at 0; None: the model's.
-
-    Raises:
-        InputError: the model is not an encoder of this project, or its output has another dimension than its table.
     """
     student = require_encoder(model)
-    require_spare(spare_dimensions, student.dimension)
     chosen = np.sort(np.random.default_rng(0).permutation(len(texts))[:ALIGNED_TEXTS])
     like = model.encode([texts[row] for row in chosen], normalize_embeddings=True)
-    dimension = student.dimension
-    rotation = rotation_to(dimension - spare_dimensions, teacher_embeddings)
-    rotation = aligned_rotation(rotation, teacher_embeddings[chosen], like[:, : dimension - spare_dimensions])
-    rotation = np.concatenate([rotation, np.zeros((len(rotation), spare_dimensions), np.float32)], axis=1)
+    dimension = student.dimension - spare_dimensions
+    rotation = rotation_to(dimension, teacher_embeddings)
+    rotation = aligned_rotation(rotation, teacher_embeddings[chosen], like[:, :dimension])
     if rank is not None:
         student = with_rank(student, rank)
     if phrases is not None:
         student = with_phrases(student, phrases)
     leave_own_rows(student)
-    return student, rotation
+    return student, np.pad(rotation, ((0, 0), (0, spare_dimensions)))
 
 
 @torch.no_grad()
@@ -168,12 +150,7 @@ def leave_own_rows(encoder: TokenEncoder) -> None:
 
 @torch.no_grad()
 def with_rank(encoder: TokenEncoder, rank: int) -> TokenEncoder:
-    """Return a copy of a Contextualizer with the heads of largest norm |U_r| |V_r| |W_r| of each step, in their order.
-
-    Args:
-        encoder: a Contextualizer of this rank or a higher one.
-        rank: u.
-    """
+    """Return a Contextualizer with the ``rank`` heads of largest norm |U_r| |V_r| |W_r| of each step, in order."""
     state = encoder.state_dict()
     U, V, W = (state[f"attention.{name}"] for name in "UVW")
     norms = U.norm(dim=2) * V.norm(dim=2) * W.norm(dim=1)
@@ -181,12 +158,11 @@ def with_rank(encoder: TokenEncoder, rank: int) -> TokenEncoder:
     state |= {
         "attention.U": U.take_along_dim(kept[:, :, None], 1),
         "attention.V": V.take_along_dim(kept[:, :, None], 1),
+        "attention.W": W.take_along_dim(kept[:, None], 2),
     }
-    state["attention.W"] = W.take_along_dim(kept[:, None], 2)
     config = {**encoder.get_config_dict(), "rank": rank}
     cut = type(encoder)(encoder.backend_tokenizer, **config, phrases=encoder.phrases, weights=encoder.embedding.weight)
     cut.load_state_dict(state)
-    cut.labelled_texts, cut.source = encoder.labelled_texts, encoder.source
     return cut
 
 
@@ -207,7 +183,6 @@ def with_phrases(encoder: TokenEncoder, phrases: NDArray[np.int32]) -> TokenEnco
         table[row] = table[first] + table[second]
     grown = type(encoder)(encoder.backend_tokenizer, **encoder.get_config_dict(), phrases=phrases, weights=table)
     grown.load_state_dict({**encoder.state_dict(), "embedding.weight": table, "phrases": grown.phrases})
-    grown.labelled_texts, grown.source = encoder.labelled_texts, encoder.source
     return grown
 
 
@@ -221,3 +196,51 @@ def require_encoder(model: SentenceTransformer) -> TokenEncoder:
     if not isinstance(student, TokenEncoder) or student.get_embedding_dimension() != student.dimension:
         raise InputError("--from must be a model made by distill, whose first module is an encoder over a token table")
     return student
+
+
+def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
+    """Return the rotation (d, dimension) onto the directions with most of the squared length of embeddings (n, d)."""
+    d = embeddings.shape[1]
+    gram = np.zeros((d, d))
+    for start in range(0, len(embeddings), 65_536):
+        part = embeddings[start : start + 65_536].astype(np.float32)
+        gram += part.T @ part
+    _, directions = np.linalg.eigh(gram)
+    directions = directions[:, ::-1][:, :dimension]
+    # An eigenvector's sign is arbitrary; fix it, so that a corpus determines its rotation.
+    signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(dimension)])
+    return np.ascontiguousarray((directions * signs).astype(np.float32))
+
+
+def aligned_rotation(
+    rotation: NDArray[np.float32], embeddings: NDArray[np.float16], like: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Turn a rotation within its directions so that the rotated embeddings are as close to ``like`` as possible.
+
+    Args:
+        rotation: (d, m) from :func:`rotation_to`.
+        embeddings: (texts, d) the teacher's.
+        like: (texts, m) other embeddings of the same texts.
+
+    Source: the orthogonal Procrustes problem, Schoenemann (1966).
+    """
+    rotated = embeddings.astype(np.float32) @ rotation
+    left, _, right = np.linalg.svd(rotated.T.astype(np.float64) @ like)
+    return np.ascontiguousarray((rotation @ (left @ right)).astype(np.float32))
+
+
+def rotation_like(
+    embeddings: NDArray[np.float16], others: NDArray[np.float16], rotation: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the rotation (d, m) of a second teacher into the space of the first one's targets.
+
+    Args:
+        embeddings: (texts, d) the second teacher's.
+        others: (texts, d1) the first teacher's, for the same texts.
+        rotation: (d1, m) the first teacher's; its zero dimensions are also zero in the result.
+    """
+    spare = int((~rotation.any(0)).sum())
+    m = rotation.shape[1] - spare
+    like = others[:ALIGNED_TEXTS].astype(np.float32) @ rotation[:, :m]
+    own = aligned_rotation(rotation_to(m, embeddings), embeddings[:ALIGNED_TEXTS], like)
+    return np.pad(own, ((0, 0), (0, spare)))

@@ -9,8 +9,8 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed import load
 from ctx_embed.errors import InputError
-from ctx_embed.training.distillation.student.teacher import TeacherCache, seen_in_part
-from ctx_embed.training.distillation.texts.corpus import Block
+from ctx_embed.training.distillation.teacher import TeacherCache, seen_in_part
+from ctx_embed.training.distillation.texts import Block
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def teacher(tiny_model_path):
 
 @pytest.fixture
 def blocks(sentences):
-    return [Block("a", tuple(sentences[:3])), Block("b", tuple(sentences[3:7])), Block("c", tuple(sentences[7:]))]
+    return [Block(tuple(sentences[:3])), Block(tuple(sentences[3:7])), Block(tuple(sentences[7:]))]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_what_is_there_is_not_computed_again(tmp_path, teacher, blocks, asked):
     assert asked == [list(block.texts) for block in blocks]
     assert np.array_equal(embeddings(tmp_path, teacher, blocks), first)
     assert len(asked) == 3
-    more = Block("d", ("one more sentence",))
+    more = Block(("one more sentence",))
     assert len(embeddings(tmp_path, teacher, [blocks[1], more])) == 5
     assert asked[3:] == [["one more sentence"]]
 
@@ -134,5 +134,5 @@ def test_texts_that_a_teacher_reads_in_part_are_counted(teacher, monkeypatch):
     teacher[0].max_seq_length = 20
     assert seen_in_part(teacher, texts[:2]) == 0
     assert seen_in_part(teacher, texts[3:]) == 3
-    monkeypatch.setattr("ctx_embed.training.distillation.student.teacher.SAMPLED_TEXTS", 1)
+    monkeypatch.setattr("ctx_embed.training.distillation.teacher.SAMPLED_TEXTS", 1)
     assert seen_in_part(teacher, texts[3:]) == 3

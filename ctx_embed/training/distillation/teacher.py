@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.progress import Meter
 from ctx_embed.text.unknown import tokenizer_of
 from ctx_embed.texts import well_formed
-from ctx_embed.training.distillation.texts.corpus import Block
+from ctx_embed.training.distillation.texts import Block
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -56,17 +56,6 @@ class TeacherCache:
         except OSError as error:
             raise InputError(f"cannot make the cache folder {self.folder}: {error.strerror}") from None
 
-    def _path(self, block: Block) -> Path:
-        return self.folder / f"{block.key}.safetensors"
-
-    def _read(self, block: Block) -> np.ndarray | None:
-        """Return the block's embeddings (sentences, d) as float16, or None if the file is missing or damaged."""
-        try:
-            embeddings = load_file(self._path(block))["embeddings"]
-        except (OSError, SafetensorError, KeyError):
-            return None
-        return embeddings if len(embeddings) == len(block.texts) else None
-
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return the teacher's embeddings of ``texts`` as float32 (texts, d), l2-normalised, without the cache."""
         batch_size = CPU_BATCH if self.teacher.device.type == "cpu" else DEVICE_BATCH
@@ -85,9 +74,13 @@ class TeacherCache:
         total = sum(len(block.texts) for block in blocks)
         with Meter("embedding with the teacher", total, "sentences", shown=progress) as meter:
             for block in blocks:
-                part = self._read(block)
-                is_new = part is None
-                if part is None:
+                file = self.folder / f"{block.key}.safetensors"
+                part: np.ndarray | None = None
+                # A file that is missing or damaged is written again.
+                with suppress(OSError, SafetensorError, KeyError):
+                    part = load_file(file)["embeddings"]
+                is_new = part is None or len(part) != len(block.texts)
+                if part is None or is_new:
                     with torch.inference_mode(), _counted(self.teacher, meter):
                         part = self.encode(block.texts).astype(np.float16)
                 else:
@@ -100,7 +93,7 @@ class TeacherCache:
                         "--teacher-dtype float32"
                     )
                 if is_new:
-                    with replaced_file(self._path(block)) as beside:
+                    with replaced_file(file) as beside:
                         save_file({"embeddings": part}, beside)
                 parts.append(part)
         found = np.concatenate(parts)
@@ -110,6 +103,16 @@ class TeacherCache:
                 "teacher that knows their language"
             )
         return found
+
+
+@contextmanager
+def _counted(teacher: SentenceTransformer, meter: Meter) -> Iterator[None]:
+    """Count the texts of each batch that a teacher embeds: a block can take a minute."""
+    hook = teacher[-1].register_forward_hook(lambda _, __, features: meter.update(len(features["sentence_embedding"])))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def seen_in_part(teacher: SentenceTransformer, texts: Sequence[str]) -> int:
@@ -128,13 +131,3 @@ def seen_in_part(teacher: SentenceTransformer, texts: Sequence[str]) -> int:
     sample = [well_formed(text) for text in candidates[::step]]
     longer = sum(len(encoding.ids) > most for encoding in whole.encode_batch(sample))
     return round(longer * len(candidates) / len(sample))
-
-
-@contextmanager
-def _counted(teacher: SentenceTransformer, meter: Meter) -> Iterator[None]:
-    """Count the texts of each batch that a teacher embeds: a block can take a minute."""
-    hook = teacher[-1].register_forward_hook(lambda _, __, features: meter.update(len(features["sentence_embedding"])))
-    try:
-        yield
-    finally:
-        hook.remove()

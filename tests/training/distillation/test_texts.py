@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.training.distillation import texts as reading
+from ctx_embed.training.distillation.options import Source
+from ctx_embed.training.distillation.texts import (
+    Block,
+    Pairs,
+    fair_order,
+    genre,
+    passages,
+    read_blocks,
+    read_excluded,
+    read_labelled_files,
+    read_mixture,
+    read_pairs,
+    spans,
+)
+from ctx_embed.training.labelled_texts import words_of
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Three files of 9, 4 and 1 sentences, one of them gzip: blocks of 4, 4, 1, 4 and 1."""
+    monkeypatch.setattr(reading, "BLOCK_LINES", 4)
+    contents = {"a.txt": 9, "b.txt.gz": 4, "c.txt": 1}
+    for name, count in contents.items():
+        text = "".join(f"sentence {number} of {name}\n\n" for number in range(count)).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return [tmp_path / name for name in contents]
+
+
+def blocks_of(files, seed=0, **options) -> list[tuple[str, ...]]:
+    return [block.texts for block in read_blocks(Source(files, **options), seed)]
+
+
+def test_blocks_are_consecutive_sentences_of_one_file(files):
+    blocks = read_blocks(Source(files))
+    assert sorted(block.families for block in blocks) == [("a",), ("a",) * 4, ("a",) * 4, ("b",) * 4, ("c",)]
+    assert tuple(f"sentence {number} of a.txt" for number in range(4, 8)) in blocks_of(files)
+    assert (genre("books.00.txt.gz"), genre(".hidden")) == ("books", ".hidden")
+
+
+def test_the_order_depends_on_the_blocks_and_the_seed_alone(files):
+    everything = blocks_of(files)
+    assert blocks_of(files[::-1]) == everything
+    few = blocks_of(files[1:])
+    assert [block for block in everything if block in few] == few
+    orders = {tuple(blocks_of(files, seed)) for seed in range(8)}
+    assert len(orders) > len({frozenset(order) for order in orders}) == 1
+    for sentences in range(1, 16):
+        some = blocks_of(files, texts=sentences)
+        assert some == everything[: len(some)]
+        counts = [len(block) for block in some]
+        assert sum(counts) >= min(sentences, 14)
+        assert sum(counts[:-1]) < sentences
+
+
+def test_passages_are_of_all_lengths_and_hold_every_line_once():
+    lines = [str(number) for number in range(12)]
+    assert passages(lines, 4) == ["0 1", "2 3 4", "5 6 7 8", "9 10", "11"]
+    assert passages(lines, 1) == lines
+    assert passages([], 4) == []
+
+
+def test_spans_of_one_word_and_more(files):
+    line = "one two three four five"
+    cut = spans([line, line + ".", "Ça  va", "word", line], 3)
+    assert [len(span.split()) for span in cut] == [1, 2, 2, 1, 2]
+    assert all(span in text for span, text in zip(cut, [line, line + ".", "Ça va", "word", line], strict=True))
+    assert spans([line, line], 9) == ["five", "one two"]  # a place that the text decides
+    assert spans(["a  b"], 0) == ["a  b"]
+    assert {len(text.split()) for block in blocks_of(files, span_words=2) for text in block} == {1, 2}
+
+
+def test_a_key_is_a_hash_of_the_texts_alone():
+    # The sha256 of the texts joined by line feeds; what caches hold is lost when this changes.
+    assert Block(("a", "b")).key == Block(("a", "b"), ("x", "y")).key == "7e18f737311b2dc3b2f269dd78396b03"
+
+
+def test_lone_surrogates_of_jsonl_are_replaced(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "lone \\ud800 surrogate"}\n')
+    assert blocks_of([tmp_path / "a.jsonl"]) == [("lone \ufffd surrogate",)]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_no_sentence(tmp_path, fair):
+    (tmp_path / "blank.txt").write_text("\n \n")
+    with pytest.raises(InputError, match=r"^the corpus must have at least one text; give text files with a sentence"):
+        blocks_of([tmp_path / "blank.txt"], fair=fair)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"files": []}, "a source must have at least one file, got none"),
+        ({"texts": 0}, "texts of a source must be at least 1, got 0"),
+        ({"span_words": -1}, "span_words of a source must be at least 0, got -1"),
+        ({"first_words": 3}, "first_words of a source needs fair = true; add it, or leave first_words out"),
+        ({"taught": False}, "a source with taught = false must have fair = true and no second_texts"),
+        (
+            {"taught": False, "fair": True, "second_texts": 3},
+            "a source with taught = false must have fair = true and no second_texts",
+        ),
+        *(
+            (
+                {"fair": True, "cloze": True, "passage_lines": 3, "span_words": 4, **missing},
+                "cloze = true of a source needs fair = true, passage_lines above 1 and span_words; add them",
+            )
+            for missing in ({"fair": False}, {"passage_lines": 1}, {"span_words": 0})
+        ),
+    ],
+)
+def test_sources_that_cannot_be(tmp_path, options, message):
+    with pytest.raises(InputError) as caught:
+        Source(**{"files": [tmp_path], **options})
+    assert str(caught.value) == message
+
+
+# Fair sources
+
+
+def test_any_beginning_is_a_fair_sample():
+    families = {"many": [(f"m{n}",) for n in range(900)], "few": [(f"f{n}",) for n in range(100)]}
+    order = fair_order(families)
+    assert sorted(order) == sorted((name, item) for name, items in families.items() for item in items)
+    for length in (8, 40, 200):
+        # The square roots of 900 and 100 are as 3 to 1.
+        few = sum(name == "few" for name, _ in order[:length])
+        assert abs(few - length / 4) <= 1
+    # A text's place within its family is decided by the texts alone.
+    again = fair_order({"many": families["many"][::-1] + families["many"][:5]})
+    assert again == [place for place in order if place[0] == "many"]
+
+
+def rows_of(mixture, pairs) -> set[tuple[str, str]]:
+    return {(mixture.texts[first], mixture.texts[second]) for first, second in pairs}
+
+
+def test_a_fair_source_of_lines_labels_and_pairs(tmp_path):
+    (tmp_path / "a.00.txt").write_text("one two three\nfour five six\n")
+    (tmp_path / "a.01.txt").write_text("seven\n")
+    (tmp_path / "b.tsv").write_text("1\tgood\n0\tvery very bad\n")
+    rows = [
+        {"query": "what is it", "passage": "it is that"},
+        {"a": "he runs", "b": "a man runs", "label": "entailment"},
+        {"a": "he runs", "b": "he sits", "label": "contradiction"},
+        {"a": "same", "b": "alike", "label": 1},
+    ]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = sorted(tmp_path.iterdir())
+    mixture = read_mixture([Source(files, fair=True, most_words=3), Source(files[:1], fair=True, span_words=1)], 0)
+    singles = ["one two three", "four five six", "seven", "good", "very very bad"]
+    paired = ["what is it", "it is that", "he runs", "a man runs", "he runs", "he sits", "same", "alike"]
+    assert sorted(mixture.texts[:-2]) == sorted(singles + paired)
+    assert [len(text.split()) for text in mixture.texts[-2:]] == [1, 1]
+    assert [mixture.genres[mixture.texts.index(text)] for text in ("seven", "good", "alike")] == [0, 1, 2]
+    # What contradicts a text does not belong with it.
+    alike = {("what is it", "it is that"), ("he runs", "a man runs"), ("same", "alike")}
+    assert rows_of(mixture, mixture.pairs) == alike
+    assert rows_of(mixture, mixture.opposed) == {("he runs", "he sits")}
+
+
+def test_pairs_that_no_teacher_embeds(tmp_path):
+    texts, pairs = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    texts.write_text("one two three\nfour\n")
+    pairs.write_text(json.dumps({"query": "what", "passage": "this is a long one"}))
+    untaught = Source([pairs], fair=True, taught=False, first_words=2)
+    mixture = read_mixture([untaught, Source([texts], fair=True, second_texts=1)], 0)
+    # Texts of pairs are cut, others are not.
+    assert mixture.texts[:2] == ["what", "this is"]
+    assert sorted(mixture.texts[2:]) == ["four", "one two three"]
+    assert mixture.pairs.tolist() == [[0, 1]]
+    assert mixture.taught_rows.tolist() == mixture.second_rows.tolist() == [2, 3]
+
+
+def test_more_texts_begin_with_the_same_blocks(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"text {n}\n" for n in range(3000)))
+    blocks = blocks_of([path], fair=True)
+    assert [len(block) for block in blocks] == [1024, 1024, 952]
+    assert blocks_of([path], fair=True, texts=1500) == blocks[:2]
+
+
+def test_a_text_whose_partner_is_cut_off_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "FAIR_BLOCK_TEXTS", 3)
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"query": f"q{n}", "passage": f"p{n}"}) + "\n" for n in range(4)))
+    whole, cut = (
+        read_mixture([Source([path], fair=True, texts=texts), Source([path], fair=True)], 0) for texts in (None, 3)
+    )
+    assert (len(whole.pairs), len(cut.pairs)) == (8, 5)
+    assert rows_of(cut, cut.pairs) == rows_of(whole, whole.pairs) == {(f"q{n}", f"p{n}") for n in range(4)}
+
+
+def test_what_is_no_pair(tmp_path):
+    path = tmp_path / "c.jsonl"
+    for line in ("[1]", '{"query": "a"}', '{"a": "b", "b": "c"}', '{"query": 1, "passage": "b"}', "{"):
+        path.write_text(line + "\n")
+        with pytest.raises(InputError, match=r"c\.jsonl, line 1: .* is no pair: a JSON object with query and passage"):
+            blocks_of([path], fair=True)
+
+
+def test_pairs_are_made_of_texts_and_their_neighbours(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text("".join(f"this is line number {number}\n" for number in range(11)), encoding="utf-8")
+    source = Source([path], fair=True, cloze=True, passage_lines=3, span_words=4, taught=False)
+    mixture = read_mixture([source, Source([path])], 0)
+    pairs = rows_of(mixture, mixture.pairs)
+    # Lines 9 and 10 fill no passage.
+    assert {passage for _, passage in pairs} == {
+        f"this is line number {start} this is line number {start + 2}" for start in (0, 3, 6)
+    }
+    for query, passage in pairs:
+        assert query in f"this is line number {int(passage[-1]) - 1}"
+    assert sorted(len(query.split()) for query, _ in pairs) == [1, 2, 3]
+
+
+# Texts that are left out, labelled texts, scored pairs
+
+
+def test_excluded_texts_are_compared_by_their_words_and_never_shown(tmp_path):
+    assert words_of("  It's  GOOD , isn't it?") == "it s good isn t it"
+    file = tmp_path / "a.txt"
+    file.write_text("one two\nThree, four!\nfour three\n...\n")
+    mixture = read_mixture([Source([file]), Source([file])], 0, frozenset({"three four"}))
+    assert mixture.texts == ["one two", "Three, four!", "four three", "..."] * 2
+    assert mixture.shown.tolist() == [True, False, True, True] * 2
+    file.write_text("one two\nthree four\n")
+    with pytest.raises(InputError, match=r"^all 2 texts are excluded; give texts that are not in the excluded files$"):
+        read_mixture([Source([file])], 0, frozenset({"one two", "three four"}))
+
+
+def test_excluded_texts_are_lines_and_columns_of_files(tmp_path):
+    (tmp_path / "a.tsv").write_text("1\tA good film.\tA book\n\n0\t!\tA book\n")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"one line\n"))
+    (tmp_path / "c.jsonl").write_text('{"_id": "7", "text": "Of a collection."}\n')
+    (tmp_path / "d.csv").write_text('text,second\n"Well, well","One more"\n')
+    assert read_excluded(sorted(tmp_path.iterdir())) == {
+        *("1", "0", "a good film", "a book", "one line"),
+        *("7", "of a collection", "well well", "one more"),
+    }
+    with pytest.raises(InputError, match=r"^.*nowhere\.tsv: "):
+        read_excluded([tmp_path / "nowhere.tsv"])
+
+
+def test_labelled_files_have_a_label_first_and_a_text_last(tmp_path):
+    first, second, skip = tmp_path / "a.tsv", tmp_path / "b.tsv", tmp_path / "skip.json"
+    first.write_text("1\tgood\n\n0\tbad\n1\tleft out\n")
+    second.write_text("1\t9\tvery good\n")
+    skip.write_text(json.dumps({"note": "x", "lines": {"a.tsv": [4, 9]}}))
+    assert read_labelled_files([first, second], skip) == (["1", "0", "1"], ["good", "bad", "very good"])
+    with pytest.raises(InputError, match="the labelled files must have at least two labels, got 1"):
+        read_labelled_files([second])
+    second.write_text("no tab\n")
+    with pytest.raises(InputError, match=r"b\.tsv, line 1: 'no tab' is not label<TAB>text"):
+        read_labelled_files([second])
+    for content in ("{", "[]", '{"lines": [1]}', '{"lines": {"a": 1}}', "{}"):
+        skip.write_text(content)
+        with pytest.raises(InputError, match="not JSON of the form"):
+            read_labelled_files([first], skip)
+
+
+def test_pairs_of_a_file(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("2.5\ta cat\tthe cat\n\n0\ta cat\ta dog\n")
+    assert read_pairs(path) == Pairs([2.5, 0.0], ("a cat", "a cat"), ("the cat", "a dog"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("1\ta\n", "line 1: '1\\ta' is not score<TAB>text<TAB>text"),
+        ("good\ta\tb\n", "line 1: 'good\\ta\\tb' is not score<TAB>text<TAB>text"),
+        ("1\ta\tb\n", "must have at least two pairs, got 1"),
+    ],
+)
+def test_files_that_hold_no_pairs(tmp_path, content, message):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_pairs(path)
+    assert str(caught.value) in (f"{path}, {message}", f"{path}: {message}")
