@@ -1,14 +1,16 @@
-"""Bytes to text: unpack gzip, detect the encoding, refuse files that are not text."""
+"""The bytes, the members and the text of a file: unpacked up to a maximum size, decoded, and refused if not text."""
 
 from __future__ import annotations
 
 import gzip
 import re
 import time
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
+from xml.etree import ElementTree
 
 from ctx_embed.documents.extracted import MOST_BYTES, SECONDS, UnreadableFileError
 from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular
@@ -17,6 +19,8 @@ from ctx_embed.rows.opening import GZIP_MAGIC
 
 _BLOCK_BYTES = 1 << 20
 _NULS = re.compile("\0+")
+# Encrypted office documents are not zip archives but files of an older container format, which begin with these bytes.
+_ENCRYPTED = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 @contextmanager
@@ -34,7 +38,7 @@ def opened(path: str) -> Iterator[BufferedReader]:
 
 
 def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> bytes:
-    """Return the bytes of a regular file, unpacked if it is gzip: at most so many, read in so many seconds."""
+    """Return the bytes of a regular file, unpacked if it is gzip, within limits on their number and on the time."""
     blocks, size, end = [], 0, time.monotonic() + seconds
     try:
         with opened(path) as file:
@@ -57,16 +61,10 @@ def read_text(path: str, encoding: str | None = None) -> str:
 
 
 def decode(raw: bytes, encoding: str | None = None, name: str | None = None) -> str:
-    r"""Return bytes as text with ``\n`` as line ends.
+    r"""Return bytes as text with ``\n`` as line ends, if they are text.
 
-    Args:
-        raw: the bytes.
-        encoding: the name of their encoding; None: that of a byte order mark, UTF-8, or one that is detected. A few
-            bytes that are not UTF-8 cost one character each, and so do NUL bytes.
-        name: the name of the file, to warn of such bytes; None: no warning.
-
-    Raises:
-        UnreadableFileError: they are not text, or not in that encoding.
+    Without ``encoding`` it is that of a byte order mark, UTF-8, or a detected one. A few bytes that are not UTF-8 cost
+    one character each, and so do NUL bytes; if the file has a ``name``, a warning says so.
     """
     given, encoding = encoding, encoding or marked(raw)
     if encoding is None and is_binary(raw):
@@ -86,3 +84,41 @@ def decode(raw: bytes, encoding: str | None = None, name: str | None = None) -> 
         text = _NULS.sub(" ", text)
     text = text.removeprefix("\ufeff")
     return re.sub("\r\n?", "\n", text) if "\r" in text else text
+
+
+@contextmanager
+def opened_archive(path: str, name: str) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive, neither encrypted nor too large when unpacked; ``name`` names its format in errors."""
+    try:
+        with opened(path) as file:
+            if file.peek(8)[:8] == _ENCRYPTED:
+                raise UnreadableFileError("password-protected, or of an old format")
+            with zipfile.ZipFile(file) as archive:
+                if any(info.flag_bits & 1 for info in archive.infolist()):
+                    raise UnreadableFileError("password-protected")
+                if sum(info.file_size for info in archive.infolist()) > MOST_BYTES:
+                    raise UnreadableFileError(f"larger than {MOST_BYTES >> 20} MB when unpacked")
+                yield archive
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise UnreadableFileError(f"not {name} ({error})") from None
+
+
+def member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return the bytes of a member that must be there."""
+    try:
+        with archive.open(name) as file:
+            # The size that the archive states may be wrong, so count what is read.
+            raw = file.read(MOST_BYTES + 1)
+    except KeyError:
+        raise UnreadableFileError(f"broken: it has no {name}") from None
+    if len(raw) > MOST_BYTES:
+        raise UnreadableFileError(f"larger than {MOST_BYTES >> 20} MB when unpacked")
+    return raw
+
+
+def parsed(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
+    """Return the root of a member in XML that must be there."""
+    try:
+        return ElementTree.fromstring(member(archive, name))
+    except ElementTree.ParseError as error:
+        raise UnreadableFileError(f"broken: {name} is not XML ({error})") from None

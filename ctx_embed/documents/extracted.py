@@ -16,9 +16,7 @@ SECONDS, MEGABYTES = 60.0, 2048
 class UnreadableFileError(Exception):
     """A file has no text that can be read. The message is the reason, in a few words that follow the file's name.
 
-    Args:
-        reason: what is wrong with it.
-        counted: whether reports only count such files instead of naming each: binary and empty files are no mistakes.
+    Reports only count files that are ``counted`` instead of naming each: binary and empty files are no mistakes.
     """
 
     def __init__(self, reason: str, *, counted: bool = False) -> None:
@@ -28,20 +26,14 @@ class UnreadableFileError(Exception):
 
 @dataclass(frozen=True)
 class Extracted:
-    """The text of a file.
-
-    Args:
-        text: the text.
-        kind: its structure, a name in :data:`ctx_embed.documents.blocks.KINDS`.
-        title: the title, if it has one.
-        line: line number of the text's first line in the file; None if the text's lines are not those of the file.
-        pages: whether form feeds separate numbered pages.
-        metadata: further fields.
-    """
+    """The text of a file, its title if it has one, and further fields."""
 
     text: str
+    # Its structure, a name in :data:`ctx_embed.documents.blocks.KINDS`.
     kind: str = "prose"
     title: str | None = None
+    # The number of the text's first line in the file; None if the text's lines are not those of the file.
     line: int | None = None
+    # Whether form feeds separate numbered pages.
     pages: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)

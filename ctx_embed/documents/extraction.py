@@ -1,9 +1,14 @@
-"""Read files: plain text in this process, risky formats in worker processes with limits on time and memory."""
+"""Read files: plain text in this process, risky formats in worker processes with limits on time and memory.
+
+A worker is started with ``python -m ctx_embed.documents.extraction MEGABYTES``. For each path on its input, with the
+folder in which the file must lie, it writes the texts to its output, as lines of JSON; it ends with its input.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,11 +17,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ctx_embed.documents.extracted import MEGABYTES, SECONDS, Extracted, UnreadableFileError
 from ctx_embed.documents.formats import extract, format_of
+from ctx_embed.files import PathInside
 from ctx_embed.rows.encodings import WrongBytesWarning
 
 Item = TypeVar("Item")
@@ -39,7 +46,17 @@ class _Worker:
         """Return the texts of a file; too much time or memory is an :class:`UnreadableFileError`, too."""
         if self._closed:
             raise UnreadableFileError("not read")
-        process = self._process = self._process or self._started()
+        if self._process is None:
+            # multiprocessing is unsuitable: it would import the user's script again, or fork a process with threads.
+            paths = os.pathsep.join(path for path in sys.path if path)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(self.megabytes)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            )
+        process = self._process
         if self._closed:
             # Another thread closed this worker while the process started.
             process.kill()
@@ -73,17 +90,6 @@ class _Worker:
             warnings.warn(WrongBytesWarning(said), stacklevel=2)
         return [Extracted(**fields) for fields in found["texts"]]
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        # multiprocessing is unsuitable: it would import the user's script again, or fork a process with threads.
-        paths = os.pathsep.join(path for path in sys.path if path)
-        return subprocess.Popen(
-            [sys.executable, "-m", "ctx_embed.documents.worker", str(self.megabytes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        )
-
     def end(self) -> None:
         """End the process at once."""
         process, self._process = self._process, None
@@ -108,8 +114,7 @@ class Extraction(AbstractContextManager["Extraction"]):
 
     Args:
         workers: the number of processes; None: one for each core, at most four.
-        seconds: the maximum time for a file in a worker.
-        megabytes: the maximum memory of a worker.
+        seconds, megabytes: the maximum time for a file in a worker, and the maximum memory of a worker.
     """
 
     def __init__(self, workers: int | None = None, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
@@ -129,14 +134,7 @@ class Extraction(AbstractContextManager["Extraction"]):
             worker.end()
 
     def read(self, files: Iterable[tuple[Item, str | None]]) -> Iterator[tuple[Item, list[Extracted] | Exception]]:
-        """Yield each item with the texts of its file, in order.
-
-        Args:
-            files: pairs of an item and the path to read; an item whose path is None is passed on without texts.
-
-        Yields:
-            The item, and the texts or the :class:`UnreadableFileError`.
-        """
+        """Yield each item, in order, with the texts of the file at its path (None: no texts), or with the error."""
 
         def in_worker(path: str) -> list[Extracted]:
             worker = self._free.get()
@@ -165,3 +163,46 @@ class Extraction(AbstractContextManager["Extraction"]):
                 yield result()
         while waiting:
             yield result()
+
+
+def answer(path: str, megabytes: int) -> dict[str, object]:
+    """Return the texts of a file, or the reason why there are none."""
+    try:
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always", WrongBytesWarning)
+            texts = [asdict(extracted) for extracted in extract(path)]
+        warned = [str(warning.message) for warning in raised if issubclass(warning.category, WrongBytesWarning)]
+        return {"texts": texts, "warnings": warned}
+    except UnreadableFileError as error:
+        return {"reason": str(error), "counted": error.counted}
+    except MemoryError:
+        # Some of the memory that the file took is never freed, so the next file needs a new process.
+        return {"reason": f"needs more than {megabytes} MB of memory", "spent": True}
+    except RecursionError:
+        return {"reason": "nested too deeply"}
+    except Exception as error:
+        # Libraries raise all kinds of errors for broken files.
+        said = " ".join(str(error).split())
+        return {"reason": f"cannot be read ({type(error).__name__}{': ' if said else ''}{said:.120})"}
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    megabytes = int(sys.argv[1])
+    # Ctrl-C reaches all processes of a terminal; this one ends when its parent closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore")
+    # Libraries may print; their output must not mix with the answers.
+    output = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1 << 16)
+    os.dup2(2, 1)
+    with suppress(ImportError):  # Windows cannot limit memory.
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+    for line in sys.stdin:
+        written = json.dumps(answer(PathInside(*json.loads(line)), megabytes), default=str)
+        print(written, file=output, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -26,11 +26,7 @@ RECORD_SUFFIXES = set(TABLES)
 
 @dataclass(frozen=True)
 class Structured(Document):
-    """A document with the places where it may be cut.
-
-    Args:
-        blocks: its blocks in order, see :mod:`ctx_embed.documents.blocks`; none if it is one passage.
-    """
+    """A document with its blocks in order, between which it may be cut; without blocks it is one passage."""
 
     blocks: Sequence[Block] = ()
 

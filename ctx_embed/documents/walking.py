@@ -41,13 +41,10 @@ _LATEST = 2**63 - 1
 
 
 class File(NamedTuple):
-    """A file of a folder.
+    """A file of a folder, with its size in bytes and the time of its last change in nanoseconds since 1970.
 
-    Args:
-        path: where the file is; it is opened only inside the folder, unless links are followed.
-        source: its path within the folder, with ``/`` between the parts.
-        size: in bytes.
-        modified: the time of its last change, in nanoseconds since 1970.
+    It is opened at ``path``, only inside the folder unless links are followed; ``source`` is its path within the
+    folder, with ``/`` between the parts.
     """
 
     path: str
@@ -57,18 +54,13 @@ class File(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A file or folder that is left out.
-
-    Args:
-        source: its path within the folder.
-        reason: why.
-        unreadable: whether it is a folder that could not be listed; its files are then unknown.
-        failed: whether reading it was attempted and failed; a message then names it.
-    """
+    """A file or folder that is left out, by its path within the folder."""
 
     source: str
     reason: str
+    # Whether it is a folder that could not be listed; its files are then unknown.
     unreadable: bool = False
+    # Whether reading it was attempted and failed; a message then names it.
     failed: bool = False
 
 
@@ -77,11 +69,7 @@ _Rules = tuple[tuple[str, Rules], ...]
 
 
 def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
-    """Return a test of whether a path within a folder matches globs, written as in .gitignore; None without globs.
-
-    Raises:
-        InputError: a glob is empty or a comment.
-    """
+    """Return a test of whether a path within a folder matches globs, written as in .gitignore; None without globs."""
     if not globs:
         return None
     for glob in globs:
@@ -109,9 +97,6 @@ def walk(
         include: globs as in .gitignore; if given, only files that match one are yielded.
         exclude: globs of files and folders to skip.
         follow_links: whether to follow links to files outside the folder, too.
-
-    Raises:
-        InputError: the folder cannot be listed, or a glob cannot be understood.
     """
     included, excluded = patterns(include), patterns(exclude)
     root = os.path.join(os.path.realpath(folder), "")

@@ -22,7 +22,7 @@ from tests.documents.samples import FIRST, ipynb, odt
 
 def workers() -> list[psutil.Process]:
     """Return the worker processes of this one."""
-    return [child for child in psutil.Process().children() if "ctx_embed.documents.worker" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "ctx_embed.documents.extraction" in child.cmdline()]
 
 
 def test_files_are_read_in_order_in_and_out_of_workers(tmp_path):
@@ -95,10 +95,10 @@ def test_a_worker_imports_nothing_heavy(tmp_path):
     odt(path)
     script = (
         "import io, json, sys\n"
-        "from ctx_embed.documents import worker\n"
+        "from ctx_embed.documents import extraction\n"
         f"sys.argv, sys.stdin = ['worker', '4096'], io.StringIO(json.dumps([{str(path)!r}, '']))\n"
         "sys.stderr = open(sys.stderr.fileno(), 'w', closefd=False)\n"
-        "worker.main()\n"
+        "extraction.main()\n"
         "print('modules:', *sys.modules, file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

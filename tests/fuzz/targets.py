@@ -75,8 +75,8 @@ def _make_documents(folder: Path) -> None:
 
 
 def _use_document(folder: Path, name: str) -> None:
+    from ctx_embed.documents.extraction import answer
     from ctx_embed.documents.formats import extract, format_of
-    from ctx_embed.documents.worker import answer
 
     path = str(folder / name)
     if format_of(path).apart:

@@ -21,18 +21,13 @@ EXTRA = "documents"
 
 @dataclass(frozen=True)
 class Format:
-    """A format of files.
-
-    Args:
-        name: its usual name.
-        reader: the module of this package and the function there that reads it.
-        needs: the module that must be installed; None if Python alone can read it.
-        apart: whether it is read in a worker process, because a file may take unlimited time or memory.
-    """
+    """A format of files: its usual name, and the module of this package and the function there that reads it."""
 
     name: str
     reader: str
+    # The module that must be installed; None if Python alone can read it.
     needs: str | None = None
+    # Whether it is read in a worker process, because a file may take unlimited time or memory.
     apart: bool = True
 
     @property
@@ -61,13 +56,13 @@ FORMATS: dict[str, Format] = {
     **dict.fromkeys(_CODE_SUFFIXES.split(), Format("source code", "plain:code", apart=False)),
     **dict.fromkeys([".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log"], Format("rows", "plain:rows", apart=False)),
     **dict.fromkeys([".html", ".htm", ".xhtml"], Format("HTML", "web:html")),
-    ".rst": Format("reStructuredText", "markup:restructured_text", apart=False),
+    ".rst": Format("reStructuredText", "plain:restructured_text", apart=False),
     ".pdf": Format("PDF", "pdf:pdf", "pypdfium2"),
     ".pptx": Format("PowerPoint", "office:pptx"),
     ".docx": Format("Word", "office:docx"),
     ".odt": Format("OpenDocument", "office:odt"),
     ".epub": Format("EPUB", "web:epub"),
-    ".ipynb": Format("notebook", "markup:notebook"),
+    ".ipynb": Format("notebook", "plain:notebook"),
     # It is text, but not for people to read.
     ".svg": Format("image", "plain:binary", apart=False),
     ".parquet": Format("Parquet", "plain:records", apart=False),
@@ -80,15 +75,7 @@ def format_of(path: str) -> Format:
 
 
 def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Yield the texts of a file, read in this process.
-
-    Args:
-        path: the file.
-        encoding: the encoding of plain text; None: detected.
-
-    Raises:
-        UnreadableFileError: it cannot be read, has no text, or its format needs a library that is not installed.
-    """
+    """Yield the texts of a file, read in this process; an UnreadableFileError says why there is none."""
     chosen = format_of(path)
     if not chosen.installed:
         raise UnreadableFileError(f"{suffix_of(path)} needs the extra {EXTRA}")

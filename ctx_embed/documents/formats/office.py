@@ -14,8 +14,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
+from ctx_embed.documents.decoding import opened_archive, parsed
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
-from ctx_embed.documents.formats.zipped import opened, parsed
 
 # Elements are known by their names without namespaces; the names of these formats do not clash.
 _UNREAD = {"del", "moveFrom", "tracked-changes", "Fallback", "pPr", "script", "binary-data"}
@@ -60,16 +60,13 @@ def _nearest(parent: Element, names: set[str]) -> Iterator[Element]:
 
 
 class _Walk(NamedTuple):
-    """A walk through XML that returns the blocks of a document as Markdown.
+    """A walk through XML that returns the blocks of a document as Markdown."""
 
-    Args:
-        mark_of: returns the mark of a paragraph, such as ``## `` of a heading.
-        notes: returns the note to which a reference of Word points, as blocks.
-        everywhere: whether all text in a paragraph counts, as in OpenDocument, or only that in elements ``t``.
-    """
-
+    # Returns the mark of a paragraph, such as ``## `` of a heading.
     mark_of: Callable[[Element], str]
+    # Returns the note to which a reference of Word points, as blocks.
     notes: Callable[[Element], list[str]] = lambda _: []
+    # Whether all text in a paragraph counts, as in OpenDocument, or only that in elements ``t``.
     everywhere: bool = False
 
     def blocks(self, parent: Element, mark: str = "") -> list[str]:
@@ -176,7 +173,7 @@ def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str, str]], walk: 
 
 def docx(path: str) -> Iterator[Extracted]:
     """Yield a Word document with its headers, text boxes, notes and comments, without what was deleted."""
-    with opened(path, "Word") as archive:
+    with opened_archive(path, "Word") as archive:
         main, title = _main(archive, "Word")
         related = _related(archive, main)
         parts: dict[str, list[Element]] = {}
@@ -231,7 +228,7 @@ def _marks(styles: Element) -> dict[str, str]:
 
 def pptx(path: str) -> Iterator[Extracted]:
     """Yield the slides of a presentation: titles, texts, groups, tables, charts, diagrams, notes and comments."""
-    with opened(path, "PowerPoint") as archive:
+    with opened_archive(path, "PowerPoint") as archive:
         main, title = _main(archive, "PowerPoint")
         targets = {identifier: target for kind, identifier, target in _related(archive, main) if kind == "slide"}
         order = [
@@ -278,7 +275,7 @@ def _titles(root: Element) -> list[Element]:
 
 def odt(path: str) -> Iterator[Extracted]:
     """Yield an OpenDocument text with its headers, frames, notes and comments, without what was deleted."""
-    with opened(path, "OpenDocument") as archive:
+    with opened_archive(path, "OpenDocument") as archive:
         members = archive.namelist()
         content = parsed(archive, "content.xml")
         bodies = [text for body in _named(content, {"body"}) for text in body if _name(text) == "text"]

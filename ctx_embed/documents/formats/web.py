@@ -11,9 +11,8 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from ctx_embed.documents.blocks import title_of
-from ctx_embed.documents.decoding import decode, read_text
+from ctx_embed.documents.decoding import decode, member, opened_archive, parsed, read_text
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
-from ctx_embed.documents.formats.zipped import member, opened, parsed
 
 # Tags whose contents nobody reads, and the attribute that says so of any tag: menus and the like.
 _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
@@ -118,7 +117,14 @@ def scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
             at = start + 1
             continue
         found.text(page[at:start])
-        at = _after_tag(page, tag.end()) if tag else page.find(mark or ">", start + 2) + len(mark or ">")
+        if tag:
+            # The tag ends at the first ``>`` outside quotes.
+            at = tag.end()
+            while (match := _QUOTE_OR_END.search(page, at)) and match[0] != ">":
+                at = page.find(match[0][-1], match.end()) + 1 or len(page)
+            at = match.end() if match else -1
+        else:
+            at = page.find(mark or ">", start + 2) + len(mark or ">")
         if at < start + 2:
             at = len(page)
         elif tag is not None and tag[1]:
@@ -132,18 +138,6 @@ def scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
     found.text(page[at:])
     endless = unseen & {name if name in unseen else "role" for name in found.within} - _RAW.keys()
     return scanned(page, unseen - endless) if endless else found
-
-
-def _after_tag(page: str, at: int) -> int:
-    """Return the place after the ``>`` that ends a tag; -1 if there is none."""
-    while match := _QUOTE_OR_END.search(page, at):
-        at = match.end()
-        if match[0] == ">":
-            return at
-        at = page.find(match[0][-1], at) + 1
-        if not at:
-            break
-    return -1
 
 
 def html(path: str) -> Iterator[Extracted]:
@@ -166,7 +160,7 @@ def _is_menu(attributes: str) -> bool:
 
 def epub(path: str) -> Iterator[Extracted]:
     """Yield the chapters of an EPUB book, in reading order, as one Markdown text."""
-    with opened(path, "EPUB") as book:
+    with opened_archive(path, "EPUB") as book:
         container = parsed(book, _CONTAINER)
         root = next((found.get("full-path") for found in container.iter() if _name(found) == "rootfile"), None)
         if root is None:
