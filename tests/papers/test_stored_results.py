@@ -85,7 +85,7 @@ def test_the_text_around_the_tables_says_what_the_stored_results_say():
         f"has {span([100 * bound for run in most.values() for bound in run['of_bound']], 0)} % of that bound",
         f"after one step is that after 20 for {span([run['agreement'][0] for run in small], 0)} % of the texts",
         f"from k 10 on for {min(run['agreement'][9] for run in small):.0f} %",
-        f"That holds for {span([run['certain'][18] for run in small], 0)} % of the texts (small tokens) before the last",
+        f"That holds for {span([run['certain'][18] for run in small], 0)} % of the texts (small tokens) before",
         f"and for {min(run['certain'][14] for run in small):.0f} % at k 15",
     ]
     text = " ".join(PAGE.split())
