@@ -18,7 +18,6 @@ from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.numpy_model.contextualizer import PackedContextualizer
 from ctx_embed.numpy_model.saved import Tensors, TokenTable, require_options, require_shapes
-from ctx_embed.second_order import shares_of_steps
 
 # Number of tokens in a group of documents that go through the steps together; its intermediate values stay in cache.
 GROUP_TOKENS = 4096
@@ -30,7 +29,7 @@ SAMPLED_VALUES = 256
 
 
 def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
-    """Yield runs of documents with at most ``most`` tokens in all; one of more than ``long`` tokens is a run of its own.
+    """Yield runs of documents with at most ``most`` tokens in all, or of one document with more than ``long`` tokens.
 
     A run is the number of tokens before it, and the lengths of its documents.
     """
@@ -156,8 +155,7 @@ class Contextualizer(TokenEncoder):
             if group[0] > LONG_DOCUMENT_TOKENS:
                 context = self.attention.of_long_text(weight, ids[start:stop])
             else:
-                offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
-                context = self._embed_group(ids[start:stop], offsets)
+                context = self._embed_group(ids[start:stop], torch.tensor([0, *group], device=ids.device).cumsum(0))
             parts.append(context.to(weight.dtype))
         return torch.cat(parts) if parts else weight.new_zeros(0, self.dimension)
 
@@ -179,43 +177,31 @@ class Contextualizer(TokenEncoder):
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
         """Return the exact share of each token in each step's update z^k of its text, (K, n); a row sums to 1."""
-        return list(shares_of_steps(*self._precise_steps(ids, lengths)).split(lengths, dim=1))
-
-    def _precise_steps(self, ids: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor, second_order.Steps]:
-        """Return x, offsets, contexts and steps, on the CPU in float64, where cancelling parts stay exact."""
+        # On the CPU in float64, where cancelling parts stay exact.
         offsets = torch.tensor([0, *lengths], device=ids.device).cumsum(0)
         x = self.attention.weighted(self.embedding(ids), offsets).to("cpu", torch.float64)
         first = self.attention.first_context(ids, offsets).to("cpu", torch.float64)
-        steps = second_order.Steps(
-            *(parameter.to("cpu", torch.float64) for parameter in self.attention.parameters_of_steps)
-        )
+        parameters = (parameter.to("cpu", torch.float64) for parameter in self.attention.parameters_of_steps)
+        steps = second_order.Steps(*parameters)
         offsets = offsets.cpu()
-        return x, offsets, second_order.direct(x, offsets, first, steps), steps
+        contexts = second_order.direct(x, offsets, first, steps)
+        return list(second_order.shares_of_steps(x, offsets, contexts, steps).split(lengths, dim=1))
 
     @property
     def ids_may_be_renumbered(self) -> bool:
         """Whether ids only look up rows: not with a uniform first context, which they seed."""
         return self.initial_context != "uniform"
 
-    @property
-    def _position_free(self) -> bool:
-        """Whether x_i is e(w_i), so that its products are computed once per vocabulary entry."""
-        return self.positions == "none" and self.scale == "mean"
-
     def _embed_group(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        if not self._position_free:
+        """Return c^K of a group; where x_i is e(w_i), its products are computed once per vocabulary entry."""
+        if self.positions != "none" or self.scale != "mean":
             contexts: Tensor = self.attention(self.embedding(ids), ids, offsets)
             return contexts[-1]
         context = self.attention.first_context(ids, offsets)
         entries, ids = torch.unique(ids, return_inverse=True)
-        found: Tensor = second_order.over_vocabulary(
-            self.embedding(entries),
-            ids,
-            offsets,
-            context,
-            self.attention.parameters_of_steps,
-            shared=self.initial_context != "uniform",
-        )
+        table, steps = self.embedding(entries), self.attention.parameters_of_steps
+        shared = self.initial_context != "uniform"
+        found: Tensor = second_order.over_vocabulary(table, ids, offsets, context, steps, shared=shared)
         return found
 
     @property

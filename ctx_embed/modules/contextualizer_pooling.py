@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
-from ctx_embed.modules.token_encoder import requested_dtype
+from ctx_embed.modules.token_encoder import OF_HUB, requested_dtype
 
 
 class ContextualizerPooling(Module):
@@ -105,25 +105,9 @@ class ContextualizerPooling(Module):
         save_file(tensors, Path(output_path) / "model.safetensors")
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Self:
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
         """Read what :meth:`save` wrote; arguments as those of :meth:`ctx_embed.Contextualizer.load`."""
-        hub: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
+        hub = {"subfolder": subfolder, **{name: kwargs[name] for name in OF_HUB if name in kwargs}}
         config = cls.load_config(model_name_or_path, **hub)
         if not config:
             raise InputError(f"{model_name_or_path}: no {cls.config_file_name}, not a saved {cls.__name__}")

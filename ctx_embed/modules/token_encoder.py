@@ -39,6 +39,8 @@ NO_LIMIT = 2**31 - 1
 # A batch of more token positions than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
 LABELLED_TEXTS = "labelled_texts.npy"
+# Arguments of ``load`` that say where a model is on the hub.
+OF_HUB = ("token", "cache_folder", "revision", "local_files_only")
 # Arguments of encoders that are not saved in the configuration, or are saved last in it.
 NOT_SAVED = ("tokenizer", "phrases", "weights", "max_seq_length")
 
@@ -370,28 +372,15 @@ class TokenEncoder(InputModule):
                 raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Read what :meth:`save` wrote, from a folder or the hub."""
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
+        """Read what :meth:`save` wrote, from a folder or the hub; arguments as in sentence-transformers.
+
+        Parameters have the ``dtype`` of ``model_kwargs``, or float32, whatever was stored.
+        """
         backend = kwargs.get("backend") or "torch"
         if backend != "torch":
             raise InputError(f"backend must be 'torch' for a {cls.__name__}, got {backend!r}; leave it out")
-        hub: dict[str, Any] = {
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
+        hub = {"subfolder": subfolder, **{name: kwargs[name] for name in OF_HUB if name in kwargs}}
         paths = []
         for name in ("tokenizer.json", cls.config_file_name, "model.safetensors"):
             path = cls.load_file_path(model_name_or_path, name, **hub)

@@ -126,7 +126,7 @@ def test_what_is_said_of_each_step(tokenizer):
     contexts = []
     for text in TEXTS:
         ids = torch.from_numpy(module.text_tokenizer([text])[0]).long()
-        _, _, path, _ = module._precise_steps(ids, [len(ids)])
+        path = module.attention(module.embedding(ids), ids, torch.tensor([0, len(ids)])).double()
         contexts.append(path[:, 0].detach())
         chosen.append((path[1:, 0].detach() @ weight.T + bias).argmax(1).tolist())
     c = torch.stack(contexts, 1)
