@@ -331,6 +331,10 @@ class Database:
         connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE}")
         if self._mapped:
             connection.execute(f"PRAGMA mmap_size = {MAPPED}")
+        # A view under the name of a table may have rows without end, and a trigger does what it likes.
+        if foreign := connection.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone():
+            connection.close()
+            raise DamagedError(f"{self.path}: damaged (it has the view or trigger {foreign[0]!r}); {REMEDY}")
         return connection
 
     def _writable(self) -> bool:

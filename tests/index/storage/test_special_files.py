@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import contextmanager
+import sqlite3
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -66,3 +67,22 @@ def test_a_pipe_is_no_faiss_file(tmp_path, hash_model):
     (path,) = (tmp_path / "index").glob("*.faiss")
     pipe(path)
     read(tmp_path / "index", hash_model)
+
+
+ENDLESS = "WITH RECURSIVE n(row) AS (SELECT 1 UNION ALL SELECT row + 1 FROM n) SELECT row, 1, 0, row, '{}', 'x' FROM n"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        f"DROP TABLE documents; CREATE VIEW documents(row, passages, checksum, id, metadata, text) AS {ENDLESS}",
+        f"DROP TABLE settings; CREATE VIEW settings(name, content, checksum) AS SELECT row, id, text FROM ({ENDLESS})",
+        "CREATE TRIGGER empty AFTER INSERT ON documents BEGIN DELETE FROM documents; END",
+    ],
+)
+def test_a_view_or_trigger_in_the_database_is_one_line(folder, hash_model, hostile):
+    path = folder / "index.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(hostile)
+    with pytest.raises(InputError, match="it has the view or trigger"), within(20):
+        SearchIndex.open(folder, hash_model).close()
