@@ -10,21 +10,6 @@ import click
 from ctx_embed.cli.errors import errors_in_one_line
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, named_values
 
-NAMES = (
-    "table1",
-    "table2",
-    "table3",
-    "table4",
-    "figure2",
-    "settling",
-    "pretraining",
-    "lama-table3",
-    "lama-table4",
-    "lama-figure2",
-    "lama-figure3",
-    "lama-figure4",
-    "lama-figure5",
-)
 ALL = "all"
 
 
@@ -41,7 +26,6 @@ class Reproduction(click.Command):
     "papers",
     cls=Reproduction,
     context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
-    epilog=f"Names: {', '.join((*NAMES, ALL))}.",
 )
 @click.argument("name")
 @click.option("--quick", is_flag=True, help="Run a small sample of the same work, in under two minutes.")

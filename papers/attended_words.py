@@ -154,14 +154,17 @@ def label_of(place: str) -> str:
     return next((label for label, shown in CLASSES[task].items() if shown == name), name)
 
 
-def _in_paper(outcome: Outcome) -> str:
-    """Return how many of the paper's words for a cell's class get more than uniform attention in our results."""
-    words = PUBLISHED_WORDS.get(outcome.cell.column)
-    if not words or not outcome.figures:
-        return ""
-    found = outcome.figures["attention"].get(label_of(outcome.cell.column), {})
-    known = [found[word] for word in words if word in found]
-    return f"{sum(weight > 1 for weight in known)} of {len(known)}"
+def above_uniform(place: str, figures: Figures) -> list[bool]:
+    """Return, for each word that the paper lists for a class and that is frequent enough, whether it gets more than
+    uniform attention in our results."""
+    attention = figures["attention"].get(label_of(place), {})
+    return [attention[word] > 1 for word in PUBLISHED_WORDS.get(place, ()) if word in attention]
+
+
+def in_paper(place: str, figures: Figures) -> str:
+    """Return how many of those words get more, and how many there are; empty if the paper lists none."""
+    above = above_uniform(place, figures) if figures and place in PUBLISHED_WORDS else None
+    return "" if above is None else f"{sum(above)} of {len(above)}"
 
 
 def _weight(outcome: Outcome, place: int) -> float | None:
@@ -202,12 +205,9 @@ def _draw_chosen(axes: Axes, outcomes: Sequence[Outcome]) -> None:
 
 
 def _check_table4(found: Found) -> tuple[str, Verdict]:
-    above, told = [], []
-    for place, words in PUBLISHED_WORDS.items():
-        attention = found[LAMA, place]["attention"].get(label_of(place), {})
-        of_class = [attention[word] > 1 for word in words if word in attention]
-        above += of_class
-        told.append(f"{sum(of_class)} of {len(of_class)} for {place.split(': ')[1]}")
+    of_classes = {place: found[LAMA, place] for place in PUBLISHED_WORDS}
+    told = [f"{in_paper(place, figures)} for {place.split(': ')[1]}" for place, figures in of_classes.items()]
+    above = [each for place, figures in of_classes.items() for each in above_uniform(place, figures)]
     measured = f"of the words that the paper lists, {' and '.join(told)} get more than uniform attention."
     return measured, Verdict.of(bool(above) and all(above), sum(above) > len(above) / 2)
 
@@ -270,7 +270,7 @@ LAMA_TABLE4 = Experiment(
     cells=tuple(Cell(LAMA, place, _settings(place.split(": ")[0])) for place in TABLE4_PLACES),
     columns=(
         Column("most attended words", lambda outcome: ", ".join(_listed(outcome))),
-        Column("paper's words", _in_paper),
+        Column("paper's words", lambda outcome: in_paper(outcome.cell.column, outcome.figures)),
         ACCURACY,
     ),
     draw=_draw_most_attended,
