@@ -1,7 +1,7 @@
 """A SentEval-style evaluator: linear probes over frozen embeddings, similarity, retrieval, and what encoders cost.
 
 Called by ``ctx-embed eval``; installed as ``ctx_embed.eval``.
-A new task goes into ``tasks/catalogue.py``; a new score, into ``scoring/``.
+A new task goes into ``tasks/tasks.json``; a new score, into ``scoring/``.
 
 from ctx_embed.eval import compare, evaluate, write_report
 

@@ -27,9 +27,8 @@ from ctx_embed.eval.scoring.score import (
     score_probe,
     score_similarity,
 )
-from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, find_tasks
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, ProbeTask, RetrievalTask, SimilarityTask, Task, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
-from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask, SimilarityTask, Task
 from ctx_embed.training.labelled_texts import are_known, warning
 
 

@@ -19,9 +19,8 @@ from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, ProtocolName, title
 from ctx_embed.eval.scoring.ranking import SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, Score, difference
 from ctx_embed.eval.scoring.statistics import Interval, correlation_interval, mean_interval
-from ctx_embed.eval.tasks.catalogue import PUBLISHED_SOURCES
+from ctx_embed.eval.tasks.catalogue import PUBLISHED_SOURCES, ProbeTask, SimilarityTask, Task
 from ctx_embed.eval.tasks.data import TaskData
-from ctx_embed.eval.tasks.task import ProbeTask, SimilarityTask, Task
 
 PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
 

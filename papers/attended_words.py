@@ -7,7 +7,6 @@ from itertools import chain
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.eval.tasks.catalogue import SENTIMENT
 from ctx_embed.progress import Meter
 from ctx_embed.systems import AttentionWeights, attention_weights
 from papers.classifier_cells import quick_training, single_part, trained
@@ -33,7 +32,7 @@ SHOWN = 15
 # Maximum number of test texts to read; R8 has fewer.
 READ = 4000
 # The two classes to compare, with their names by label, and the words to compare, chosen for each class.
-CLASSES = {"IMDB": SENTIMENT, "R8": {"ship": "ship", "money-fx": "money-fx"}}
+CLASSES = {"IMDB": {"0": "negative", "1": "positive"}, "R8": {"ship": "ship", "money-fx": "money-fx"}}
 CHOSEN = {
     "IMDB": (("bad", "boring", "awful", "worst"), ("good", "great", "excellent", "wonderful")),
     "R8": (("gulf", "cargo", "shipping", "iranian"), ("monetary", "currencies", "fed", "rate")),

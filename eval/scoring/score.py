@@ -17,7 +17,7 @@ from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, pair
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
 from ctx_embed.eval.scoring.words import reading_words, rows_alone
 from ctx_embed.eval.tasks.data import TaskData
-from ctx_embed.eval.tasks.task import Row
+from ctx_embed.eval.tasks.formats import Row
 
 Score = ProbeScore | SimilarityScore | RetrievalScore
 SCORE_TYPES: dict[str, type[Any]] = {

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import TASKS
-from ctx_embed.eval.tasks.task import HubSource, Layout, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
+from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, Layout, ProbeTask, RetrievalTask, SimilarityTask, Task
+from ctx_embed.eval.tasks.formats import Row
 from ctx_embed.rows.reading import read_lines
 from ctx_embed.training.labelled_texts import words_of
 

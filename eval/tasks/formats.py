@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.task import Reader, Row
 from ctx_embed.rows.reading import read_labelled, read_lines
+
+# A row is one of: a label and one or two texts; a score and two texts; an id and a text; two ids and a relevance.
+Row = tuple[str, ...]
+Reader = Callable[[Path], list[Row]]
 
 
 def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
@@ -23,76 +26,64 @@ def labelled(path: Path, text_field: str | None = None, label_field: str | None 
     return list(zip(*read_labelled(path, text_field, label_field), strict=True))
 
 
-def labelled_pairs(path: Path) -> list[Row]:
-    """Return the rows of ``label<TAB>text<TAB>text``."""
-    return _table(path, "label<TAB>text<TAB>text", 3)
+def table(
+    shape: str, columns: Sequence[int] = (), *, scored: int | None = None, head: bool = False, more: bool = False
+) -> Reader:
+    """Return a reader of lines with tab-separated fields.
 
-
-def labelled_reviews(path: Path) -> list[Row]:
-    """Return label and text from ``label<TAB>stars<TAB>text``."""
-    return [(label, text) for label, _, text in _table(path, "label<TAB>stars<TAB>text", 3)]
-
-
-def scored_pairs(path: Path) -> list[Row]:
-    """Return the rows of ``score<TAB>text<TAB>text``."""
-    return _table(path, "score<TAB>text<TAB>text", 3, scored=0)
-
-
-def lines_of(label: str) -> Reader:
-    """Return a reader of one class's texts, one a line, as SentEval's ``rt-polarity.pos``; UTF-8, else Latin-1."""
+    Args:
+        shape: the names of the fields.
+        columns: the fields of a row in their order, of which the first is stripped; by default all, as they are.
+        scored: the field that must be a number.
+        head: whether the first line names the fields.
+        more: whether further fields may follow.
+    """
+    count = shape.count("<TAB>") + 1
 
     def read(path: Path) -> list[Row]:
-        return _some([(label, line) for _, line in _lines(path)], path, "lines of text")
+        rows: list[Row] = []
+        for number, line in _lines(path):
+            row = tuple(line.split("\t"))
+            if head and number == 1:
+                continue
+            wrong = len(row) < count or (len(row) > count and not more)
+            if wrong or (scored is not None and not _is_number(row[scored])):
+                raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
+            rows.append((row[columns[0]].strip(), *(row[place] for place in columns[1:])) if columns else row)
+        return _some(rows, path, f"lines of {shape}")
 
     return read
 
 
-def sst_fine(path: Path) -> list[Row]:
-    """Return the rows of ``label text``, split at the first space: SentEval's fine-grained SST."""
-    return _split_first(path, " ", "label text")
+def lines_of(label: str) -> Reader:
+    """Return a reader of one class's texts, one a line, as SentEval's ``rt-polarity.pos``."""
+    return lambda path: _some([(label, line) for _, line in _lines(path)], path, "lines of text")
 
 
-def sst_binary(path: Path) -> list[Row]:
-    """Return label and text from ``text<TAB>label``, SentEval's binary SST."""
-    return [(label.strip(), text) for text, label in _table(path, "text<TAB>label", 2)]
+def words_after(shape: str) -> Reader:
+    """Return a reader of lines with a label, a space and a text."""
+
+    def read(path: Path) -> list[Row]:
+        rows: list[Row] = []
+        for number, line in _lines(path):
+            label, space, text = line.strip().partition(" ")
+            if not space:
+                raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
+            rows.append((label, text))
+        return _some(rows, path, f"lines of {shape}")
+
+    return read
 
 
 def trec(path: Path) -> list[Row]:
     """Return the coarse class and the question from TREC's ``COARSE:fine question``."""
     rows: list[Row] = []
-    for label, question in _split_first(path, " ", "COARSE:fine question"):
+    for label, question in words_after("COARSE:fine question")(path):
         coarse, colon, _ = label.partition(":")
         if not colon:
             raise InputError(f"{path}: labels must be COARSE:fine, got {label!r}")
         rows.append((coarse, question))
     return rows
-
-
-def mrpc(path: Path) -> list[Row]:
-    """Return label and texts from ``Quality<TAB>id<TAB>id<TAB>text<TAB>text`` below a header line."""
-    rows = _table(path, "Quality<TAB>#1 ID<TAB>#2 ID<TAB>#1 String<TAB>#2 String", 5, head=True)
-    return [(quality, first, second) for quality, _, _, first, second in rows]
-
-
-def sick_entailment(path: Path) -> list[Row]:
-    """Return judgement and texts from SICK's ``pair<TAB>text<TAB>text<TAB>relatedness<TAB>judgement`` with a header."""
-    return [(judgement.strip(), first, second) for _, first, second, _, judgement, *_ in _sick(path)]
-
-
-def sick_relatedness(path: Path) -> list[Row]:
-    """Return relatedness and texts from the same file."""
-    return [(relatedness, first, second) for _, first, second, relatedness, *_ in _sick(path)]
-
-
-def _sick(path: Path) -> list[Row]:
-    shape = "pair_ID<TAB>sentence_A<TAB>sentence_B<TAB>relatedness_score<TAB>entailment_judgment"
-    return _table(path, shape, 5, scored=3, head=True, more=True)
-
-
-def sts_benchmark(path: Path) -> list[Row]:
-    """Return score and texts from STS-B's seven tab-separated fields; further fields are ignored."""
-    shape = "genre<TAB>file<TAB>year<TAB>id<TAB>score<TAB>text<TAB>text"
-    return [(row[4], row[5], row[6]) for row in _table(path, shape, 7, scored=4, more=True)]
 
 
 def sts_input(path: Path) -> list[Row]:
@@ -140,11 +131,15 @@ def beir_documents(path: Path) -> list[Row]:
 
 def beir_judgements(path: Path) -> list[Row]:
     """Return the rows of ``query-id<TAB>corpus-id<TAB>score``, with or without a header. The score is an integer."""
+
+    def is_whole(text: str) -> bool:
+        return text.strip().removeprefix("-").isdecimal()
+
     shape = "query-id<TAB>corpus-id<TAB>score"
-    first, *others = _table(path, shape, 3)
-    rows = _some([first, *others] if _is_whole(first[2]) else others, path, f"lines of {shape}")
+    first, *others = table(shape)(path)
+    rows = _some([first, *others] if is_whole(first[2]) else others, path, f"lines of {shape}")
     for query, document, relevance in rows:
-        if not _is_whole(relevance):
+        if not is_whole(relevance):
             raise InputError(f"{path}: the score of {query!r} and {document!r} must be an integer, got {relevance!r}")
     return rows
 
@@ -154,45 +149,10 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in read_lines(path, fallback="latin-1") if line.strip())
 
 
-def _split_first(path: Path, mark: str, shape: str) -> list[Row]:
-    rows: list[Row] = []
-    for number, line in _lines(path):
-        label, found, text = line.strip().partition(mark)
-        if not found:
-            raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
-        rows.append((label, text))
-    return _some(rows, path, f"lines of {shape}")
-
-
-def _table(
-    path: Path, shape: str, count: int, *, scored: int | None = None, head: bool = False, more: bool = False
-) -> list[Row]:
-    """Return the tab-separated fields of each line: ``count`` of them, or more if ``more`` is True.
-
-    Raises:
-        InputError: the file cannot be read, a line has a wrong number of fields, a score is not a number, or there are
-            no rows.
-    """
-    rows: list[Row] = []
-    for number, line in _lines(path):
-        row = tuple(line.split("\t"))
-        if head and number == 1:
-            continue
-        wrong = len(row) < count or (len(row) > count and not more)
-        if wrong or (scored is not None and not _is_number(row[scored])):
-            raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
-        rows.append(row)
-    return _some(rows, path, f"lines of {shape}")
-
-
 def _some(rows: list[Row], path: Path, needed: str) -> list[Row]:
     if not rows:
         raise InputError(f"{path}: must have {needed}, got none")
     return rows
-
-
-def _is_whole(text: str) -> bool:
-    return text.strip().removeprefix("-").isdecimal()
 
 
 def _is_number(text: str) -> bool:
@@ -200,3 +160,27 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+_SICK = "pair_ID<TAB>sentence_A<TAB>sentence_B<TAB>relatedness_score<TAB>entailment_judgment"
+_MRPC = "Quality<TAB>#1 ID<TAB>#2 ID<TAB>#1 String<TAB>#2 String"
+_STS_BENCHMARK = "genre<TAB>file<TAB>year<TAB>id<TAB>score<TAB>text<TAB>text"
+# The formats as the catalogue names them. Those with capitals are SentEval's.
+READERS: dict[str, Reader] = {
+    "label, text": labelled,
+    "label, stars, text": table("label<TAB>stars<TAB>text", (0, 2)),
+    "label, text, text": table("label<TAB>text<TAB>text"),
+    "score, text, text": table("score<TAB>text<TAB>text", scored=0),
+    "documents": beir_documents,
+    "judgements": beir_judgements,
+    "positive": lines_of("1"),
+    "negative": lines_of("0"),
+    "SST fine": words_after("label text"),
+    "SST binary": table("text<TAB>label", (1, 0)),
+    "TREC": trec,
+    "MRPC": table(_MRPC, (0, 3, 4), head=True),
+    "SICK entailment": table(_SICK, (4, 1, 2), scored=3, head=True, more=True),
+    "SICK relatedness": table(_SICK, (3, 1, 2), scored=3, head=True, more=True),
+    "STS benchmark": table(_STS_BENCHMARK, (4, 5, 6), scored=4, more=True),
+    "STS input": sts_input,
+}

@@ -10,9 +10,8 @@ import datasets
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import TASKS, find_tasks
+from ctx_embed.eval.tasks.catalogue import TASKS, File, HubSource, ProbeTask, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
-from ctx_embed.eval.tasks.task import File, HubSource, ProbeTask
 
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
