@@ -111,6 +111,7 @@ def test_a_classifier():
     assert f"| test | test.tsv | 8 | {digests[1]} |" in text
     assert re.search(r"\| valid \| held out of train \| \d+\.\d \| 50\.0 \|\n\| test \| 8 \| \d+\.\d \| 50\.0 \|", text)
     assert "epochs 1, batch_size 64, learning_rate 0.001" in text
+    assert f"| fingerprint | `{fingerprint(ctx_embed.load('model'))}` |" in text
     assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
     assert "77.6" not in text
     assert metadata_load("model/README.md")["license"] == "other"

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from typing_extensions import Self
 
-from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder, open_encoder
+from ctx_embed.classify.encoder import TorchEncoder, open_encoder
 from ctx_embed.classify.explaining import Explanation
 from ctx_embed.classify.head import THRESHOLD, ClassWeight
 from ctx_embed.classify.labelled import SEVERAL, Labelled
@@ -120,7 +120,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{names} cannot be given with frozen=True, which does not train the encoder; leave out either"
             )
         if self.frozen or (self.frozen is None and not chosen):
-            predictor = fitted_predictor(self._encoder(), data, self.class_weight, self.words)
+            given = self.model
+            encoder = open_encoder(given, self.device) if isinstance(given, str | Path) else TorchEncoder(given)
+            predictor = fitted_predictor(encoder, data, self.class_weight, self.words)
             self.history_: list[dict[str, float]] = []
         else:
             held_out = None if valid is None else _labelled(*valid)[0].matched(data.classes())
@@ -128,11 +130,6 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if columns:
             predictor = replace(predictor, head=predictor.head.for_indicators(columns, len(data.texts)))
         return self._with(predictor)
-
-    def _encoder(self) -> SavedEncoder | TorchEncoder:
-        if isinstance(self.model, str | Path):
-            return open_encoder(self.model, self.device)
-        return TorchEncoder(self.model)
 
     def _trained(
         self, data: Labelled, valid: Labelled | None, chosen: dict[str, Any]
@@ -145,13 +142,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = self.model
         model = load(given, self.device) if isinstance(given, str | Path) else copy.deepcopy(given)
         network, history = train_classifier(
-            model,
-            data,
-            valid,
-            options,
-            class_weight=self.class_weight,
-            words=self.words,
-            progress=self.verbose,
+            model, data, valid, options, class_weight=self.class_weight, words=self.words, progress=self.verbose
         )
         return network.predictor(), history
 
@@ -189,20 +180,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the probability of each class, (texts, classes), or (classes,) for a single string.
 
         A row sums to 1; with several labels per text, the probabilities are independent.
-
-        Raises:
-            InputError: an element of X is not a string.
         """
         logits, single = self._logits(X)
         found: NDArray[np.float64] = self.predictor_.head.probabilities(logits)
         return found[0] if single else found
 
     def decision_function(self, X: str | Iterable[str]) -> NDArray[Any]:
-        """Return the logits (texts, classes); of two classes (texts,), above 0 for the second.
-
-        Raises:
-            InputError: an element of X is not a string.
-        """
+        """Return the logits (texts, classes); of two classes (texts,), above 0 for the second."""
         logits, single = self._logits(X)
         if len(self.classes_) == 2 and not self.multi_label_:
             logits = logits[:, 1] - logits[:, 0]
@@ -238,11 +222,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(np.average(right, weights=weights))
 
     def explain(self, X: str | Iterable[str]) -> list[list[Explanation]]:
-        """Return for each text what speaks for its label, or with several labels for each; see :class:`.Explanation`.
-
-        Raises:
-            InputError: an element of X is not a string.
-        """
+        """Return for each text what speaks for its label, or with several labels for each: :class:`.Explanation`."""
         self._require_fitted()
         return self.predictor_.explain([X] if isinstance(X, str) else as_texts(X))
 

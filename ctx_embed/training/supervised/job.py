@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctx_embed.classify.encoder import TorchEncoder, open_encoder
 from ctx_embed.classify.labelled import Labelled, label_accuracy
@@ -68,19 +67,38 @@ def train(
         found: dict[str, Any] = earlier["result"]
         return found
     made = _trained(job, data) if job.trains_encoder else _fitted(job, data)
-    result = {
-        "words": len(made.predictor.head.words or ()),
-        **made.result,
-        **_measured(made.predictor, made.learned, made.measured, data.test),
+    predictor = made.predictor
+    result = {"words": len(predictor.head.words or ()), **made.result}
+    if data.test is not None:
+        compared = report(predictor.predict(data.test.texts), data.test, predictor.head.labels)
+        result["test_accuracy"] = compared["accuracy"]
+        result |= {"test_floor": majority_floor(data.train, data.test), "test": compared}
+    files = {"train": (job.file, data.train), "valid": (job.valid, data.valid), "test": (job.test, data.test)}
+    record = {
+        "asked": asked,
+        "result": result,
+        "options": made.settings,
+        "start": made.fingerprint,
+        "data": {
+            name: {"file": Path(path).name, "sha256": content_hash(path), "rows": len(part.texts)}
+            for name, (path, part) in files.items()
+            if path and part
+        },
+        "versions": versions(),
+        "history": made.history,
     }
-    _save(job, data, made, {"asked": asked, "result": result})
+    origin = None if job.origin is None else model_folder(job.origin)
+    with replaced_folder(job.output) as beside:
+        predictor.save(beside)
+        (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
+        card = classifier_card(job.output.name, predictor.encoder.about(), predictor.head.labels, record, origin)
+        (beside / CARD).write_text(card, encoding="utf-8")
     if made.checkpoint is not None:
         made.checkpoint.remove()
     return result
 
 
-@dataclass(frozen=True)
-class _Data:
+class _Data(NamedTuple):
     """The labelled texts of a job."""
 
     train: Labelled
@@ -88,30 +106,15 @@ class _Data:
     test: Labelled | None
 
 
-@dataclass(frozen=True)
-class _Made:
-    """The outcome of a job.
-
-    Attributes:
-        predictor: the classifier.
-        about: what the encoder is, for the card.
-        settings: the options of the training, for the record.
-        fingerprint: that of the encoder before the training.
-        result: of the training.
-        learned, measured: the texts that the majority floor of the validation is counted on; None: not measured.
-        history: of the epochs.
-        checkpoint: of the training of an encoder, to be removed.
-    """
+class _Made(NamedTuple):
+    """A classifier, and of its training the options, the encoder's fingerprint before, the result and the epochs."""
 
     predictor: Predictor
-    about: list[tuple[str, str]]
     settings: dict[str, Any]
     fingerprint: str
     result: dict[str, Any]
-    learned: Labelled
-    measured: Labelled | None
-    history: list[dict[str, float]] = field(default_factory=list)
-    checkpoint: Checkpoint | None = None
+    history: list[dict[str, float]]
+    checkpoint: Checkpoint | None
 
 
 def _read(job: TrainingJob) -> _Data:
@@ -142,7 +145,7 @@ def _identity(job: TrainingJob, data: _Data) -> str:
         },
         content_hash(None if job.origin is None else model_folder(job.origin)),
         content_hash(job.tokenizer),
-        {name: part and asdict(part) for name, part in vars(data).items()},
+        {name: part and asdict(part) for name, part in data._asdict().items()},
     )
 
 
@@ -152,11 +155,14 @@ def _fitted(job: TrainingJob, data: _Data) -> _Made:
     if doubt := data.train.doubt():
         raise InputError(doubt)
     encoder = open_encoder(job.origin, job.device)
-    _warn_of_known_texts(job, encoder.labelled_texts, {"validation": data.valid, "test": data.test})
+    _warn_of_known_texts(job, encoder.labelled_texts, data.valid, data.test)
     predictor = fitted_predictor(encoder, data.train, job.class_weight, job.reads_words)
-    result = {} if data.valid is None else {"valid_accuracy": predictor.accuracy(data.valid)}
+    result = {}
+    if data.valid is not None:
+        floor = majority_floor(data.train, data.valid)
+        result = {"valid_accuracy": predictor.accuracy(data.valid), "valid_floor": floor}
     settings = {**_settings(job), "frozen": True, "modules": encoder.modules()}
-    return _Made(predictor, encoder.about(), settings, encoder.fingerprint, result, data.train, data.valid)
+    return _Made(predictor, settings, encoder.fingerprint, result, [], None)
 
 
 def _trained(job: TrainingJob, data: _Data) -> _Made:
@@ -181,21 +187,25 @@ def _trained(job: TrainingJob, data: _Data) -> _Made:
         learned, measured = data.train.split(options.valid_share, options.seed)
         if repeated := data.train.repeated:
             say(f"{repeated:,} of {len(data.train.texts):,} texts equal another one; equal texts are held out together")
-    _warn_of_known_texts(job, encoder.labelled_texts, {"validation": measured, "test": data.test})
+    _warn_of_known_texts(job, encoder.labelled_texts, measured, data.test)
     settings, of_model = {**_settings(job), **vars(options), "modules": encoder.modules()}, encoder.fingerprint
-    about = encoder.about()
     run = identity(settings, of_model, asdict(data.train), data.valid and asdict(data.valid))
     checkpoint = Checkpoint(job.output, run)
     network, history = train_classifier(
         model, data.train, data.valid, options, checkpoint, class_weight=job.class_weight, words=job.reads_words
     )
-    predictor = network.predictor()
     best = best_epochs(history)
-    # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the texts
-    # that one run held out, since the other runs were trained on them.
-    accuracy = fmean(epoch["valid_accuracy"] for epoch in best) if data.valid is None else network.accuracy(data.valid)
-    result = {"best_epochs": [epoch["epoch"] for epoch in best], "valid_accuracy": accuracy}
-    return _Made(predictor, about, settings, of_model, result, learned, measured, history, checkpoint)
+    result = {
+        "best_epochs": [epoch["epoch"] for epoch in best],
+        # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the
+        # texts that one run held out, since the other runs were trained on them.
+        "valid_accuracy": fmean(epoch["valid_accuracy"] for epoch in best),
+        "valid_floor": majority_floor(learned, measured),
+    }
+    predictor = network.predictor()
+    if data.valid is not None:
+        result["valid_accuracy"] = network.accuracy(data.valid)
+    return _Made(predictor, settings, of_model, result, history, checkpoint)
 
 
 def _settings(job: TrainingJob) -> dict[str, Any]:
@@ -204,50 +214,14 @@ def _settings(job: TrainingJob) -> dict[str, Any]:
     return {"from": job.origin, "words": job.reads_words, **weights}
 
 
-def _measured(
-    predictor: Predictor, learned: Labelled, measured: Labelled | None, test: Labelled | None
-) -> dict[str, Any]:
-    """Return the floor of the validation accuracy and the scores on the test texts."""
-    result: dict[str, Any] = {}
-    if measured is not None:
-        result["valid_floor"] = majority_floor(learned, measured)
-    if test is not None:
-        compared = report(predictor.predict(test.texts), test, predictor.head.labels)
-        result["test_accuracy"] = compared["accuracy"]
-        result |= {"test_floor": majority_floor(learned, test), "test": compared}
-    return result
-
-
 def majority_floor(learned: Labelled, measured: Labelled) -> float:
     """Return the share of ``measured`` whose label is the most frequent one of ``learned``."""
     ((label, _),) = Counter(learned.labels).most_common(1)
     return label_accuracy([label] * len(measured.texts), measured)
 
 
-def _warn_of_known_texts(job: TrainingJob, known: Hashes | None, parts: Mapping[str, Labelled | None]) -> None:
+def _warn_of_known_texts(job: TrainingJob, known: Hashes | None, valid: Labelled | None, test: Labelled | None) -> None:
     """Warn about texts to measure on that the encoder was trained on."""
-    for name, part in parts.items():
+    for name, part in (("validation", valid), ("test", test)):
         if known is not None and part and (count := int(are_known(part.texts, known).sum())):
             say(warning(str(job.origin), name, count, len(part.texts)))
-
-
-def _save(job: TrainingJob, data: _Data, made: _Made, record: dict[str, Any]) -> None:
-    """Write the model folder, whole or not at all."""
-    files = {"train": (job.file, data.train), "valid": (job.valid, data.valid), "test": (job.test, data.test)}
-    record |= {
-        "options": made.settings,
-        "start": made.fingerprint,
-        "data": {
-            name: {"file": Path(path).name, "sha256": content_hash(path), "rows": len(part.texts)}
-            for name, (path, part) in files.items()
-            if path and part
-        },
-        "versions": versions(),
-        "history": made.history,
-    }
-    origin = None if job.origin is None else model_folder(job.origin)
-    with replaced_folder(job.output) as beside:
-        made.predictor.save(beside)
-        (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        card = classifier_card(job.output.name, made.about, made.predictor.head.labels, record, origin)
-        (beside / CARD).write_text(card, encoding="utf-8")

@@ -21,6 +21,7 @@ from ctx_embed.classify.fitting import fitted_head
 from ctx_embed.classify.head import ClassWeight, Floats, class_weights
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.classify.logistic import sigmoid_loss, softmax_loss
+from ctx_embed.classify.vocabulary import Words
 from ctx_embed.loading import load, require_device
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
@@ -28,10 +29,11 @@ from ctx_embed.systems import require_options, system
 from ctx_embed.training.batches import like_length_batches, seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint, require_finite
 from ctx_embed.training.labelled_texts import hashes_of, joined
-from ctx_embed.training.supervised.compact_tables import compact_tables
-from ctx_embed.training.supervised.network import ClassifierNetwork
+from ctx_embed.training.supervised.network import ClassifierNetwork, compact_tables
 from ctx_embed.training.supervised.options import SupervisedOptions
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 
 
 def new_encoder(
@@ -68,9 +70,6 @@ def new_encoder(
     module = system(encoder)(own, **architecture)
     module.normalized = True  # sentence-transformers 5.7 does not call on_model_ready
     return SentenceTransformer(modules=[module, Normalize()], device=device)
-
-
-MakeOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 
 
 def adam(parameters: Iterable[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
@@ -119,9 +118,9 @@ def train_classifier(
     texts = [*train.texts, *(() if valid is None else valid.texts)]
     before = embedded(encoder, train.texts) if words else None
     with compact_tables(encoder, texts):
-        network, history, held_out = _trained(
-            encoder, labels, weights, train, valid, options, checkpoint, progress, optimizer
-        )
+        torch.manual_seed(options.seed)
+        network = ClassifierNetwork(encoder, labels, train.multi_label)
+        history, held_out = _run(network, train, valid, weights, options, checkpoint, optimizer, progress)
     if before is not None:
         _let_read_words(network, before, weights, train, valid, options, held_out)
     if isinstance(module := encoder[0], TokenEncoder):
@@ -135,74 +134,64 @@ def best_epochs(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     return [max(entries, key=lambda entry: entry["valid_accuracy"]) for _, entries in by_run]
 
 
-def _trained(
-    encoder: SentenceTransformer,
-    labels: list[Any],
-    weights: NDArray[np.float64] | None,
+def _run(
+    network: ClassifierNetwork,
     data: Labelled,
     valid: Labelled | None,
+    weights: NDArray[np.float64] | None,
     options: SupervisedOptions,
     checkpoint: Checkpoint | None,
-    progress: bool,
     make_optimizer: MakeOptimizer,
-) -> tuple[ClassifierNetwork, list[dict[str, float]], list[Tensor]]:
-    """Return the classifier, the history, and the logits of each run's best epoch for the texts that it held out."""
-    torch.manual_seed(options.seed)
-    classifier = ClassifierNetwork(encoder, labels, data.multi_label)
+    progress: bool,
+) -> tuple[list[dict[str, float]], list[Tensor]]:
+    """Train; return the history, and the logits of each run's best epoch for the texts that it held out."""
     if options.head == "zeros":
-        classifier.clear_head()
-    first = copy.deepcopy(classifier.state_dict())
-    state = checkpoint.load() if checkpoint is not None else None
-    history: list[dict[str, float]] = []
-    total: dict[str, Tensor] = {}
-    held_out: list[Tensor] = []
-    if state is not None:
-        # Take the initial weights from the checkpoint too: the encoder may have been trained further since.
-        history, total, first, held_out = state["history"], state["total"], state["first"], state["held_out"]
+        # The head then learns before the encoder, whose gradients are zero at first.
+        for parameter in network.head.parameters():
+            torch.nn.init.zeros_(parameter)
+    # Take the initial weights from the checkpoint too: the encoder may have been trained further since.
+    state: dict[str, Any] = {"history": [], "total": {}, "held_out": [], "first": copy.deepcopy(network.state_dict())}
+    state |= (checkpoint.load() if checkpoint is not None else None) or {}
+    history, held_out = state["history"], state["held_out"]
     for run in range(len(history) // options.epochs, options.runs):
         seed = options.seed_of(run)
         learned, measured = (data, valid) if valid is not None else data.split(options.valid_share, seed)
         done = len(history) % options.epochs
-        classifier.load_state_dict(first if state is None or not done else state["classifier"])
+        network.load_state_dict(state["classifier"] if done else state["first"])
         if options.head == "probe" and not done:
-            classifier.fit_head(learned, weights)
-        best = copy.deepcopy(classifier.state_dict()) if state is None or not done else state["best"]
-        optimizer = make_optimizer(classifier.parameters(), options.learning_rate)
-        if state is not None and done:
+            network.fit_head(learned, weights)
+        optimizer = make_optimizer(network.parameters(), options.learning_rate)
+        if done:
             optimizer.load_state_dict(state["optimizer"])
+        else:
+            state["best"] = copy.deepcopy(network.state_dict())
         for epoch in range(done, options.epochs):
             name = f"epoch {epoch + 1}" if options.runs == 1 else f"run {run + 1} of {options.runs}, epoch {epoch + 1}"
-            losses = _epoch(classifier, optimizer, learned, weights, options, seed, epoch, name if progress else None)
-            accuracy = classifier.accuracy(measured)
+            losses = _epoch(network, optimizer, learned, weights, options, seed, epoch, name if progress else None)
+            accuracy = network.accuracy(measured)
             if all(accuracy > earlier["valid_accuracy"] for earlier in history[run * options.epochs :]):
-                best = copy.deepcopy(classifier.state_dict())
+                state["best"] = copy.deepcopy(network.state_dict())
             history.append({"run": run + 1, "epoch": epoch + 1, **losses, "valid_accuracy": accuracy})
             if progress:
                 say(f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}")
             if epoch + 1 == options.epochs:
-                total = _sum(total, best)
-                classifier.load_state_dict(best)
-                held_out.append(torch.from_numpy(classifier.logits(measured.texts)))
+                state["total"] = _sum(state["total"], state["best"])
+                network.load_state_dict(state["best"])
+                held_out.append(torch.from_numpy(network.logits(measured.texts)))
             if checkpoint is not None:
-                checkpoint.save(
-                    {
-                        "classifier": classifier.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "history": history,
-                        "first": first,
-                        "best": best,
-                        "total": total,
-                        "held_out": held_out,
-                    }
-                )
-    means = {name: tensor / options.runs if tensor.is_floating_point() else tensor for name, tensor in total.items()}
-    classifier.load_state_dict(means)
-    classifier.eval()
-    return classifier, history, held_out
+                checkpoint.save({**state, "classifier": network.state_dict(), "optimizer": optimizer.state_dict()})
+    network.load_state_dict(
+        {
+            name: tensor / options.runs if tensor.is_floating_point() else tensor
+            for name, tensor in state["total"].items()
+        }
+    )
+    network.eval()
+    return history, held_out
 
 
 def _let_read_words(
-    classifier: ClassifierNetwork,
+    network: ClassifierNetwork,
     before: Floats,
     weights: NDArray[np.float64] | None,
     data: Labelled,
@@ -210,18 +199,16 @@ def _let_read_words(
     options: SupervisedOptions,
     held_out: Sequence[Tensor],
 ) -> None:
-    """Add words to a trained classifier, if that makes the labels of the texts that its runs held out more likely.
+    """Add words to a trained network, if that makes the labels of the texts that its runs held out more likely.
 
-    The words are those of a classifier over the encoder as it was before, fitted on the same texts as the run: the
+    The words are those of a network over the encoder as it was before, fitted on the same texts as the run: the
     trained encoder says too much about the texts that it was trained on. One factor of the logits and one of the words
     are fitted on the held-out texts, so the probabilities are calibrated, too.
 
     Args:
-        classifier: the trained one.
         before: (n, m) embeddings of the training texts by the encoder before the training.
-        weights: (classes,) weights of the classes in the loss.
-        data, valid, options: of the training.
         held_out: the logits of each run for the texts that it held out.
+        network, weights, data, valid, options: of the training.
     """
     rows = {text: row for row, text in enumerate(data.texts)}
     logits, words, targets = [], [], []
@@ -230,13 +217,13 @@ def _let_read_words(
             (data, valid) if valid is not None else data.split(options.valid_share, options.seed_of(run))
         )
         if run == 0 or valid is None:
-            head = fitted_head(before[[rows[text] for text in learned.texts]], learned, classifier.labels, weights)
+            head = fitted_head(before[[rows[text] for text in learned.texts]], learned, network.labels, weights)
         if head.words is None:
             continue
         logits.append(of_run.numpy())
         words.append(head.words.logits(measured.texts))
-        truth = measured.targets(classifier.labels)
-        targets.append(truth if data.multi_label else np.eye(len(classifier.labels))[truth])
+        truth = measured.targets(network.labels)
+        targets.append(truth if data.multi_label else np.eye(len(network.labels))[truth])
     if not logits:
         return
     parts, labels = [np.concatenate(logits), np.concatenate(words)], np.concatenate(targets)
@@ -252,13 +239,18 @@ def _let_read_words(
     )
     # Akaike's criterion: a factor more must gain more than 1 in log-likelihood.
     if len(labels) * (alone.fun - together.fun) > 1:
-        head = fitted_head(before, data, classifier.labels, weights)
+        head = fitted_head(before, data, network.labels, weights)
         if head.words is not None:
-            classifier.read_words(together.x[0], head.words, together.x[1])
+            factor, of_words = together.x
+            with torch.no_grad():
+                for parameter in network.head.parameters():
+                    parameter.mul_(factor)
+            weight = (of_words * head.words.weight).astype(np.float16).astype(np.float32)
+            network.words = Words(head.words.vocabulary, weight)
 
 
 def _epoch(
-    classifier: ClassifierNetwork,
+    network: ClassifierNetwork,
     optimizer: torch.optim.Optimizer,
     train: Labelled,
     weights: NDArray[np.float64] | None,
@@ -268,12 +260,12 @@ def _epoch(
     shown: str | None,
 ) -> dict[str, float]:
     """Train for an epoch, counted from 0, and return its mean loss and cross-entropy; ``shown`` names it on stderr."""
-    device = classifier.head.weight.device
-    targets = torch.from_numpy(train.targets(classifier.labels)).to(device)
+    device = network.head.weight.device
+    targets = torch.from_numpy(train.targets(network.labels)).to(device)
     in_loss = None if weights is None else torch.from_numpy(weights).float().to(device)
     # Seeded by the epoch, so that a resumed run of an encoder with dropout equals an uninterrupted one.
     torch.manual_seed(seed + epoch)
-    classifier.train()
+    network.train()
     batches = list(
         like_length_batches(np.array([len(text) for text in train.texts]), options.batch_size, seed, epoch)
         if options.like_length
@@ -282,13 +274,13 @@ def _epoch(
     total = total_entropy = 0.0
     meter = Meter(shown or "", len(batches), "batches", shown=shown is not None, leave=False)
     for number, rows in enumerate(meter.each(batches), 1):
-        logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)
+        logits = network([train.texts[row] for row in rows], token_dropout=options.token_dropout)
         entropy = (
             F.binary_cross_entropy_with_logits(logits, targets[rows], pos_weight=in_loss)
             if train.multi_label
             else F.cross_entropy(logits, targets[rows], in_loss)
         )
-        loss = entropy + classifier.regularizer()
+        loss = entropy + network.regularizer()
         require_finite(loss.item(), epoch * len(batches) + number)
         optimizer.zero_grad()
         loss.backward()
@@ -299,12 +291,10 @@ def _epoch(
 
 
 def _sum(total: dict[str, Tensor], more: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sums of weights in float64, so that averaging equal weights changes nothing; other tensors unchanged.
-
-    All are on the CPU, since not every device has float64.
-    """
-    here = {name: tensor.cpu() for name, tensor in more.items()}
-    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in here.items()}
-    return {
-        name: total[name] + tensor if total and tensor.is_floating_point() else tensor for name, tensor in wide.items()
-    }
+    """Return the sums of weights in float64, so that averaging equal weights changes nothing; others unchanged."""
+    # On the CPU, since not every device has float64.
+    summed = {name: tensor.cpu() for name, tensor in more.items()}
+    for name, tensor in summed.items():
+        if tensor.is_floating_point():
+            summed[name] = tensor.double() + total[name] if total else tensor.double()
+    return summed

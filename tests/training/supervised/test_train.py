@@ -72,7 +72,8 @@ def test_an_epoch_by_hand(encoder, data, head):
     torch.manual_seed(3)
     reference = ClassifierNetwork(other, ["+", "-"])
     if head == "zeros":
-        reference.clear_head()
+        for parameter in reference.head.parameters():
+            torch.nn.init.zeros_(parameter)
     optimizer = torch.optim.Adam(reference.parameters(), lr=0.02)
     losses = []
     for rows in seeded_batches(40, 20, 3, 0):
