@@ -1,7 +1,7 @@
 """Put claims and tables of papers/results into papers/README.md: ``python -m papers.page [RESULTS.json ...]``.
 
 Each results.json of ``python -m papers`` that is named is stored there first, without its parts. Where nobody has spent
-the hours again, a file holds what an earlier page recorded, with the commit of that page.
+the hours again, a cell keeps what an earlier page recorded, with the commit of that page.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from papers import settling
+from papers.attended_words import CHOSEN, CLASSES, TABLE4_PLACES, in_paper, label_of
 from papers.catalogue import EXPERIMENTS
 from papers.classifier_cells import INITIAL
 from papers.complexity import EXPONENTS, ORDERS
@@ -236,6 +237,39 @@ def _lama_figure5() -> list[str]:
     return [table(["epoch", *epochs], rows)]
 
 
+def _lama_table4() -> list[str]:
+    found = found_in("lama-table4")
+    rows = [
+        [
+            place,
+            ", ".join(found[LAMA, place]["most_attended"][label_of(place)][:10]),
+            in_paper(place, found[LAMA, place]),
+            accuracy(found[LAMA, place]),
+        ]
+        for place in TABLE4_PLACES
+    ]
+    return [
+        table(["class", "most attended, first 10", "the paper's words above uniform attention", "accuracy"], rows, 2)
+    ]
+
+
+def _lama_figure2() -> list[str]:
+    found = found_in("lama-figure2")
+    tables = []
+    for task, classes in CLASSES.items():
+        words = [word for chosen in CHOSEN[task] for word in chosen]
+        rows = [
+            [name, *(_attention(found[word, task]["attention"].get(label, {}).get(word)) for word in words)]
+            for label, name in classes.items()
+        ]
+        tables.append(table([f"attention on {task}", *words], rows))
+    return tables
+
+
+def _attention(weight: float | None) -> str:
+    return "too rare" if weight is None else f"{weight:.2f}"
+
+
 # What the page shows of each stored run; its first line is where it goes.
 TABLES: dict[str, Callable[[], list[str]]] = {
     "table1": _table1,
@@ -245,6 +279,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "figure2": _figure2,
     "settling": _settling_tables,
     "lama-table3": _lama_table3,
+    "lama-table4": _lama_table4,
+    "lama-figure2": _lama_figure2,
     "lama-figure3": _lama_figure3,
     "lama-figure4": _lama_figure4,
     "lama-figure5": _lama_figure5,
@@ -275,12 +311,20 @@ def filled(page: str) -> str:
 
 
 def store(path: Path) -> None:
-    """Store a results.json under the name of its experiment and options, a line for each cell."""
+    """Store a results.json under the name of its experiment and options, a line for each cell.
+
+    Cells that it did not compute stay as they are if they were recorded from an earlier page.
+    """
     run = json.loads(path.read_text(encoding="utf-8"))
     words = shlex.split(run["command"])[3:]
-    name = "-".join(word.removeprefix("--") for word in words if word != "--option")
+    name = "-".join(word.removeprefix("--") for word in words if word != "--option" and not word.startswith("start="))
+    before = stored(name) if (RESULTS / f"{name}.json").exists() else {"cells": []}
+    recorded = {cell["cell"]: cell for cell in before["cells"] if "recorded" in cell}
     for cell in run["cells"]:
         cell.pop("parts")
+    run["cells"] = [cell if cell["figures"] else recorded.get(cell["cell"], cell) for cell in run["cells"]]
+    if any("recorded" in cell for cell in run["cells"]):
+        run["recorded"] = before["recorded"]
     cells = [json.dumps(cell, ensure_ascii=False) for cell in run.pop("cells")]
     head = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in run.items()]
     text = ",\n".join([*head, '"cells": [\n' + ",\n".join(cells) + "\n]"])
