@@ -1,7 +1,8 @@
 """The HTTP server: embeddings as OpenAI's clients ask for them, search indexes, and a page to search them on.
 
 Called by ``ctx-embed serve`` and ``mcp``.
-A request changes in ``routes/``; limits, in ``settings.py`` and ``gate.py``; the process, in ``running.py``.
+An answer changes in ``routes_*.py`` and ``app.py``; limits, in ``settings.py`` and ``gate.py``; the process, in
+``running.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ASGI application."""
+"""The ASGI application, with its routes for operators (health, metrics, limits, access) and the page."""
 
 from __future__ import annotations
 
@@ -9,28 +9,90 @@ import multiprocessing
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Security
+from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.responses import Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 from threadpoolctl import threadpool_limits
 
 from ctx_embed import __version__
-from ctx_embed.serving.errors import HANDLERS, ErrorBody
-from ctx_embed.serving.gate import Gate
-from ctx_embed.serving.observing import Observer
-from ctx_embed.serving.routes import embeddings, indexes, models, operation
-from ctx_embed.serving.sending import Sender
-from ctx_embed.serving.service import Service
+from ctx_embed.serving import observing, routes_indexes, routes_models
+from ctx_embed.serving.gate import Gate, Sender, sent_key
+from ctx_embed.serving.service import Service, service_of
 from ctx_embed.serving.settings import Settings
+from ctx_embed.serving.wire import HANDLERS, Answer, ErrorBody
 
-ROUTERS = [embeddings.router, models.router, indexes.router, operation.router]
+PAGE = Path(__file__).parent / "page"
+# The page loads nothing from elsewhere and runs no script that a text contains.
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+router = APIRouter(tags=["operation"], default_response_class=Answer)
+ROUTERS = [routes_models.embedding, routes_models.router, routes_indexes.router, router]
+
+
+@router.head("/healthz", include_in_schema=False)
+@router.get("/healthz", summary="Say that the process answers")
+async def healthz() -> Answer:
+    """Return at once, whatever the state of models and indexes."""
+    return Answer({"status": "ok"})
+
+
+@router.head("/readyz", include_in_schema=False)
+@router.get("/readyz", summary="Say that searches are answered")
+async def readyz(request: Request) -> Answer:
+    """Search each index."""
+    await service_of(request).probe()
+    return Answer({"status": "ready"})
+
+
+@router.get("/metrics", summary="Return metrics for Prometheus", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """Return counts and durations of requests, texts, tokens and batches, of all workers, and the sizes of indexes."""
+    return Response(observing.metrics(await service_of(request).facts()), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+@router.get("/v1/server", summary="Describe the server")
+async def server(request: Request) -> Answer:
+    """Return the version, the model, whether clients need a key, and the limits."""
+    service = service_of(request)
+    return Answer(
+        {
+            "version": __version__,
+            "model": service.model.names[0],
+            "dimension": service.model.dimension,
+            "keys": bool(service.keys),
+            "limits": service.settings.limits(),
+        }
+    )
+
+
+@router.get("/v1/access", summary="Say what a key allows")
+async def access(request: Request) -> Answer:
+    """Return whether the key that was sent, or none, allows to read and to write."""
+    keys = service_of(request).keys
+    key = keys.find(sent_key(request.scope))
+    return Answer({"read": key is not None or not keys, "write": key.writes if key else not keys})
+
+
+@router.head("/", include_in_schema=False)
+@router.get("/", include_in_schema=False)
+async def page() -> FileResponse:
+    """Return the page."""
+    return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
 
 
 class PageFiles(StaticFiles):
@@ -42,15 +104,6 @@ class PageFiles(StaticFiles):
         response.headers["Cache-Control"] = "no-cache"
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
-
-
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """Return a context in which a matrix product uses one thread, unless the environment says how many.
-
-    Requests come at the same time: threads that share a small product mostly wait for each other.
-    """
-    chosen = any(name in os.environ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
-    return nullcontext() if chosen else threadpool_limits(1, user_api="blas")
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -71,7 +124,10 @@ def create_app(settings: Settings) -> FastAPI:
         # Exempt models and indexes from garbage collection, which stops all threads: they stay loaded anyway.
         gc.collect()
         gc.freeze()
-        with one_blas_thread():
+        # A matrix product uses one thread, unless the environment says how many: requests come at the same time, and
+        # threads that share a small product mostly wait for each other.
+        chosen = any(name in os.environ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
+        with nullcontext() if chosen else threadpool_limits(1, user_api="blas"):
             yield
         service.close()
 
@@ -92,14 +148,14 @@ def create_app(settings: Settings) -> FastAPI:
         exception_handlers=HANDLERS,
     )
     app.state.service = service
-    for router in ROUTERS:
-        app.include_router(router)
-    app.mount("/static", PageFiles(directory=operation.PAGE))
+    for each in ROUTERS:
+        app.include_router(each)
+    app.mount("/static", PageFiles(directory=PAGE))
     app.add_middleware(Gate, service=service)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)
     if settings.cors:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Sender, settings=settings)
     # The middleware that is added last is the outermost.
-    app.add_middleware(Observer, routes=[route for router in ROUTERS for route in router.routes])
+    app.add_middleware(observing.Observer, routes=[route for each in ROUTERS for route in each.routes])
     return app

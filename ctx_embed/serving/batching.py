@@ -15,8 +15,7 @@ Result = TypeVar("Result")
 class Batcher(Generic[Key, Item, Result]):
     """Gathers items of an event loop and computes them in a worker thread, a batch at a time.
 
-    While a batch is computed the next one gathers, so that batches grow with the load and an idle server answers at
-    once.
+    While a batch is computed the next one gathers: batches grow with the load, and an idle server answers at once.
 
     Args:
         work: takes a key and the items submitted with it; returns a result for each item.
@@ -31,11 +30,7 @@ class Batcher(Generic[Key, Item, Result]):
         self._thread = ThreadPoolExecutor(1, "ctx-embed-batch")
 
     async def __call__(self, key: Key, item: Item) -> Result:
-        """Return the result for an item; items with the same key share batches.
-
-        Raises:
-            Exception: the error that ``work`` raised for the batch of the item.
-        """
+        """Return the result for an item, or raise the error of its batch; items with the same key share batches."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._waiting.setdefault(key, []).append((item, future))
@@ -67,23 +62,18 @@ class Batcher(Generic[Key, Item, Result]):
             results, error = self._work(key, [item for item, _ in batch]), None
         except Exception as raised:
             results, error = [None] * len(batch), raised
-        loop.call_soon_threadsafe(self._finish, loop, batch, results, error)
 
-    def _finish(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        batch: list[tuple[Item, asyncio.Future[Result]]],
-        results: Sequence[Result],
-        error: Exception | None,
-    ) -> None:
-        # Start the next batch first, so that it is computed while the answers of this one are written.
-        self._next(loop)
-        for (_, future), result in zip(batch, results, strict=True):
-            if not future.done():
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
+        def finish() -> None:
+            # Start the next batch first, so that it is computed while the answers of this one are written.
+            self._next(loop)
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():
+                    if error is None:
+                        future.set_result(result)
+                    else:
+                        future.set_exception(error)
+
+        loop.call_soon_threadsafe(finish)
 
     def close(self) -> None:
         """Wait for the current batch and end the thread."""

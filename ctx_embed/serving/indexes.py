@@ -7,11 +7,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+import anyio
 
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
@@ -21,12 +24,11 @@ from ctx_embed.index.searching.hits import Hit, Hits, snippets
 from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.serving.analysing import Analyses, topics
 from ctx_embed.serving.batching import Batcher
-from ctx_embed.serving.errors import ApiError
-from ctx_embed.serving.json import json_list
 from ctx_embed.serving.observing import BATCHES, LOG
 from ctx_embed.serving.settings import Settings
+from ctx_embed.serving.topics import topics
+from ctx_embed.serving.wire import ApiError, json_list
 
 Result = TypeVar("Result")
 
@@ -34,21 +36,21 @@ Result = TypeVar("Result")
 BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds until an index is closed after another one has replaced it in its folder.
 CLOSED_AFTER = 60.0
+# Maximum number of stored results of analyses.
+KEPT = 64
 # Check at most this many lines with # for a heading: source code may have very many.
 MOST_HEADINGS = 20
 HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 
 # The options of a search, as a hashable key: queries with equal options share a batch.
 Options = tuple[tuple[str, Hashable], ...]
-# The marks before and after each of the query's words in a snippet; None makes no snippets.
-Marks = tuple[str, str] | None
 
 
 class Found(NamedTuple):
     """The hits of a query as JSON, and whether the model knows a token of its text."""
 
     hits: bytes
-    known: bool = True
+    known: bool
 
 
 class SharedModels:
@@ -58,33 +60,22 @@ class SharedModels:
         self._by_fingerprint = {model.fingerprint: model for model in models if hasattr(model, "fingerprint")}
 
     def open(self, path: Path) -> SearchIndex:
-        """Return an opened index whose model is loaded; without its model, an index answers by words alone.
-
-        Raises:
-            InputError: the folder is not an index, or it is damaged.
-        """
+        """Return an opened index whose model is loaded; without its model, an index answers by words alone."""
         index = SearchIndex.open(path, self._by_fingerprint.get(read_settings(path).model_fingerprint))
         # Answers have warnings of their own.
         index.warns_of_fields = False
         try:
-            embedder = index.embedder
+            self._by_fingerprint.setdefault(index.embedder.fingerprint, index.embedder.model)
         except OtherModelError as error:
             LOG.warning(str(error))
-            return index
         except BaseException:
             index.close()
             raise
-        self._by_fingerprint.setdefault(embedder.fingerprint, embedder.model)
         return index
 
 
 class OpenIndex:
-    """An index in a folder, reopened when another index has replaced it there, or when it has got another model.
-
-    Args:
-        path: the folder.
-        models: loads the model of the index.
-    """
+    """An index in a folder, reopened when another index has replaced it there, or when it has got another model."""
 
     def __init__(self, path: Path, models: SharedModels) -> None:
         self._path = path
@@ -113,14 +104,6 @@ class OpenIndex:
                 closing.start()
             return self._index
 
-    @property
-    def has_model(self) -> bool:
-        """Whether the index has its model; without it, it answers by words alone."""
-        try:
-            return self._index.embedder is not None
-        except OtherModelError:
-            return False
-
     def close(self) -> None:
         """Close the index."""
         self._index.close()
@@ -130,78 +113,67 @@ class ServedIndex:
     """An index under its name. Searches come in batches; changes and analyses never keep them waiting.
 
     All work, and the JSON of its result, is done in threads and processes: the event loop stays free.
-
-    Args:
-        path: the folder.
-        models: loads the model of the index.
-        settings: the largest answer, and the time limits of searches and other work.
     """
 
     def __init__(self, path: Path, models: SharedModels, settings: Settings) -> None:
         self.path = path
         self.name = path.name
-        self._models = models
         self._most = settings.answer_bytes
+        self._models = models
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time, so searches and changes use separate instances.
         self._readable = OpenIndex(path, models)
         self._writable: OpenIndex | None = None
-        self._searches: Batcher[Options, str, Found] = Batcher(self._search, _batch_queries)
+        self._searches: Batcher[Options, str, Found] = Batcher(self._batch, _batch_queries)
         # Slow searches, such as those with a reranker, have a thread of their own.
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")
         self._reading = ThreadPoolExecutor(2, "ctx-embed-read")
         self._writing = ThreadPoolExecutor(1, "ctx-embed-write")
         self._analysing = ThreadPoolExecutor(1, "ctx-embed-analyse")
-        self._analyses = Analyses()
+        self._processes = anyio.CapacityLimiter(1)
+        self._results: dict[Hashable, bytes] = {}
+        self._computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    def _search(self, options: Options, queries: list[str]) -> list[Found]:
-        BATCHES.labels("search").observe(len(queries))
-        chosen: dict[str, Any] = dict(options)
-        marks, document = chosen.pop("marks"), chosen.pop("document")
-        index = self._readable.newest()
-        with within(self._search_seconds):
-            found: list[Hits] = index.search(queries, document=True, **chosen)
-            known = knows(index, queries, chosen)
-            return [
-                Found(hits_json(hits, marks, document, self._most), is_known)
-                for hits, is_known in zip(found, known, strict=True)
-            ]
-
-    async def searches(self, queries: list[str], marks: Marks, document: bool, options: dict[str, Any]) -> list[Found]:
-        """Return the hits of each query.
+    async def search(self, query: Any, alone: bool, **options: Any) -> list[Found]:
+        """Return the hits of each query; of a single one or of a fused search, a list with one element.
 
         Args:
-            queries: texts.
-            marks, document: see :func:`hits_json`.
-            options: keyword arguments of :meth:`SearchIndex.search`.
+            query: as in :meth:`SearchIndex.search`.
+            alone: whether the search shares no batch: one for few hits of texts can.
+            options: the marks and the switch ``document`` of :func:`hits_json`, and the options of the search.
         """
-        key = tuple(sorted({**options, "marks": marks, "document": document}.items()))
-        return await asyncio.gather(*(self._searches(key, query) for query in queries))
+        if alone:
+            return await self._in(self._long, lambda: self._found(query, **options))
+        key = tuple(sorted(options.items()))
+        texts = [query] if isinstance(query, str) else query
+        return await asyncio.gather(*(self._searches(key, text) for text in texts))
 
-    async def search(self, query: Any, marks: Marks, document: bool, options: dict[str, Any]) -> Found:
-        """Return the hits of a search that shares no batch; for several queries, a list of hits for each."""
+    def _batch(self, options: Options, queries: list[str]) -> list[Found]:
+        BATCHES.labels("search").observe(len(queries))
+        return self._found(queries, **dict(options))
 
-        def searched() -> Found:
-            index = self._readable.newest()
+    def _found(self, query: Any, marks: Any, document: Any, **options: Any) -> list[Found]:
+        index = self._readable.newest()
+        with within(self._search_seconds):
             found = index.search(query, document=True, **options)
+            lists = [found] if isinstance(found, Hits) else found
             texts = [text for text in (query if isinstance(query, list) else [query]) if isinstance(text, str)]
-            known = all(knows(index, texts, options))
-            if isinstance(found, Hits):
-                return Found(hits_json(found, marks, document, self._most), known)
-            lists = (hits_json(hits, marks, document, self._most) for hits in found)
-            return Found(self.json_list(lists), known)
+            known = [True] * len(texts) if options.get("mode") == "words" else knows(index, texts)
+            if len(known) != len(lists):
+                # A fused search has one list for several texts, and vectors have no text.
+                known = [all(known)] * len(lists)
+            return [
+                Found(hits_json(hits, marks, document, self._most), is_known)
+                for hits, is_known in zip(lists, known, strict=True)
+            ]
 
-        return await self._in(self._long, searched, self._search_seconds)
+    def json_list(self, values: Iterable[Any], part: bool = False) -> bytes:
+        """Return a JSON array that is no larger than an answer may be, see :func:`ctx_embed.serving.wire.json_list`."""
+        return json_list(values, self._most, part)
 
     async def read(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of short work on the index."""
         return await self._in(self._reading, lambda: work(self._readable.newest()), self._search_seconds)
-
-    def probe(self) -> None:
-        """Search for a new word, as requests do."""
-        index = self._readable.newest()
-        with within(self._search_seconds):
-            index.search(f"ready {time.monotonic_ns()}", 1, mode=None if self._readable.has_model else "words")
 
     async def change(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of a change, after those that came before it."""
@@ -222,33 +194,6 @@ class ServedIndex:
 
         return await self._in(self._analysing, analysed, self._seconds)
 
-    def json_list(self, values: Iterable[Any], part: bool = False) -> bytes:
-        """Return a JSON array that is no larger than an answer may be, see :func:`ctx_embed.serving.json.json_list`."""
-        return json_list(values, self._most, part)
-
-    async def fields(self, most: int) -> bytes:
-        """Return the metadata fields as JSON. They are read once for each state of the index."""
-
-        def listed(index: SearchIndex) -> bytes:
-            fields = (
-                {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
-                for field in index.fields(most)
-            )
-            return self.json_list(fields)
-
-        return await self._analyses.shared((await self._state(), most), lambda: self.analyse(listed))
-
-    async def topics(self, count: int | None, seed: int) -> bytes:
-        """Return the topics as JSON. They are computed once for each state of the index."""
-
-        async def computed() -> bytes:
-            return await self._analyses.in_process(topics, self.path, self._most, count, seed)
-
-        return await self._analyses.shared((await self._state(), count, seed), computed)
-
-    async def _state(self) -> Hashable:
-        return await self.read(lambda index: (self._readable.place, index.describe()["generation"]))
-
     async def _in(
         self, threads: ThreadPoolExecutor, work: Callable[[], Result], seconds: float | None = None
     ) -> Result:
@@ -257,6 +202,33 @@ class ServedIndex:
                 return work()
 
         return await asyncio.get_running_loop().run_in_executor(threads, timed)
+
+    async def fields(self, most: int) -> bytes:
+        """Return the metadata fields as JSON."""
+
+        def listed(index: SearchIndex) -> bytes:
+            fields = (
+                {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
+                for field in index.fields(most)
+            )
+            return self.json_list(fields)
+
+        return await self._once("fields", (most,), lambda: self.analyse(listed))
+
+    async def topics(self, count: int | None, seed: int) -> bytes:
+        """Return the topics as JSON, computed in another process, which ends when the request does."""
+        arguments = self._processes, self.path, self._most, count, seed
+        return await self._once("topics", (count, seed), lambda: topics(*arguments))
+
+    async def _once(self, kind: str, options: Hashable, work: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return the result of an analysis, which runs once for each state of the index."""
+        key = kind, options, await self.read(lambda index: (self._readable.place, index.describe()["generation"]))
+        async with self._computing[kind]:
+            if key not in self._results:
+                self._results[key] = await work()
+                if len(self._results) > KEPT:
+                    del self._results[next(iter(self._results))]
+            return self._results[key]
 
     async def describe(self) -> dict[str, Any]:
         """Return the properties of the index."""
@@ -268,6 +240,12 @@ class ServedIndex:
             facts = index.describe()
         del facts["path"]
         return {"name": self.name, **facts}
+
+    def probe(self) -> None:
+        """Search for a new word, as requests do."""
+        index = self._readable.newest()
+        with within(self._search_seconds):
+            index.search(f"ready {time.monotonic_ns()}", 1, mode=None if model_of(index) else "words")
 
     def close(self) -> None:
         """Finish running changes and close the index."""
@@ -287,21 +265,23 @@ def _batch_queries(options: Options) -> int:
     return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
 
 
-def knows(index: SearchIndex, queries: list[str], options: dict[str, Any]) -> list[bool]:
-    """Return for each query whether the model knows any of its tokens; True where the search does not use the model."""
-    if options.get("mode") == "words":
-        return [True] * len(queries)
+def model_of(index: SearchIndex) -> Any:
+    """Return the model of an index; None without it, when the index answers by words alone."""
     try:
-        model = index.embedder.model
+        return index.embedder.model
     except OtherModelError:
-        # The search itself says so.
-        return [True] * len(queries)
-    if not isinstance(model, Embedder):
+        return None
+
+
+def knows(index: SearchIndex, queries: list[str]) -> list[bool]:
+    """Return for each query whether the model knows any of its tokens, as far as that can be told."""
+    model = model_of(index)
+    if not queries or not isinstance(model, Embedder):
         return [True] * len(queries)
     return [bool(length) for length in model.tokens(queries)[1]]
 
 
-def hits_json(hits: Hits, marks: Marks, document: bool, most: int) -> bytes:
+def hits_json(hits: Hits, marks: tuple[str, str] | None, document: bool, most: int) -> bytes:
     """Return the hits of a query as JSON.
 
     Args:
@@ -320,25 +300,17 @@ def hits_json(hits: Hits, marks: Marks, document: bool, most: int) -> bytes:
 
 def hit_json(hit: Hit, snippet: str | None, document: bool) -> dict[str, Any]:
     """Return a hit as JSON values: the passage, where it stands and its metadata; the document on request."""
-    fields = {**vars(hit), "stop": hit.stop}
-    del fields["document"]
-    fields["whole"] = hit.document == hit.text
-    fields["location"] = _location(hit)
-    if document:
-        fields["document"] = hit.document
+    fields = {**vars(hit), "stop": hit.stop, "whole": hit.document == hit.text, "location": None}
+    if not document:
+        del fields["document"]
+    found = named_location(hit.metadata, hit.line, hit.page)
+    if found is not None:
+        markdown = found.name.lower().endswith((".md", ".markdown"))
+        heading = _heading(hit.document, hit.start) if markdown and hit.document is not None else None
+        fields["location"] = {"source": found.name, "line": found.line, "page": found.page, "heading": heading}
     if snippet is not None:
         fields["snippet"] = snippet
     return fields
-
-
-def _location(hit: Hit) -> dict[str, Any] | None:
-    """Return the file of a hit, with the line or page of the passage and, in Markdown, the heading above it."""
-    found = named_location(hit.metadata, hit.line, hit.page)
-    if found is None:
-        return None
-    markdown = found.name.lower().endswith((".md", ".markdown"))
-    heading = _heading(hit.document, hit.start) if markdown and hit.document is not None else None
-    return {"source": found.name, "line": found.line, "page": found.page, "heading": heading}
 
 
 def _heading(document: str, start: int) -> str | None:

@@ -37,15 +37,6 @@ def _reported() -> Iterator[None]:
         raise ToolError(str(error)) from None
 
 
-def _warning(index: SearchIndex, query: str) -> str | None:
-    """Return why an index does not find a query by meaning; None if it does."""
-    try:
-        known = index.embedder.queries([query]).any()
-    except OtherModelError as error:
-        return f"Found by words alone, not by meaning: {error}"
-    return None if known else "The model knows no word of the query."
-
-
 def create_server(index: SearchIndex) -> MCPServer:
     """Return a server whose tools search an index and read its documents; none changes it."""
     server = MCPServer(
@@ -77,7 +68,12 @@ def create_server(index: SearchIndex) -> MCPServer:
                 query, k, mode=mode, where=where, min_relevance=min_relevance, highlight=True, deadline=SECONDS
             )
             sources = [index.source(hit) for hit in hits]
-            warning = None if mode == "words" else _warning(index, query)
+            warning = None
+            try:
+                if mode != "words" and not index.embedder.queries([query]).any():
+                    warning = "The model knows no word of the query."
+            except OtherModelError as error:
+                warning = f"Found by words alone, not by meaning: {error}"
         found = [
             {"id": hit.id, "score": round(hit.score, 4), "text": hit.text, "metadata": hit.metadata}
             | ({} if hit.relevance is None else {"relevance": rounded_down(hit.relevance)})

@@ -9,7 +9,6 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOG = logging.getLogger("ctx_embed.serving")
@@ -65,11 +64,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class IndexMetrics(Collector):
-    """The metrics of indexes.
-
-    Args:
-        indexes: the properties of each index, see :meth:`ctx_embed.SearchIndex.describe`, with its name.
-    """
+    """The metrics of indexes, made from the properties of each, see :meth:`ctx_embed.SearchIndex.describe`."""
 
     def __init__(self, indexes: Iterable[dict[str, Any]]) -> None:
         self._indexes = list(indexes)
@@ -90,39 +85,22 @@ def metrics(indexes: Iterable[dict[str, Any]]) -> bytes:
     if SHARED_METRICS not in os.environ:
         return generate_latest() + generate_latest(registry)
     for path in Path(os.environ[SHARED_METRICS]).glob("gauge_live*.db"):
-        # A worker that died has no requests at work.
-        if not _runs(pid := int(path.stem.rpartition("_")[2])):
+        pid = int(path.stem.rpartition("_")[2])
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            # A worker that died has no requests at work.
             multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
     multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
 
 
-def _runs(pid: int) -> bool:
-    """Return whether a process runs."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
-
-
 class Observer:
-    """Middleware that counts and logs each request, and gives it an id.
-
-    Args:
-        app: the application behind it.
-        routes: its routes.
-    """
+    """Middleware that counts and logs each request, and gives it an id."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self.app = app
         self._routes = routes
-
-    def _route(self, scope: Scope) -> str:
-        """Return the route of any request, even a refused one; ``other`` for unknown paths, so that labels stay few."""
-        route = scope.get("route")
-        if route is None:
-            route = next((route for route in self._routes if route.matches(scope)[0] != Match.NONE), None)
-        return str(getattr(route, "path", "other"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on and note its answer."""
@@ -150,7 +128,9 @@ class Observer:
         finally:
             AT_WORK.dec()
             seconds = time.perf_counter() - begin
-            route = self._route(scope)
+            # Even a refused request counts under its route; unknown paths are one, so that labels stay few.
+            found = scope.get("route") or next((each for each in self._routes if each.matches(scope)[0].value), None)
+            route = str(getattr(found, "path", "other"))
             method = scope["method"] if scope["method"] in METHODS else "other"
             REQUESTS.labels(route, method, str(status)).inc()
             DURATIONS.labels(route).observe(seconds)

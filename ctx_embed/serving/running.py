@@ -1,7 +1,8 @@
-"""Running the server: its socket, worker processes and log."""
+"""The process: its connections, socket and workers."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,12 +10,13 @@ import sys
 import tempfile
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from ctx_embed.errors import InputError
-from ctx_embed.serving.protocol import Config, Protocol
 from ctx_embed.serving.settings import Settings
 
 # Seconds that running requests get to finish once the server has stopped listening.
@@ -23,6 +25,96 @@ GRACE = 30
 BACKLOG = 2048
 # Seconds after which a worker that does not answer is restarted; loading a model on a busy machine takes long.
 SILENCE = 120
+# Maximum size of a request's head; a larger head ends the connection.
+HEAD_BYTES = 65_536
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, with limits on the time that a client takes to send a request and to read its answer."""
+
+    _arriving: asyncio.TimerHandle | None = None
+    _leaving: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def __init__(self, *arguments: Any, settings: Settings, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.settings = settings
+
+    def _await_head(self) -> None:
+        self._head_arrived()
+        self._head_bytes = 0
+        self._arriving = self.loop.call_later(self.settings.head_seconds, self.transport.close)
+
+    def _head_arrived(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+
+    def _await_reader(self) -> None:
+        """Give the client time to read what is written."""
+        if self._leaving is None:
+            self._leaving = self.loop.call_later(self.settings.read_seconds, self.transport.abort)
+
+    def _was_read(self) -> None:
+        if self._leaving is not None:
+            self._leaving.cancel()
+            self._leaving = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """End the connection if the head is too large."""
+        if self._arriving is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._arriving is not None and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("the head of the request is too large")
+
+    def on_message_begin(self) -> None:
+        """Wait for the rest of the head."""
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """Note that the head has arrived."""
+        self._head_arrived()
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """Note that the client reads."""
+        super().resume_writing()
+        self._was_read()
+
+    def on_response_complete(self) -> None:
+        """Wait for the client to read the end of the answer if the connection closes after it."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._await_reader()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection."""
+        super().timeout_keep_alive_handler()
+        self._await_reader()
+
+    def shutdown(self) -> None:
+        """Close the connection after the answer that is being made, if any."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._await_reader()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._head_arrived()
+        super().connection_lost(exc)
+        self._was_read()
 
 
 def run(settings: Settings, port: int, workers: int) -> None:
@@ -49,12 +141,11 @@ def run(settings: Settings, port: int, workers: int) -> None:
 
         # Load everything here first, so that errors come before a socket is opened or a worker starts.
         app = create_app(settings)
-        config = Config(
-            settings,
+        config = uvicorn.Config(
             partial(create_app, settings) if several else app,
             factory=several,
             workers=workers,
-            http=Protocol,
+            http=partial(Protocol, settings=settings),  # type: ignore[arg-type]  # any callable will do
             loop="uvloop",
             ws="none",
             access_log=False,
@@ -64,29 +155,21 @@ def run(settings: Settings, port: int, workers: int) -> None:
             timeout_worker_healthcheck=SILENCE,
             timeout_graceful_shutdown=GRACE,
         )
-        listening = _listening(settings.host, port)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        names = ", ".join(settings.names()) or "no indexes"
-        print(f"ctx-embed serves {names} at http://{host}:{listening.getsockname()[1]} (Ctrl-C stops it)", flush=True)
+        is_ipv6 = ":" in settings.host
+        listening = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((settings.host, port))
+            # Clients that connect before the server has started wait for it.
+            listening.listen(BACKLOG)
+        except OSError as error:
+            raise InputError(f"cannot listen on {settings.host}, port {port}: {error.strerror}") from None
+        listening.set_inheritable(True)
+        address = f"{f'[{settings.host}]' if is_ipv6 else settings.host}:{listening.getsockname()[1]}"
+        served = ", ".join(settings.names()) or "no indexes"
+        print(f"ctx-embed serves {served} at http://{address} (Ctrl-C stops it)", flush=True)
         if several:
             app.state.service.close()
             Multiprocess(config, [listening]).run()
         else:
             uvicorn.Server(config).run([listening])
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address; clients that connect before the server has started wait for it.
-
-    Raises:
-        InputError: the address is taken or does not belong to this machine.
-    """
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-    except OSError as error:
-        raise InputError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
-    listening.set_inheritable(True)
-    return listening

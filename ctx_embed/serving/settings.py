@@ -130,13 +130,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Key:
-    """A key that clients send.
-
-    Args:
-        secret: the string that clients send.
-        writes: whether it may change indexes; every key may read.
-        name: its name in the log.
-    """
+    """A key: the secret that clients send, whether it may change indexes, and its name in the log."""
 
     secret: bytes
     writes: bool
@@ -167,12 +161,12 @@ class Keys:
             raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
         keys = []
         for number, line in enumerate(lines, 1):
-            kind, *rest = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split() or [""]
-            if not kind:
-                continue
-            if kind not in ("read", "write") or len(rest) not in (1, 2):
+            words = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()
+            if words and (words[0] not in ("read", "write") or len(words) not in (2, 3)):
                 raise InputError(f"{path}: line {number} must be `read KEY [NAME]` or `write KEY [NAME]`")
-            keys.append(Key(rest[0].encode(), kind == "write", rest[1] if len(rest) == 2 else f"key {number}"))
+            if words:
+                kind, secret, name = (*words, f"key {number}")[:3]
+                keys.append(Key(secret.encode(), kind == "write", name))
         if not keys:
             raise InputError(f"{path}: has no key; add a line `read KEY` or `write KEY`")
         return cls(tuple(keys))

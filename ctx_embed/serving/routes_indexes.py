@@ -9,22 +9,26 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field, create_model
 from pydantic.config import JsonDict
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.filters import unknown_fields_message
 from ctx_embed.options import declared
-from ctx_embed.serving.errors import ApiError, dumps
-from ctx_embed.serving.indexes import BATCH_HITS, Marks, ServedIndex
-from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed
+from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex
 from ctx_embed.serving.service import require_length, service_of
+from ctx_embed.serving.service import served as served_model
 from ctx_embed.serving.settings import Key
+from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
 
 
 async def _served(request: Request, name: str) -> ServedIndex:
-    return service_of(request).index(name)
+    known = service_of(request).indexes
+    if name not in known:
+        said = str(unknown_name("index", name, known)) if known else "the server has no indexes"
+        raise ApiError(404, said, "index_not_found")
+    return known[name]
 
 
 def _may_write(request: Request) -> None:
@@ -65,18 +69,15 @@ Mark = Annotated[str, Field(max_length=MARK_CHARACTERS)]
 Where = Annotated[str, Field(max_length=FILTER_CHARACTERS)]
 
 
-def _search_options() -> dict[str, Any]:
-    """Return the options of a search as fields of a body."""
-    own = {"where": Where | None, "exclude": Id | Listed[Id], "rerank": str | None}
-    fields: dict[str, Any] = {}
-    hints = get_type_hints(Options)
-    for known in declared(Options):
-        field = Field(known.default, description=known.metadata["meaning"])
-        fields[known.name] = (own.get(known.name, hints[known.name]), field)
-    return fields
+# The options of a search as fields of a body; some have limits of their own.
+_TYPES = get_type_hints(Options) | {"where": Where | None, "exclude": Id | Listed[Id], "rerank": str | None}
+_FIELDS: dict[str, Any] = {
+    known.name: (_TYPES[known.name], Field(known.default, description=known.metadata["meaning"]))
+    for known in declared(Options)
+}
 
 
-class SearchBody(create_model("SearchBody", __base__=Body, **_search_options())):  # type: ignore[misc]
+class SearchBody(create_model("SearchBody", __base__=Body, **_FIELDS)):  # type: ignore[misc]
     """A search. The fields are the arguments of `SearchIndex.search`."""
 
     query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.", json_schema_extra=QUERY)
@@ -84,30 +85,6 @@ class SearchBody(create_model("SearchBody", __base__=Body, **_search_options()))
     snippets: Annotated[list[Mark], Field(min_length=2, max_length=2)] | None = Field(
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
-
-    def queries(self) -> list[Any]:
-        """Return the queries: texts or vectors."""
-        return self.query if isinstance(self.query, list) and not _is_vector(self.query) else [self.query]
-
-    def hits(self) -> int:
-        """Return the number of hits that the search may look at: of all queries, with skipped ones and neighbours."""
-        wanted = self.k + self.offset
-        if self.rerank is not None or self.mmr is not None:
-            wanted = max(wanted, self.candidates)
-        return len(self.queries()) * int(wanted) * (1 + 2 * int(self.context))
-
-    def options(self) -> dict[str, Any]:
-        """Return the other arguments of the search that were given."""
-        given = self.model_dump(exclude_unset=True, exclude={"query", "snippets", "document"})
-        return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-
-    def marks(self) -> Marks:
-        """Return the marks around words in snippets, or None."""
-        return None if self.snippets is None else (self.snippets[0], self.snippets[1])
-
-
-def _is_vector(value: list[Any]) -> bool:
-    return bool(value) and isinstance(value[0], int | float)
 
 
 class IdsBody(Body):
@@ -198,7 +175,13 @@ async def fields(served: Served, most: Annotated[int, Query(ge=1, le=MOST_DOCUME
 async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     """Return the best passages for a query, as `hits`; for a list of queries, a list of such lists."""
     service = service_of(request)
-    queries, hits, most = body.queries(), body.hits(), service.settings.max_hits
+    # A list of numbers is a vector.
+    is_list = isinstance(body.query, list) and not (body.query and isinstance(body.query[0], int | float))
+    queries = body.query if is_list else [body.query]
+    wanted = body.k + body.offset
+    if body.rerank is not None or body.mmr is not None:
+        wanted = max(wanted, body.candidates)
+    hits, most = len(queries) * wanted * (1 + 2 * body.context), service.settings.max_hits
     if hits > most:
         said = (
             f"queries times hits must be at most {most:,}, got {hits:,} (skipped hits, candidates of a reranker or of "
@@ -207,20 +190,21 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
         raise ApiError(400, said, "too_many_hits")
     if body.document and hits > MOST_DOCUMENTS:
         raise ApiError(400, f"hits with documents must be at most {MOST_DOCUMENTS:,}, got {hits:,}", "too_many_hits")
-    service.require_texts([query for query in queries if isinstance(query, str)], "query")
-    options, marks = body.options(), body.marks()
+    texts = [query for query in queries if isinstance(query, str)]
+    service.require_texts(texts, "query")
+    given = body.model_dump(exclude_unset=True, exclude={"query", "snippets", "document"})
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if body.rerank is not None:
-        options["rerank"] = service.reranker(body.rerank)
-    texts = bool(queries) and all(isinstance(query, str) for query in queries)
-    if not texts or hits > BATCH_HITS or body.rerank is not None or body.like is not None or body.fuse:
-        found, known = await served.search(body.query, marks, body.document, options)
-    else:
-        lists = await served.searches(queries, marks, body.document, options)
-        known = all(found.known for found in lists)
-        listed = served.json_list(found.hits for found in lists)
-        found = lists[0].hits if isinstance(body.query, str) else listed
+        options["rerank"] = served_model("reranker", body.rerank, service.rerankers, "--reranker MODEL")
+    shares_batch = texts and len(texts) == len(queries) and hits <= BATCH_HITS
+    alone = not shares_batch or body.rerank is not None or body.like is not None or body.fuse
+    marks = None if body.snippets is None else tuple(body.snippets)
+    lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)
+    many = is_list and not body.fuse
+    found = served.json_list(each.hits for each in lists) if many else lists[0].hits
     # Without any hit, the answer has nothing but brackets.
-    warnings = ([] if known else [UNKNOWN]) + await _hints(served, body.where, found.strip(b"[,]"))
+    warnings = [] if all(found.known for found in lists) else [UNKNOWN]
+    warnings += await _hints(served, body.where, found.strip(b"[,]"))
     return Answer(b'{"hits":%b,"warnings":%b}' % (found, dumps(warnings)) if warnings else b'{"hits":%b}' % found)
 
 

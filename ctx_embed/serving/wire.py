@@ -1,0 +1,244 @@
+"""What goes over the wire: JSON, read and written fast, and errors as clients of OpenAI's API expect them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, FailFast
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from ctx_embed.errors import BusyError, DamagedError, InputError, LateError, UnwritableError
+from ctx_embed.texts import well_formed
+
+Item = TypeVar("Item")
+
+
+class _FirstError(FailFast):
+    """Stops checking a list at its first wrong item: collecting a million errors would take seconds."""
+
+    # pydantic requires that the metadata of types in a union can be hashed.
+    __hash__ = object.__hash__
+
+
+# The type of a list in a request body.
+Listed = Annotated[list[Item], _FirstError()]
+# The escape sequence of half of a character beyond U+FFFF; the fields that hold ids.
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+IDS = frozenset(("id", "ids", "like", "exclude"))
+# Seconds after which a client may ask again.
+RETRY_AFTER = {"Retry-After": "1"}
+# Status and code of the library's errors, the narrowest first.
+STATUSES = {
+    BusyError: (503, "writing"),
+    LateError: (504, "timeout"),
+    UnwritableError: (507, "storage"),
+    DamagedError: (500, "damaged"),
+    InputError: (400, None),
+}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer with a status of 400 or above."""
+
+    error: ErrorDetail
+
+
+class Answer(Response):
+    """An answer in JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the content as JSON; bytes are JSON already."""
+        return content if isinstance(content, bytes) else dumps(content)
+
+
+class ApiError(HTTPException):
+    """An error with its own status.
+
+    Args:
+        status: the HTTP status.
+        message: one line.
+        code: a word that programs may compare.
+        headers: more headers.
+        param: the field of the body that is wrong.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.code, self.param = code, param
+
+    def answer(self) -> Answer:
+        """Return the answer that reports the error."""
+        kind = "invalid_request_error" if self.status_code < 500 else "server_error"
+        error = {"message": " ".join(self.detail.split("\n")), "type": kind, "param": self.param, "code": self.code}
+        return Answer({"error": error}, self.status_code, self.headers)
+
+
+def busy(message: str = "the server is busy; ask again") -> ApiError:
+    """Return the error for a request that may succeed a moment later."""
+    return ApiError(429, message, "busy", RETRY_AFTER)
+
+
+async def answer_error(request: Request, error: Any) -> Response:
+    """Return the answer that reports any error of a request."""
+    if isinstance(error, RequestValidationError):
+        # Report the first thing that is wrong with a body, with its place in it.
+        first = error.errors()[0]
+        where = [str(part) for part in first["loc"] if part != "body"]
+        if first["type"] == "json_invalid":
+            error = ApiError(400, f"the body must be JSON ({first['ctx']['error']})", "invalid_json")
+        elif not where:
+            error = ApiError(400, "the body must be a JSON object with Content-Type: application/json")
+        else:
+            said = str(first["msg"])
+            error = ApiError(400, f"{'.'.join(where)}: {said[:1].lower()}{said[1:]}", param=where[0])
+    elif isinstance(error, HTTPException) and not isinstance(error, ApiError):
+        messages = {
+            404: f"no such route: {request.method} {request.url.path}; see /docs",
+            405: f"{request.url.path} does not take {request.method}; see /docs",
+        }
+        message = messages.get(error.status_code, str(error.detail))
+        error = ApiError(error.status_code, message, headers=error.headers)
+    elif isinstance(error, InputError):
+        status, code = next(found for kind, found in STATUSES.items() if isinstance(error, kind))
+        error = ApiError(status, str(error), code, RETRY_AFTER if status == 503 else None)
+    elif not isinstance(error, ApiError):
+        error = ApiError(500, "an error of the server; its log has the traceback")
+    answer: Answer = error.answer()
+    return answer
+
+
+HANDLERS: dict[Any, Any] = dict.fromkeys((HTTPException, RequestValidationError, InputError, Exception), answer_error)
+
+
+def dumps(value: Any) -> bytes:
+    """Return JSON; NumPy arrays become lists of numbers."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        # Metadata may hold integers above 64 bits, which orjson does not write.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:
+    """Return a JSON array, written item by item so that other threads can run in between.
+
+    Args:
+        values: the items; bytes are JSON already.
+        most: maximum size of the array in bytes.
+        part: stop before an item that does not fit, unless it is the first.
+
+    Raises:
+        ApiError: the array is larger (413).
+    """
+    pieces: list[bytes] = []
+    size = 2
+    for value in values:
+        piece = value if isinstance(value, bytes) else dumps(value)
+        size += len(piece) + 1
+        if size > most:
+            if part and pieces:
+                break
+            raise ApiError(
+                413, f"the answer would be larger than {most:,} bytes; ask for less at a time", "answer_too_large"
+            )
+        pieces.append(piece)
+    return b"[" + b",".join(pieces) + b"]"
+
+
+def loads(body: bytes) -> Any:
+    """Return the JSON values of a body, with the garbage collector off: it would visit all of them many times.
+
+    Lone surrogates, such as half of an emoji, become U+FFFD, as they do in an index; an id must not have any.
+
+    Raises:
+        orjson.JSONDecodeError: it is not JSON, or it has NaN or too many levels.
+        ApiError: an id has a lone surrogate.
+    """
+    gc.disable()
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if not SURROGATE.search(body):
+            raise
+        try:
+            values = json.loads(body.decode(), parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            raise error from None
+        return _well_formed(values)
+    finally:
+        gc.enable()
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _well_formed(value: Any, name: str = "") -> Any:
+    """Return JSON values without lone surrogates; ``name`` is that of the field that has the value."""
+    if isinstance(value, dict):
+        return {well_formed(key): _well_formed(field, key) for key, field in value.items()}
+    if isinstance(value, list):
+        return [_well_formed(item, name) for item in value]
+    if not isinstance(value, str) or (formed := well_formed(value)) == value:
+        return value
+    if name in IDS:
+        raise ApiError(400, f"{name}: {value!r} has a lone surrogate; give it another id", "invalid_id")
+    return formed
+
+
+class Body(BaseModel):
+    """The body of a request; unknown fields and values of other types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class JsonRequest(Request):
+    """A request whose body is parsed by orjson."""
+
+    async def json(self) -> Any:
+        """Return the body as JSON values. A JSONDecodeError is reported by FastAPI."""
+        values = loads(await self.body())
+        # Let other requests run between the parsing of a large body and its validation.
+        await asyncio.sleep(0)
+        return values
+
+
+class JsonRoute(APIRoute):
+    """A route whose requests are :class:`JsonRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of the route."""
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handler
