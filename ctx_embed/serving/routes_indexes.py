@@ -15,8 +15,7 @@ from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.filters import unknown_fields_message
 from ctx_embed.options import declared
 from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex
-from ctx_embed.serving.service import require_length, service_of
-from ctx_embed.serving.service import served as served_model
+from ctx_embed.serving.service import model_named, require_length, service_of
 from ctx_embed.serving.settings import Key
 from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps
 
@@ -41,34 +40,21 @@ def _may_write(request: Request) -> None:
 Served = Annotated[ServedIndex, Depends(_served)]
 WRITES = [Depends(_may_write)]
 
-Id = int | str
-
-
 # OpenAPI's description of a query.
 _NUMBERS: JsonDict = {"type": "array", "items": {"type": "number"}}
 VECTORS: JsonDict = {"type": "array", "items": _NUMBERS}
-QUERY: JsonDict = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}},
-        _NUMBERS,
-        VECTORS,
-    ]
-}
+_TEXT: JsonDict = {"type": "string"}
+QUERY: JsonDict = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, _NUMBERS, VECTORS]}
 # Maximum number of documents in an answer, also of hits that include their documents.
 MOST_DOCUMENTS = 1_000
 UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
 # SQLite's largest integer.
 MOST_OFFSET = 2**63 - 1
-# The longest filter, in characters.
-FILTER_CHARACTERS = 100_000
-# The longest mark before or after a word of a snippet.
-MARK_CHARACTERS = 100
 
-Mark = Annotated[str, Field(max_length=MARK_CHARACTERS)]
-Where = Annotated[str, Field(max_length=FILTER_CHARACTERS)]
-
-
+Id = int | str
+# A filter, and a mark before or after a word of a snippet.
+Where = Annotated[str, Field(max_length=100_000)]
+Mark = Annotated[str, Field(max_length=100)]
 # The options of a search as fields of a body; some have limits of their own.
 _TYPES = get_type_hints(Options) | {"where": Where | None, "exclude": Id | Listed[Id], "rerank": str | None}
 _FIELDS: dict[str, Any] = {
@@ -195,7 +181,7 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     given = body.model_dump(exclude_unset=True, exclude={"query", "snippets", "document"})
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if body.rerank is not None:
-        options["rerank"] = served_model("reranker", body.rerank, service.rerankers, "--reranker MODEL")
+        options["rerank"] = model_named("reranker", body.rerank, service.rerankers, "--reranker MODEL")
     shares_batch = texts and len(texts) == len(queries) and hits <= BATCH_HITS
     alone = not shares_batch or body.rerank is not None or body.like is not None or body.fuse
     marks = None if body.snippets is None else tuple(body.snippets)

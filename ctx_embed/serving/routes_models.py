@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.serving.service import served, service_of
+from ctx_embed.serving.service import model_named, service_of
 from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps, json_list, loads
 from ctx_embed.vectors import unit_rows
 
@@ -30,30 +30,6 @@ class EmbeddingsBody(BaseModel):
     encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32.")
     dimensions: int | None = Field(None, description="The first features only, at unit length again.")
     user: str | None = Field(None, description="Ignored.")
-
-
-class Embedding(BaseModel):
-    """The embedding of a text."""
-
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
-
-
-class Usage(BaseModel):
-    """Numbers of tokens."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class Embeddings(BaseModel):
-    """The embeddings of all texts, in their order."""
-
-    object: Literal["list"]
-    data: list[Embedding]
-    model: str
-    usage: Usage
 
 
 class ForeignBody(Body):
@@ -109,7 +85,6 @@ def _refused(message: str, param: str) -> ApiError:
             "content": {"application/json": {"schema": EmbeddingsBody.model_json_schema()}},
         }
     },
-    responses={200: {"model": Embeddings}},
 )
 async def embeddings(request: Request) -> Response:
     """Return a unit vector for each text. A text has the same vector alone and with others.
@@ -128,7 +103,7 @@ async def embeddings(request: Request) -> Response:
     name, encoding, dimensions = values.get("model"), values.get("encoding_format"), values.get("dimensions")
     if not isinstance(name, str):
         raise _refused(f"model must be the name of a model: {', '.join(service.embedding)}", "model")
-    model = served("model", name, service.embedding)
+    model = model_named("model", name, service.embedding)
     if encoding not in (None, "float", "base64"):
         raise _refused(f"encoding_format must be float or base64, got {encoding!r:.60}", "encoding_format")
     texts = [values["input"]] if isinstance(values.get("input"), str) else values.get("input")
@@ -188,7 +163,7 @@ async def rerank(request: Request, body: RerankBody) -> Answer:
     if (reranker := service.rerankers.get(body.model)) is not None:
         scores = await reranker(body.query, texts)
     else:
-        vectors, tokens = await served("model", body.model, service.embedding)([body.query, *texts])
+        vectors, tokens = await model_named("model", body.model, service.embedding)([body.query, *texts])
         scores = (vectors[1:] @ vectors[0]).tolist()
         answer["usage"] = {"total_tokens": tokens}
     order = sorted(range(len(texts)), key=lambda place: -scores[place])[: body.top_n]
@@ -203,7 +178,7 @@ async def rerank(request: Request, body: RerankBody) -> Answer:
 async def classify(request: Request, body: ClassifyBody) -> Answer:
     """Return the likeliest label of each text, and the probability of every label."""
     service = service_of(request)
-    classifier = served("classifier", body.model, service.classifiers, "--model FOLDER")
+    classifier = model_named("classifier", body.model, service.classifiers, "--model FOLDER")
     texts = [body.input] if isinstance(body.input, str) else body.input
     if not texts:
         raise InputError("input must have at least one text, got an empty list")

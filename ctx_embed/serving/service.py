@@ -233,11 +233,11 @@ def _by_name(kind: Callable[[str], Served], models: Sequence[str]) -> dict[str, 
     return named
 
 
-def served(kind: str, name: str, known: Mapping[str, Served], option: str = "") -> Served:
-    """Return what is served under a name.
+def model_named(kind: str, name: str, known: Mapping[str, Served], option: str = "") -> Served:
+    """Return the model that is served under a name.
 
     Raises:
-        ApiError: nothing is (404); without any of its kind, the message names the option that serves one.
+        ApiError: there is none (404); if the server has none of its kind, the message names the option that loads one.
     """
     if name in known:
         return known[name]
