@@ -34,7 +34,8 @@ def options_of(
             for known in reversed([*declared(options)]):
                 if known.name not in but and known.metadata["shown"].get("command", True):
                     default = known.default if isinstance(kind, type) else getattr(kind, known.name)
-                    command = _option(known, types_of(options)[known.name], default, cases, hidden)(command)
+                    values = {case: getattr(each, known.name) for case, each in (cases or {}).items()}
+                    command = _option(known, types_of(options)[known.name], default, values, hidden)(command)
         return command
 
     return add
@@ -51,8 +52,9 @@ def section(title: str | None, *classes: type) -> list[str]:
 
 
 def _option(
-    known: Field[Any], kind: Any, default: Any, cases: Mapping[str, Any] | None, hidden: bool
+    known: Field[Any], kind: Any, default: Any, values: Mapping[str, Any], hidden: bool
 ) -> Callable[[Command], Command]:
+    """Return a decorator that adds the option of a field; ``values`` are its defaults by case."""
     shown = known.metadata["shown"]
     flag = shown.get("flag", f"--{known.name.replace('_', '-')}")
     settings: dict[str, Any] = {"help": known.metadata["meaning"], "hidden": hidden}
@@ -61,32 +63,21 @@ def _option(
     elif get_origin(kind) is Literal:
         settings["type"] = click.Choice(get_args(kind))
     elif kind in (int, float):
-        settings |= {"type": _range(kind, known.metadata["limits"]), "metavar": shown.get("metavar")}
+        limits = known.metadata["limits"]
+        least, most = limits.get("above", limits.get("at least")), limits.get("at most", limits.get("below"))
+        is_open = {"min_open": "above" in limits, "max_open": "below" in limits}
+        settings["type"] = (click.IntRange if kind is int else Finite)(least, most, **is_open)
+        settings["metavar"] = shown.get("metavar")
     else:
         settings["metavar"] = shown.get("metavar", "FILE")
         several = get_origin(kind) is Sequence or shown.get("repeated")
         settings["help"] += " May be repeated." if shown.get("repeated") else ""
         settings |= {"multiple": True} if several else {"type": Path if kind is Path else str}
-    if "default_is" in shown or cases:
-        settings["help"] += f"  [default: {shown.get('default_is') or _default(known.name, cases or {})}]"
+    if "default_is" in shown or values:
+        words = [f"{case} {value}".strip() for case, value in values.items()]
+        of_cases = "; ".join(words) if len(set(values.values())) > 1 else str(next(iter(values.values()), ""))
+        settings["help"] += f"  [default: {shown.get('default_is') or of_cases}]"
         default = None
     if default is MISSING:
         return click.option(flag, known.name, required=True, **settings)
     return click.option(flag, known.name, default=default, **settings)
-
-
-def _default(name: str, cases: Mapping[str, Any]) -> str:
-    """Return the default in words, for each case: "4; from scratch 10"."""
-    values = [getattr(options, name) for options in cases.values()]
-    if len(set(values)) == 1:
-        return str(values[0])
-    return "; ".join(f"{case} {value}".strip() for case, value in zip(cases, values, strict=True))
-
-
-def _range(kind: type, limits: Mapping[str, Any]) -> click.IntRange | click.FloatRange:
-    if kind is int:
-        below = limits.get("below")
-        return click.IntRange(limits.get("at least"), limits.get("at most") if below is None else below - 1)
-    least = limits.get("above", limits.get("at least"))
-    most = limits.get("at most", limits.get("below"))
-    return Finite(least, most, min_open="above" in limits, max_open="at most" not in limits)

@@ -30,17 +30,13 @@ class _Interruption:
     """The message after Ctrl-C, which is printed only once."""
 
     def __init__(self, resume: Callable[[], str]) -> None:
-        self.resume = resume
-        self._lock = threading.Lock()
-        self._said = False
+        self._resume = resume
+        self._unsaid = threading.Semaphore()
 
     def say(self) -> None:
-        with self._lock:
-            resume = self.resume()
-            if resume and not self._said:
-                # The message starts with a line end because a progress bar may be on the current line.
-                click.echo(f"\nInterrupted; {resume}.", err=True)
-            self._said = True
+        if self._unsaid.acquire(blocking=False) and (resume := self._resume()):
+            # The message starts with a line end because a progress bar may be on the current line.
+            click.echo(f"\nInterrupted; {resume}.", err=True)
 
 
 _interruption = _Interruption(lambda: "nothing was changed")
@@ -152,13 +148,13 @@ def answer_interrupts() -> None:
     hears, rings = os.pipe()
     os.set_blocking(rings, False)
     signal.set_wakeup_fd(rings, warn_on_full_buffer=False)
-    threading.Thread(target=_end_late, args=(hears,), daemon=True).start()
 
+    def end_late() -> None:
+        while number := os.read(hears, 1):
+            # Servers handle the signal themselves.
+            if number[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                time.sleep(GRACE)
+                _interruption.say()
+                os._exit(INTERRUPTED)
 
-def _end_late(hears: int) -> None:
-    while number := os.read(hears, 1):
-        # Servers handle the signal themselves.
-        if number[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            time.sleep(GRACE)
-            _interruption.say()
-            os._exit(INTERRUPTED)
+    threading.Thread(target=end_late, daemon=True).start()

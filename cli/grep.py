@@ -30,7 +30,24 @@ SLOW_SECONDS = 10.0
 PREVIEW_AFTER, PREVIEW_EVERY, PREVIEW_HITS = 1.0, 0.5, 5
 # The most characters of a line that a terminal shows.
 SHOWN_CHARACTERS = 500
-_ITSELF = "what answers a question is no pattern of characters; for that, use grep itself"
+# What to use instead of options of grep.
+INSTEAD = {
+    "-E -F -G -P -c -f -L -v -x -y -z -b -Z --extended-regexp --fixed-strings --basic-regexp --perl-regexp --count "
+    "--file --files-without-match --invert-match --line-regexp --null --null-data --byte-offset": (
+        "what answers a question is no pattern of characters; for that, use grep itself"
+    ),
+    "-w --word-regexp": "words are always whole; '\"two words\"' is a phrase",
+    "-o --only-matching": "--json has the place of the answer in its passage",
+    "-m --max-count": "-k N prints at most N hits",
+    "-R --dereference-recursive": "--follow-links reads files outside the folder",
+    "-e --regexp": "give the question by itself, after -- if it begins with a hyphen",
+    "-q --quiet --silent": "the exit status is 0 with a hit and 1 without one",
+    "--exclude-dir --exclude-from": "--exclude 'drafts/' leaves out a folder",
+    "--no-filename": "--json has the text of each hit by itself",
+    "-a --text": "binary files are left out; --encoding names the encoding of others",
+    "-s --no-messages": "2>/dev/null hides what is said of files",
+    "--color --colour": "what was found is coloured in a terminal",
+}
 
 
 @command(
@@ -41,23 +58,7 @@ _ITSELF = "what answers a question is no pattern of characters; for that, use gr
         "Output": ("after", "before", "context", "files", "as_json"),
         "Options": (),
     },
-    missing={
-        **dict.fromkeys(("-E", "-F", "-G", "-P", "-c", "-f", "-L", "-v", "-x", "-y", "-z", "-b", "-Z"), _ITSELF),
-        **dict.fromkeys(("--extended-regexp", "--fixed-strings", "--basic-regexp", "--perl-regexp"), _ITSELF),
-        **dict.fromkeys(("--count", "--file", "--files-without-match", "--invert-match", "--line-regexp"), _ITSELF),
-        **dict.fromkeys(("--null", "--null-data", "--byte-offset"), _ITSELF),
-        **dict.fromkeys(("-w", "--word-regexp"), "words are always whole; '\"two words\"' is a phrase"),
-        **dict.fromkeys(("-o", "--only-matching"), "--json has the place of the answer in its passage"),
-        **dict.fromkeys(("-m", "--max-count"), "-k N prints at most N hits"),
-        **dict.fromkeys(("-R", "--dereference-recursive"), "--follow-links reads files outside the folder"),
-        **dict.fromkeys(("-e", "--regexp"), "give the question by itself, after -- if it begins with a hyphen"),
-        **dict.fromkeys(("-q", "--quiet", "--silent"), "the exit status is 0 with a hit and 1 without one"),
-        **dict.fromkeys(("--exclude-dir", "--exclude-from"), "--exclude 'drafts/' leaves out a folder"),
-        **dict.fromkeys(("--no-filename",), "--json has the text of each hit by itself"),
-        **dict.fromkeys(("-a", "--text"), "binary files are left out; --encoding names the encoding of others"),
-        **dict.fromkeys(("-s", "--no-messages"), "2>/dev/null hides what is said of files"),
-        **dict.fromkeys(("--color", "--colour"), "what was found is coloured in a terminal"),
-    },
+    missing={option: said for options, said in INSTEAD.items() for option in options.split()},
 )
 @click.argument("question")
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
@@ -122,7 +123,12 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
             options["follow_links"],
             options["encoding"],
         )
-        search = _search(question, options)
+        from ctx_embed.grep.search import Search, require_question
+
+        require_question(question)
+        before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
+        names = ("k", "mode", "threshold", "min_relevance", "files", "model")
+        search = Search(question, before=before, after=after, **{name: options[name] for name in names})
         preview = _Preview(started)
         try:
             for _ in search.read(sources.texts()):
@@ -131,7 +137,15 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
             preview.clear()
         hits = search.hits()
         for number, hit in enumerate(hits):
-            _print(hit, number, options)
+            if options["as_json"]:
+                click.echo(json.dumps(hit.as_dict(), ensure_ascii=False))
+            elif options["files"]:
+                click.secho(_name(hit), fg="magenta")
+            else:
+                if number and (before or after):
+                    click.secho("--", fg="cyan")
+                for line in _lines(hit, before, after):
+                    click.echo(line)
         if sources.report.left_out:
             click.echo(sources.report.left_out, err=True)
         if not hits and search.hidden:
@@ -141,15 +155,6 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
             build = f"ctx-embed index build {files} NAME.index"
             click.echo(f"This took {seconds:.0f} s. An index answers in milliseconds: {build}", err=True)
         click.get_current_context().exit(FAILED if sources.report.failed else 0 if hits else NO_HIT)
-
-
-def _search(question: str, options: dict[str, Any]) -> Search:
-    from ctx_embed.grep.search import Search, require_question
-
-    require_question(question)
-    before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
-    names = ("k", "mode", "threshold", "min_relevance", "files", "model")
-    return Search(question, before=before, after=after, **{name: options[name] for name in names})
 
 
 class _Failure(click.ClickException):
@@ -175,19 +180,6 @@ def _usual_path() -> str:
     return "-" if stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind) else os.curdir
 
 
-def _print(hit: Found, number: int, options: dict[str, Any]) -> None:
-    if options["files"] and not options["as_json"]:
-        click.secho(_name(hit), fg="magenta")
-    elif options["as_json"]:
-        click.echo(json.dumps(hit.as_dict(), ensure_ascii=False))
-    else:
-        before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
-        if number and (before or after):
-            click.secho("--", fg="cyan")
-        for line in _lines(hit, before, after):
-            click.echo(line)
-
-
 def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
     """Yield the lines of a hit's highlight and those around it, as grep prints them."""
     text = hit.before + hit.text + hit.after
@@ -209,16 +201,13 @@ def _line(hit: Found, number: int | None, text: str, found: tuple[int, int], mar
     if number is not None:
         shown.append(click.style(str(number), fg="green"))
     if sys.stdout.isatty():
-        before, matched, after = (
-            _for_terminal(part) for part in (text[: found[0]], text[slice(*found)], text[found[1] :])
-        )
-        text = before + (click.style(matched, fg="red", bold=True) if matched else "") + after
+        parts = []
+        for part in (text[: found[0]], text[slice(*found)], text[found[1] :]):
+            plain = "".join(c if c.isprintable() else " " for c in part[: SHOWN_CHARACTERS + 1].expandtabs(4))
+            parts.append(plain if len(plain) <= SHOWN_CHARACTERS else f"{plain[: SHOWN_CHARACTERS - 1]}…")
+        parts[1] = click.style(parts[1], fg="red", bold=True) if parts[1] else ""
+        text = "".join(parts)
     return click.style(mark, fg="cyan").join([*shown, text])
-
-
-def _for_terminal(text: str) -> str:
-    shown = "".join(c if c.isprintable() else " " for c in text[: SHOWN_CHARACTERS + 1].expandtabs(4))
-    return shown if len(shown) <= SHOWN_CHARACTERS else f"{shown[: SHOWN_CHARACTERS - 1]}…"
 
 
 def _name(hit: Found) -> str:
@@ -228,11 +217,7 @@ def _name(hit: Found) -> str:
 
 
 class _Preview:
-    """The best hits so far, in a terminal while a long search reads.
-
-    Args:
-        started: when the search began.
-    """
+    """The best hits so far, in a terminal while a long search reads."""
 
     def __init__(self, started: float) -> None:
         self._next = started + PREVIEW_AFTER
@@ -244,7 +229,10 @@ class _Preview:
         if not self._is_shown or time.monotonic() < self._next:
             return
         width = shutil.get_terminal_size().columns - 1
-        lines = [f"{_name(hit)}:{hit.nearest_line or ''}:{_nearest(hit)}" for hit in search.hits()[:PREVIEW_HITS]]
+        lines = []
+        for hit in search.hits()[:PREVIEW_HITS]:
+            answer = hit.text[slice(*(hit.highlight or (0, len(hit.text))))].strip()
+            lines.append(f"{_name(hit)}:{hit.nearest_line or ''}:{answer}")
         lines.append(f"{counted(search.lines, 'line')} searched ...")
         self.clear()
         for line in lines:
@@ -257,8 +245,3 @@ class _Preview:
         if self._lines:
             click.echo(f"\x1b[{self._lines}A\x1b[J", nl=False, err=True)
             self._lines = 0
-
-
-def _nearest(hit: Found) -> str:
-    start, stop = hit.highlight or (0, len(hit.text))
-    return hit.text[start:stop].strip()

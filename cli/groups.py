@@ -1,45 +1,18 @@
-"""Commands with readable help, and groups that suggest names and record which command is running."""
+"""Commands whose help has sections, and groups that suggest names and record which command is running."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 # The key under which a click context stores the names of the running command.
 RUNNING = "ctx_embed.running"
-# A character that stands for hyphens while help is wrapped, so that no line ends within `all-MiniLM-L6-v2`.
-_HYPHEN = "\u2011"
 # Maximum value of a count option: libraries fail for numbers of more than 64 bits.
 LARGEST = 2**31 - 1
-# A range such as 0<=x<1, which click writes at the end of an option's help.
-_RANGE = re.compile(r"(?<=[\[ ])(?:([^\s\[]+?)(<=?))?x(?:([<>]=?)(\S+?))?\]$")
-
-
-class Formatter(click.HelpFormatter):
-    """Wraps help only between words."""
-
-    def write_text(self, text: str) -> None:
-        """Write a paragraph."""
-        super().write_text(text.replace("-", _HYPHEN))
-
-    def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **settings: Any) -> None:
-        """Write options or commands with their help."""
-        super().write_dl([(name, text.replace("-", _HYPHEN)) for name, text in rows], *args, **settings)
-
-    def getvalue(self) -> str:
-        """Return all that was written."""
-        return super().getvalue().replace(_HYPHEN, "-")
-
-
-class Context(click.Context):
-    """The context of a command. Its help is wrapped by :class:`Formatter`."""
-
-    formatter_class = Formatter
 
 
 class Count(click.IntRange):
@@ -54,15 +27,13 @@ class Count(click.IntRange):
 
 
 class CliCommand(click.Command):
-    """A command whose help lists its options in sections, with defaults and with ranges in words.
+    """A command whose help lists its options in sections, with defaults and ranges.
 
     Args:
         sections: the names of the options below each title; the last section also gets all other options.
         removed: for each option that there was, what to use instead.
         missing: for each option that users know from other programs, what to use instead.
     """
-
-    context_class = Context
 
     def __init__(
         self,
@@ -100,30 +71,10 @@ class CliCommand(click.Command):
         named[list(named)[-1]] += records.values()
         for title, rows in named.items():
             with formatter.section(title):
-                formatter.write_dl([(names, _readable(text)) for names, text in rows])
+                formatter.write_dl([(names, text.replace("]  [", "; ")) for names, text in rows])
 
 
 command = functools.partial(click.command, cls=CliCommand)
-
-
-def _readable(text: str) -> str:
-    """Return an option's help with one bracket at its end, and the range of its values in words."""
-    text = text.replace("]  [", "; ")
-    found = _RANGE.search(text)
-    if found is None:
-        return text
-    least, above, operator, most = found.groups()
-    if operator in (">", ">="):
-        least, above, operator, most = most, operator.replace(">", "<"), None, None
-    if above == operator == "<=":
-        words = f"{least} to {most}"
-    else:
-        lower = least and f"{'at least' if above == '<=' else 'above'} {least}"
-        upper = most and f"{'at most' if operator == '<=' else 'below'} {most}"
-        words = ", ".join(filter(None, (lower, upper)))
-    # Leave out minimums of 0 and 1, since nobody expects a negative count.
-    text = text[: found.start()] + ("" if words in ("at least 0", "at least 1") else words) + "]"
-    return text.removesuffix("  []").replace("; ]", "]")
 
 
 class Group(click.Group):
@@ -134,7 +85,6 @@ class Group(click.Group):
         removed: for each command that there was, what to use instead.
     """
 
-    context_class = Context
     command_class = CliCommand
     group_class = type
     other_names: Mapping[str, str] = {}
@@ -166,9 +116,3 @@ class Group(click.Group):
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in commands.items() if each])
-
-
-def running(ctx: click.Context) -> str:
-    """Return the running command as it was typed."""
-    names: list[Any] = ctx.meta.get(RUNNING, [])
-    return " ".join(names)

@@ -17,7 +17,7 @@ from ctx_embed.cli.errors import (
     warn_in_one_line,
     warn_of_unknown_texts,
 )
-from ctx_embed.cli.groups import Group, running
+from ctx_embed.cli.groups import RUNNING, Group
 from ctx_embed.progress import restart
 
 # The commands, named like their modules, with their lines in the help, so that `--help` imports none of them.
@@ -87,7 +87,7 @@ class LazyGroup(Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; print a user's or system error as one line and exit with 1."""
         restart()
-        with errors_in_one_line(lambda: RESUME.get(running(ctx), "nothing was changed")):
+        with errors_in_one_line(lambda: RESUME.get(" ".join(ctx.meta.get(RUNNING, [])), "nothing was changed")):
             try:
                 return super().invoke(ctx)
             finally:

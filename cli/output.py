@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -72,24 +72,29 @@ def _heading(hit: Hit, source: Location | None) -> str:
     """Return the scores, the id, the place and the first metadata fields of a hit."""
     from ctx_embed.index.searching.hits import rounded_down
 
-    scores = [f"{hit.score:.4f}"]
+    shown = [f"{hit.score:.4f}"]
     # The score that orders the hits, if that is not the cosine.
     ordering = "fused" if hit.reranked is None else "reranked"
-    scores += [f"{ordering} {value:.4f}"] if (value := getattr(hit, ordering)) is not None else []
-    scores += [] if hit.relevance is None else [f"relevance {rounded_down(hit.relevance):.2f}"]
-    shown = [click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True)]
+    if (value := getattr(hit, ordering)) is not None:
+        shown.append(f"{ordering} {value:.4f}")
+    if hit.relevance is not None:
+        shown.append(f"relevance {rounded_down(hit.relevance):.2f}")
+    # Leave out the id of a file, which is its name: the place shows it too.
+    if source is None or not source.label.startswith(str(hit.id)):
+        shown.append(click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True))
     if source is not None:
         place = one_line(source.label, PLACE_CHARACTERS)
-        linked = place
         if source.url is not None and sys.stdout.isatty():
             # A link in a terminal (OSC 8); terminals without links show only the text.
-            linked = f"\x1b]8;;{source.url}\x1b\\{place}\x1b]8;;\x1b\\"
-        # Leave out the id of a file, which is its name: the place shows it too.
-        shown = [linked] if source.label.startswith(str(hit.id)) else [*shown, linked]
+            place = f"\x1b]8;;{source.url}\x1b\\{place}\x1b]8;;\x1b\\"
+        shown.append(place)
     own = () if source is None else _SOURCE_FIELDS
-    fields = [(name, value) for name, value in hit.metadata.items() if name not in own and _is_shown(value)]
-    shown += [f"{one_line(name, CELL_CHARACTERS)}: {_cell(value)}" for name, value in fields[:SHOWN_FIELDS]]
-    return "  ".join([*scores, *shown])
+    fields = {name: value for name, value in hit.metadata.items() if isinstance(value, str | int | float)}
+    named = [(name, value) for name, value in fields.items() if name not in own and value != ""][:SHOWN_FIELDS]
+    for name, value in named:
+        cell = value if isinstance(value, str) else json.dumps(value)
+        shown.append(f"{one_line(name, CELL_CHARACTERS)}: {one_line(cell, CELL_CHARACTERS)}")
+    return "  ".join(shown)
 
 
 def _wrapped(text: str, width: int | None) -> list[str]:
@@ -105,16 +110,6 @@ def _wrapped(text: str, width: int | None) -> list[str]:
         lines[-1] += f" {word}" if lines[-1] else word
         room -= length + 1
     return lines[1:]
-
-
-def _is_shown(value: Any) -> bool:
-    return isinstance(value, str | int | float) and value != ""
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), CELL_CHARACTERS)
 
 
 def _answer(query: str, hit: Hit, in_context: bool) -> str:
