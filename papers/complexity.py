@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
-from ctx_embed.systems.groups import groups_of
+from ctx_embed.systems.attention import groups_of
 from ctx_embed.systems.transformer import Layer
 from papers.experiment import (
     Cell,

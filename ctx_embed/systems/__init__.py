@@ -1,7 +1,7 @@
 """The systems a Contextualizer is compared with, and their names.
 
 Called by training, evaluation and explanations.
-A new system is a class in its own file, named in ``registry.py`` and described in ``descriptions.py``.
+A new system is a class in its own file, named and described in ``registry.py``.
 """
 
 from ctx_embed.systems.registry import (
@@ -10,9 +10,9 @@ from ctx_embed.systems.registry import (
     parameter_count,
     require_options,
     system,
+    untrained,
     without_vocabulary,
 )
-from ctx_embed.systems.untrained import untrained
 from ctx_embed.systems.weights import AttentionWeights, attention_weights
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The attention of the systems as pure tensor functions over packed tokens.
+"""The attention of the systems as pure tensor functions over packed tokens, padded in groups where that is needed.
 
 Dimensions: B documents, N tokens in all, n tokens of one document, m features, h heads. ``offsets`` (B + 1,) holds the
 start of each document among the N packed tokens and, last, N; ``lengths`` lists the number of tokens of each document.
@@ -7,7 +7,7 @@ start of each document among the N packed tokens and, last, N; ``lengths`` lists
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,21 +15,82 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ctx_embed.second_order import document_ids, segment_sum
-from ctx_embed.systems.groups import Group, rows_of_documents, rows_of_tokens
+
+# Maximum token positions of a group: its intermediate values then stay in the cache.
+GROUP_TOKENS = 8192
+# A group's shortest document has at least this fraction of the tokens of its longest, so there is little padding.
+LIKE_LENGTH = 0.75
+
+# Groups of documents of similar length -----------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Documents of similar length and the positions of their tokens.
+
+    Args:
+        documents: (G,) their indices.
+        places: (G, L) the index of each token among all packed ones; any valid index where ``mask`` is False.
+        mask: (G, L) True for tokens, False for padding.
+    """
+
+    documents: Tensor
+    places: Tensor
+    mask: Tensor
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every position holds a token."""
+        return bool(self.mask.all())
+
+    def pad(self, tokens: Tensor) -> Tensor:
+        """Return rows of packed tokens (N, ...) as (G, L, ...), zero for padding."""
+        padded = tokens[self.places]
+        return padded if self.is_full else padded * self.mask.view(*self.mask.shape, *[1] * (tokens.dim() - 1))
+
+
+def groups_of(lengths: list[int], device: torch.device, group_tokens: int = GROUP_TOKENS) -> Iterator[Group]:
+    """Yield groups of at most ``group_tokens`` positions, or one document, that hold each document with tokens once."""
+    length = torch.tensor(lengths, dtype=torch.int64)
+    start = length.cumsum(0) - length
+    order = length.argsort(descending=True, stable=True)
+    order = order[: int((length > 0).sum())]
+    while len(order):
+        longest = int(length[order[0]])
+        alike = int((length[order] >= LIKE_LENGTH * longest).sum())
+        taken = min(alike, max(1, group_tokens // longest))
+        documents, order = order[:taken], order[taken:]
+        within = torch.arange(longest)
+        mask = within < length[documents, None]
+        places = start[documents, None] + torch.where(mask, within, 0)
+        yield Group(documents.to(device), places.to(device), mask.to(device))
+
+
+def rows_of_documents(
+    parts: list[Tensor], groups: list[Group], count: int, like: Tensor, shape: tuple[int, ...]
+) -> Tensor:
+    """Return the groups' results (G, *shape) as rows of ``count`` documents, zero for those without tokens."""
+    rows = like.new_zeros(count, *shape)
+    if not groups:
+        return rows
+    return rows.index_copy(0, torch.cat([group.documents for group in groups]), torch.cat(parts).to(rows.dtype))
+
+
+def rows_of_tokens(parts: list[Tensor], groups: list[Group], tokens: Tensor) -> Tensor:
+    """Return the groups' results (G, L, ...) packed like ``tokens``, with their shape and dtype."""
+    rows = torch.zeros_like(tokens)
+    if not groups:
+        return rows
+    index = torch.cat([group.places[group.mask] for group in groups])
+    return rows.index_copy(
+        0, index, torch.cat([part[group.mask] for part, group in zip(parts, groups, strict=True)]).to(rows.dtype)
+    )
+
 
 # Over documents ------------------------------------------------------------------------------------------------
 
 
 def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
-    """Return the greatest value of each feature over each document.
-
-    Args:
-        values: (N, d).
-        offsets: (B + 1,).
-
-    Returns:
-        (B, d), a row of zeros for a document without tokens.
-    """
+    """Return the greatest value (B, d) of each document's rows (N, d); zero for an empty document."""
     documents = document_ids(offsets)[:, None].expand_as(values)
     zeros = values.new_zeros(len(offsets) - 1, values.shape[1])
     return zeros.scatter_reduce(0, documents, values, "amax", include_self=False)
@@ -44,14 +105,7 @@ def segment_mean(values: Tensor, offsets: Tensor) -> Tensor:
 def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
     """Return the softmax of the scores over the tokens of each document.
 
-    A_{i,j} = exp(s_{i,j}) / sum_i' exp(s_{i',j}), i' over the tokens of i's document.
-
-    Args:
-        scores: (N, h).
-        offsets: (B + 1,).
-
-    Returns:
-        (N, h), at least in float32.
+    A_{i,j} = exp(s_{i,j}) / sum_i' exp(s_{i',j}), i' over the tokens of i's document; (N, h), at least in float32.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     documents = document_ids(offsets)
@@ -61,17 +115,7 @@ def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
 
 
 def attended(weights: Tensor, values: Tensor, lengths: list[int], groups: list[Group]) -> Tensor:
-    """Return S = A H of each document: one weighted sum of its tokens per head.
-
-    Args:
-        weights: (N, h), A^T.
-        values: (N, m), H.
-        lengths: the number of tokens of each document.
-        groups: from :func:`ctx_embed.systems.groups.groups_of`.
-
-    Returns:
-        (B, h, m), zero for a document without tokens.
-    """
+    """Return S = A H of each document, (B, h, m), for A^T (N, h) and H (N, m): weighted sums of its tokens."""
     weights = weights.to(values.dtype)
     parts = [group.pad(weights).transpose(1, 2) @ group.pad(values) for group in groups]
     return rows_of_documents(parts, groups, len(lengths), values, (weights.shape[1], values.shape[1]))
@@ -117,11 +161,7 @@ def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offse
 def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor) -> Tensor:
     """Return one head's e_t = c^T W h_t, (N, 1).
 
-    Args:
-        tokens: (N, m).
-        context: (B, m), or (m,) if all documents share it.
-        W: (m, m).
-        offsets: (B + 1,).
+    ``tokens`` are (N, m), W (m, m); ``context`` is (B, m), or (m,) if all documents share it.
 
     Source: Mehta et al. (2019), eq. 8.
     """
@@ -131,12 +171,7 @@ def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor)
 
 
 def structured_scores(tokens: Tensor, W1: Tensor, W2: Tensor) -> Tensor:
-    """Return the scores of structured self-attention, W2 tanh(W1 H^T), as (N, h).
-
-    Args:
-        tokens: (N, m).
-        W1: (d, m).
-        W2: (h, d).
+    """Return the scores of structured self-attention, W2 tanh(W1 H^T), as (N, h), for W1 (d, m) and W2 (h, d).
 
     Source: Lin et al. (2017), arXiv 1703.03130.
     """
@@ -144,14 +179,7 @@ def structured_scores(tokens: Tensor, W1: Tensor, W2: Tensor) -> Tensor:
 
 
 def redundancy(weights: Tensor, lengths: list[int], groups: list[Group]) -> Tensor:
-    """Return the mean over documents with tokens of ||A A^T - I||_F^2: how much the heads overlap.
-
-    Args:
-        weights: (N, h), A^T.
-        lengths, groups: as for :func:`attended`.
-
-    Returns:
-        A scalar; 0 if no document has a token.
+    """Return the mean over documents with tokens of ||A A^T - I||_F^2 for A^T (N, h): how much the heads overlap.
 
     Source: Lin et al. (2017), section 2.2.
     """
@@ -221,15 +249,7 @@ SCORES: dict[str, Score] = {
 
 
 def self_attention(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scale: float) -> Tensor:
-    """Return softmax(scale * Q K^T) V within each document, in memory that is linear in its length.
-
-    Args:
-        query, key, value: (N, h, d), h heads of d features.
-        groups: from :func:`ctx_embed.systems.groups.groups_of`.
-        scale: factor of the products Q K^T.
-
-    Returns:
-        (N, h, d).
+    """Return softmax(scale * Q K^T) V within each document, (N, h, d), in memory that is linear in its length.
 
     Source: Vaswani et al. (2017), section 3.2.
     """

@@ -14,8 +14,7 @@ from ctx_embed.errors import unknown_name
 from ctx_embed.modules.token_encoder import require_size
 from ctx_embed.second_order import token_positions
 from ctx_embed.systems.attention import SCORES, segment_softmax
-from ctx_embed.systems.encoder import TableOptions
-from ctx_embed.systems.heads import HeadsEncoder
+from ctx_embed.systems.encoder import HeadsEncoder, TableOptions
 
 
 class AttentivePooling(HeadsEncoder):
@@ -39,9 +38,6 @@ class AttentivePooling(HeadsEncoder):
         locations: distinct positions under ``location``; all later ones share the last score.
         hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
         output_dimension: features after a final linear map; None: no map.
-
-    Raises:
-        InputError: a size below 1 or an unknown score.
 
     Source: next to each score above.
     """

@@ -28,9 +28,6 @@ class BiGru(SystemEncoder):
         hidden: units per direction; None: m.
         output_dimension: features after a linear map; None: no map.
 
-    Raises:
-        InputError: a size below 1.
-
     Source: Cho et al. (2014); Conneau et al. (2017), arXiv 1705.02364, for the pooling.
     """
 

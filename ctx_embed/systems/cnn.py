@@ -13,8 +13,8 @@ from typing_extensions import Unpack
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.systems.attention import groups_of, rows_of_documents
 from ctx_embed.systems.encoder import SystemEncoder, TableOptions, require_share
-from ctx_embed.systems.groups import groups_of, rows_of_documents
 
 
 class Convolution(SystemEncoder):
@@ -35,9 +35,6 @@ class Convolution(SystemEncoder):
         widths: the windows' widths in tokens.
         dropout: rate on the embedding, in training.
         output_dimension: features after a linear map; None: no map.
-
-    Raises:
-        InputError: a size below 1 or no width.
 
     Source: Kim (2014), arXiv 1408.5882.
     """

@@ -54,9 +54,6 @@ class DeepAveraging(TokenEncoder):
         hidden: f; None: m.
         buckets: rows of the bigram table.
 
-    Raises:
-        InputError: a size below 1.
-
     Source: Iyyer et al. (2015); Cer et al. (2018), arXiv 1803.11175, section 3.2, for the bigrams.
     """
 

@@ -1,4 +1,4 @@
-"""The base class of the systems: an output of its own size, and an optional linear map to a given dimension."""
+"""The base classes of the systems: with an output of its own size, and with attention heads over the tokens."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from typing_extensions import TypedDict
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import TypedDict, Unpack
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder, require_size
 from ctx_embed.second_order import document_ids, token_positions
+from ctx_embed.systems.attention import attended, groups_of
 
 # Pad documents for a recurrent network only up to this many positions per token; beyond, pack them.
 MOST_PADDING = 4
@@ -28,11 +31,7 @@ class TableOptions(TypedDict, total=False):
 
 
 def require_share(name: str, value: float) -> None:
-    """Raise an error unless a value is a number from 0 to below 1.
-
-    Raises:
-        InputError: the value is out of range. The message names the option.
-    """
+    """Raise an InputError unless a value is a number from 0 to below 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise InputError(f"{name} must be a number from 0 to below 1, got {value!r}")
 
@@ -43,16 +42,9 @@ def offsets_of(lengths: list[int], device: torch.device) -> Tensor:
 
 
 def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padding: float = MOST_PADDING) -> Tensor:
-    """Return the outputs of a recurrent network that reads each document by itself.
+    """Return the outputs (N, directions * hidden) of a network that reads each document of (N, m) tokens by itself.
 
-    Args:
-        network: a GRU of one or two directions.
-        tokens: (N, m) packed.
-        offsets: (B + 1,).
-        most_padding: on a CPU, pad the documents if that takes at most this many positions per token.
-
-    Returns:
-        (N, directions * hidden).
+    On a CPU, documents are padded if that takes at most ``most_padding`` positions per token.
     """
     if not len(tokens):
         return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
@@ -126,12 +118,81 @@ class SystemEncoder(TokenEncoder):
         return self.output_dimension or self.natural_dimension
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return the embeddings of packed documents, mapped to ``output_dimension`` if that is given.
-
-        Args:
-            ids: (N,) the documents' token ids one after the other.
-            lengths: tokens of each of the B texts (may be 0); they sum to N.
-        """
+        """Return the embeddings of packed documents, mapped to ``output_dimension`` if that is given."""
         pooled = self.pooled(ids, lengths).to(self.embedding.weight.dtype)
         mapped: Tensor = pooled if self.output_dimension is None else self.output(pooled)
         return mapped
+
+
+class HeadsEncoder(SystemEncoder):
+    """S = A H, flattened: h weighted sums of the states H, which are the token embeddings or a bi-GRU's outputs.
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
+        heads: h, the rows of A.
+        hidden: units of the bi-GRU per direction; 0: the token embeddings themselves are the states.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int,
+        *,
+        heads: int = 1,
+        hidden: int = 0,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, **table)
+        require_size("heads", heads)
+        if hidden != 0 or isinstance(hidden, bool):
+            require_size("hidden", hidden)
+            self.recurrent = nn.GRU(dimension, hidden, bidirectional=True)
+        self.heads = heads
+        self.hidden = hidden
+
+    @property
+    def state_dimension(self) -> int:
+        """The number of features of a state."""
+        return 2 * self.hidden or self.dimension
+
+    @property
+    def natural_dimension(self) -> int:
+        """The number of features of all heads' sums."""
+        return self.heads * self.state_dimension
+
+    def states(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """Return H of packed tokens, (N, state dimension)."""
+        tokens = self.embedding(ids)
+        return recurrent_states(self.recurrent, tokens, offsets) if self.hidden else tokens
+
+    @torch.no_grad()
+    def mean_state(self) -> Tensor:
+        """Return the mean over the vocabulary of the states of single tokens, (state dimension,)."""
+        if self.embedding.weight.is_meta:  # Without values, only the shape matters.
+            return self.embedding.weight.new_empty(self.state_dimension)
+        entries = torch.arange(self.embedding.num_embeddings, device=self.embedding.weight.device)
+        return self.states(entries, torch.arange(len(entries) + 1, device=entries.device)).mean(0)
+
+    @abstractmethod
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """Return A^T, (N, h), of packed states (N, state dimension)."""
+
+    def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """Return S = A H flattened, (B, h * state dimension); zero for a text without tokens."""
+        offsets = offsets_of(lengths, ids.device)
+        states = self.states(ids, offsets)
+        groups = list(groups_of(lengths, ids.device))
+        return attended(self.token_weights(states, offsets), states, lengths, groups).flatten(1)
+
+    @torch.no_grad()
+    def begin_as_mean(self) -> None:
+        """Set the linear map to the mean over heads if states have its dimension: a weighted mean of the tokens."""
+        if not self.hidden and self.output_dimension == self.dimension:
+            self.output.weight.copy_(torch.eye(self.dimension).repeat(1, self.heads) / self.heads)
+            self.output.bias.zero_()
+
+    @torch.no_grad()
+    def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
+        """Return A of each text, (h, n)."""
+        offsets = offsets_of(lengths, ids.device)
+        return [part.T for part in self.token_weights(self.states(ids, offsets), offsets).split(lengths)]

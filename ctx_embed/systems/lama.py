@@ -13,8 +13,7 @@ from typing_extensions import Unpack
 from ctx_embed.errors import unknown_name
 from ctx_embed.modules.token_encoder import require_size
 from ctx_embed.systems.attention import bilinear_scores, low_rank_scores, segment_mean, segment_softmax
-from ctx_embed.systems.encoder import TableOptions
-from ctx_embed.systems.heads import HeadsEncoder
+from ctx_embed.systems.encoder import HeadsEncoder, TableOptions
 
 CONTEXTS = ("learned", "mean")
 
@@ -55,9 +54,6 @@ class Lama(_AskedByContext):
         layer: l; 0: no layer.
         hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
         output_dimension: features after a final linear map; None: no map.
-
-    Raises:
-        InputError: a size below 1 or an unknown context.
 
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835.
     """
@@ -109,9 +105,6 @@ class LamaCtx(Lama):
         tokenizer, dimension, heads, context, rank, layer, output_dimension, max_seq_length, phrases, weights: as for
             :class:`Lama`.
 
-    Raises:
-        InputError: as :class:`Lama`.
-
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835; Cho et al. (2014) for the GRU.
     """
 
@@ -137,15 +130,10 @@ class LamaCtx(Lama):
             context=context,
             rank=rank,
             layer=layer,
-            hidden=half(dimension) if hidden is None else hidden,
+            hidden=max(1, dimension // 2) if hidden is None else hidden,
             output_dimension=output_dimension,
             **table,
         )
-
-
-def half(dimension: int) -> int:
-    """Return the units per direction with which a bi-GRU's outputs have about as many features as its inputs."""
-    return max(1, dimension // 2)
 
 
 class Bilinear(_AskedByContext):
@@ -160,9 +148,6 @@ class Bilinear(_AskedByContext):
     Args:
         tokenizer, dimension, context, hidden, output_dimension, max_seq_length, phrases, weights: as for
             :class:`Lama`.
-
-    Raises:
-        InputError: a size below 1 or an unknown context.
 
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835, eq. 8; Luong et al. (2015).
     """

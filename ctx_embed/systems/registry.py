@@ -1,17 +1,24 @@
-"""The systems by name."""
+"""The systems by name: their classes, options, descriptions, and encoders with random weights."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from ctx_embed.errors import unknown_name
+from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.modules import Contextualizer
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from ctx_embed.systems.attentive import AttentivePooling
 from ctx_embed.systems.bigru import BiGru
 from ctx_embed.systems.cnn import Convolution
@@ -41,6 +48,101 @@ SYSTEMS: dict[str, type[TokenEncoder]] = {
 }
 
 
+class Description(NamedTuple):
+    """Formula, size, cost and source of an encoder.
+
+    Symbols: m features of a token and d of a state (m, or 2 hidden over a bi-GRU), n tokens of a text, h heads; all
+    others are option names.
+
+    Args:
+        formula: the sentence embedding.
+        parameters: number of parameters with the default options, excluding the tables.
+        complexity: cost of embedding one text.
+        source: the publication.
+    """
+
+    formula: str
+    parameters: str
+    complexity: str
+    source: str
+
+
+DESCRIPTIONS: dict[str, Description] = {
+    "contextualizer": Description(
+        "c^k = c^(k-1) + LayerNorm(sum_i (W_k (U_k x_i * V_k c^(k-1)) + b_k) * x_i)",
+        "steps * (3*rank*m + 3*m)",
+        "O(steps n rank m)",
+        "Maupome & Meurs 2022",
+    ),
+    "mean": Description("sum_i e(w_i) / n", "0", "O(n m)", "Wieting et al. 2016"),
+    "lama": Description(
+        "e_t = tanh((P^T c) * (Q^T h_t)) / ||.|| over heads; A = softmax_t(e); A H",
+        "2*heads*m",
+        "O(n m heads)",
+        "Mehta et al. 2019",
+    ),
+    "lama-ctx": Description(
+        "lama over the outputs of a bi-GRU",
+        "6*hidden*(m + hidden + 2) + 4*heads*hidden",
+        "O(n hidden (m + hidden + heads))",
+        "Mehta et al. 2019",
+    ),
+    "bilinear": Description("sum_t softmax_t(c^T W h_t) h_t", "m*m", "O(m^2 + n m)", "Mehta et al. 2019, eq. 8"),
+    "san": Description(
+        "A = softmax_t(W2 tanh(W1 H^T)); A H; loss + penalty ||A A^T - I||_F^2",
+        "attention_dimension*(m + heads)",
+        "O(n attention_dimension (m + heads))",
+        "Lin et al. 2017",
+    ),
+    "transformer": Description(
+        "x_t = sqrt(m) e(w_t) + sinusoids; encoder layers; sum_t x_t / n",
+        "layers*(4*m*m + 2*m*feedforward + feedforward + 9*m)",
+        "O(layers (n m^2 + n^2 m))",
+        "Vaswani et al. 2017",
+    ),
+    "dan": Description(
+        "feed-forward layers over the mean of word and bigram embeddings",
+        "m*hidden + hidden + (layers - 2)*(hidden*hidden + hidden) + hidden*m + m",
+        "O(n m + m hidden)",
+        "Iyyer et al. 2015; Cer et al. 2018",
+    ),
+    "use-transformer": Description(
+        "transformer with sum_t x_t / sqrt(n)",
+        "layers*(4*m*m + 2*m*feedforward + feedforward + 9*m)",
+        "O(layers (n m^2 + n^2 m))",
+        "Cer et al. 2018",
+    ),
+    "bigru": Description(
+        "max_t [GRU forward; GRU backward]_t",
+        "6*hidden*(m + hidden + 2)",
+        "O(n hidden (m + hidden))",
+        "Cho et al. 2014",
+    ),
+    "cnn": Description(
+        "max_j relu(F_w [e(w_j); ..; e(w_(j+w-1))] + b_w), w = 3, 4, 5",
+        "filters*(12*m + 3)",
+        "O(n m filters)",
+        "Kim 2014",
+    ),
+    "self-attention": Description("mean of softmax(X X^T) X", "0", "O(n^2 m)", "Vaswani et al. 2017"),
+    "self-attention-parametric": Description(
+        "mean of tanh(softmax(Q K^T / sqrt(m)) V) W_o", "4*m*m", "O(n m^2 + n^2 m)", "Vaswani et al. 2017"
+    ),
+    "attentive": Description(
+        "sum_t softmax_t(score(q, h_t)) h_t; score content, additive, location, general, dot, scaled-dot",
+        "m",
+        "O(n m)",
+        "Bahdanau et al. 2015; Luong et al. 2015",
+    ),
+}
+
+# Further encoders for `ctx-embed eval run --encoder`; they are fitted in each training fold.
+EVALUATION_BASELINES = {
+    "tfidf": "tf-idf vectors, fitted inside each training fold",
+    "majority": "the training fold's most frequent class",
+}
+
+
 def system(name: str) -> type[TokenEncoder]:
     """Return the module class of a system, to be called as ``(tokenizer, dimension, weights=..., **options)``.
 
@@ -53,11 +155,7 @@ def system(name: str) -> type[TokenEncoder]:
 
 
 def option_defaults(name: str) -> dict[str, Any]:
-    """Return the options of a system, excluding its dimension, and their defaults.
-
-    Raises:
-        InputError: an unknown name.
-    """
+    """Return the options of a system, excluding its dimension, and their defaults."""
     parameters = inspect.signature(system(name)).parameters.values()
     own = {
         option.name: option.default
@@ -68,11 +166,7 @@ def option_defaults(name: str) -> dict[str, Any]:
 
 
 def require_options(name: str, options: Iterable[str]) -> None:
-    """Raise an error for options that the system does not have.
-
-    Raises:
-        InputError: an unknown system or option.
-    """
+    """Raise an InputError for a system that is unknown, or an option that it does not have."""
     known = option_defaults(name)
     for option in options:
         if option not in known:
@@ -92,3 +186,67 @@ def parameter_count(module: TokenEncoder) -> int:
     """Return the number of parameters of a system, excluding its tables."""
     tables = {id(getattr(module, table).weight) for table in module.tables}
     return sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in tables)
+
+
+def listing(dimension: int) -> list[dict[str, Any]]:
+    """Return each system's name, kind, formula, parameters, their count for m = ``dimension``, source and options."""
+    return [
+        {
+            "name": name,
+            "kind": "system",
+            **DESCRIPTIONS[name]._asdict(),
+            "parameter_count": parameter_count(without_vocabulary(name, dimension)),
+            "options": option_defaults(name),
+        }
+        for name in SYSTEMS
+    ]
+
+
+def baselines() -> list[dict[str, Any]]:
+    """Return the baselines that evaluation offers besides the systems."""
+    return [
+        {"name": name, "kind": "evaluation baseline", "formula": line} for name, line in EVALUATION_BASELINES.items()
+    ]
+
+
+def untrained(
+    name: str,
+    tokenizer: Tokenizer | PreTrainedTokenizerBase | None = None,
+    dimension: int | None = None,
+    seed: int = 0,
+    *,
+    phrases: Tensor | np.ndarray[Any, Any] | None = None,
+    weights: Tensor | np.ndarray[Any, Any] | None = None,
+    **options: Any,
+) -> SentenceTransformer:
+    """Return a SentenceTransformer with randomly initialised weights and l2-normalised embeddings.
+
+    Args:
+        name: a name of :data:`ctx_embed.systems.SYSTEMS`.
+        tokenizer: the tokenizer; None takes that of the default model, with its token table.
+        dimension: m; None takes 256, or the dimension of the default model's table.
+        seed: seed of all random weights; torch's own generator keeps its state.
+        phrases: pairs of ids that form an entry; only with a tokenizer.
+        weights: (entries, m) token table; None initialises it randomly if there is a tokenizer.
+        **options: options of the encoder.
+
+    Raises:
+        InputError: an unknown name or option, or another dimension than the default model's table has.
+    """
+    require_options(name, options)
+    labelled_texts = None
+    if tokenizer is None:
+        shipped = Contextualizer.load(str(DEFAULT_MODEL), local_files_only=True)
+        tokenizer, phrases, weights = shipped.backend_tokenizer, shipped.phrases, shipped.embedding.weight.detach()
+        if dimension not in (None, shipped.dimension):
+            raise InputError(
+                f"dimension must be {shipped.dimension} for the default model's token table, got {dimension}; leave it "
+                "out, or give a tokenizer for a randomly initialised table"
+            )
+        dimension, labelled_texts = shipped.dimension, shipped.labelled_texts
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = system(name)(tokenizer, dimension or 256, phrases=phrases, weights=weights, **options)
+    module.labelled_texts = labelled_texts
+    module.normalized = True  # sentence-transformers 5.7 does not call on_model_ready
+    return SentenceTransformer(modules=[module, Normalize()], device="cpu")

@@ -12,10 +12,8 @@ from typing_extensions import Unpack
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import require_size
-from ctx_embed.systems.attention import attended, redundancy, segment_softmax, structured_scores
-from ctx_embed.systems.encoder import TableOptions, offsets_of
-from ctx_embed.systems.groups import groups_of
-from ctx_embed.systems.heads import HeadsEncoder
+from ctx_embed.systems.attention import attended, groups_of, redundancy, segment_softmax, structured_scores
+from ctx_embed.systems.encoder import HeadsEncoder, TableOptions, offsets_of
 
 
 class StructuredSelfAttention(HeadsEncoder):
@@ -36,9 +34,6 @@ class StructuredSelfAttention(HeadsEncoder):
         penalty: weight of the penalty; 0: none.
         hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
         output_dimension: features after a final linear map; None: no map.
-
-    Raises:
-        InputError: a size below 1 or a negative penalty.
 
     Source: Lin et al. (2017), arXiv 1703.03130, whose H is a bi-LSTM's outputs.
     """

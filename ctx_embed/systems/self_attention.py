@@ -9,9 +9,8 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.systems.attention import segment_mean, self_attention, self_attention_weights
+from ctx_embed.systems.attention import groups_of, segment_mean, self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of
-from ctx_embed.systems.groups import groups_of
 
 
 class SelfAttention(TokenEncoder):

@@ -15,9 +15,8 @@ from typing_extensions import Unpack
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.modules.token_encoder import TokenEncoder, require_size
 from ctx_embed.second_order import segment_sum, token_positions
-from ctx_embed.systems.attention import self_attention, self_attention_weights
+from ctx_embed.systems.attention import Group, groups_of, self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
-from ctx_embed.systems.groups import Group, groups_of
 
 # Maps a text's number of tokens to the divisor of the sum of its token outputs.
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda n: n, "sqrt": torch.sqrt}
@@ -104,9 +103,6 @@ class TransformerEncoder(TokenEncoder):
         norm_first: normalise the input of a sublayer instead of its sum with the residual: more stable at high learning
             rates.
         pooling: ``mean`` or ``sqrt``.
-
-    Raises:
-        InputError: a size below 1, heads that do not divide the dimension, an unknown pooling.
 
     Source: Vaswani et al. (2017), arXiv 1706.03762.
     """
@@ -209,9 +205,6 @@ class UseTransformer(TransformerEncoder):
     Args:
         tokenizer, dimension, layers, heads, feedforward, dropout, norm_first, max_seq_length, phrases, weights: as
             for :class:`TransformerEncoder`.
-
-    Raises:
-        InputError: as :class:`TransformerEncoder`.
 
     Source: Cer et al. (2018), arXiv 1803.11175, section 3.1.
     """

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.systems.descriptions import DESCRIPTIONS
+from ctx_embed.systems.registry import DESCRIPTIONS
 from tests.helpers.cli import Command
 
 COMMAND = Command("systems")

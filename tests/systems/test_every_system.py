@@ -13,9 +13,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 
 from ctx_embed import load
-from ctx_embed.systems import SYSTEMS, groups, option_defaults, parameter_count, require_options, system, untrained
+from ctx_embed.systems import SYSTEMS, attention, option_defaults, parameter_count, require_options, system, untrained
 from ctx_embed.systems.attention import SCORES
-from ctx_embed.systems.descriptions import DESCRIPTIONS, EVALUATION_BASELINES
+from ctx_embed.systems.registry import DESCRIPTIONS, EVALUATION_BASELINES
 from ctx_embed.systems.transformer import sinusoids
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
@@ -90,7 +90,7 @@ def test_groups_hold_each_token_once():
     lengths = [3, 0, 7, 1, 7, 2, 40]
     device = torch.device("cpu")
     for group_tokens in (1, 14, 8192):
-        found = list(groups.groups_of(lengths, device, group_tokens))
+        found = list(attention.groups_of(lengths, device, group_tokens))
         assert sorted(torch.cat([group.documents for group in found]).tolist()) == [0, 2, 3, 4, 5, 6]
         assert sorted(torch.cat([group.places[group.mask] for group in found]).tolist()) == list(range(sum(lengths)))
         assert all(len(group.documents) == 1 or group.mask.numel() <= group_tokens for group in found)
