@@ -96,9 +96,9 @@ FIXED = {
 LONG = 8192
 
 
-def fitted_exponent(sizes: Sequence[float], times: Sequence[float], last: int = FITTED) -> float:
-    """Return the least-squares slope of log time over log size through the ``last`` sizes."""
-    return float(np.polyfit(np.log(sizes[-last:]), np.log(times[-last:]), 1)[0])
+def fitted_exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
+    """Return the least-squares slope of log time over log size through the three largest sizes."""
+    return float(np.polyfit(np.log(sizes[-FITTED:]), np.log(times[-FITTED:]), 1)[0])
 
 
 def _settings(layer: str, variable: str) -> Settings:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 Figures = dict[str, Any]
 UNKNOWN = "—"
-# Number of folds in a cross-validation.
-FOLDS = 10
+# Number of folds in a cross-validation, and those of them that a quick run computes.
+FOLDS, QUICK_FOLDS = 10, 2
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,6 @@ class Experiment:
         columns: the columns of the table after the two that name a cell.
         draw: draws the plot of the outcomes that have results.
         quick: returns a cell's settings for a small sample of the same work.
-        quick_folds: number of folds of a quick run.
         paper: returns a cell's settings as the paper has them where ours differ; None if they do not.
     """
 
@@ -137,7 +136,6 @@ class Experiment:
     columns: tuple[Column, ...]
     draw: Callable[[Axes, Sequence[Outcome]], None]
     quick: Callable[[Settings], Settings]
-    quick_folds: int = 2
     paper: Callable[[Settings], Settings] | None = None
 
 

@@ -31,7 +31,7 @@ from papers.classifier_cells import (
     WORDS,
     initial_values,
 )
-from papers.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
+from papers.experiment import FOLDS, QUICK_FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from papers.inputs import Workplace
 from papers.variants import REDRAWN, TIED
 
@@ -51,7 +51,7 @@ class RunOptions:
 
     Args:
         quick: run a small sample of the same work.
-        folds: how many of the ten folds to run; None runs all, in a quick run the experiment's ``quick_folds``.
+        folds: how many of the ten folds to run; None runs all, in a quick run two.
         patterns: cell names with wildcards as for files; empty runs all.
         paper: use the paper's settings where the experiment's differ.
         changes: new values for options of the cells' encoders and training by name, for each cell that has them. A
@@ -245,7 +245,7 @@ def prepared(
             raise InputError(f"the cells of {experiment.name} have no options to change; omit {name}")
         if name not in known:
             raise unknown_name(f"option of the cells of {experiment.name}", name, known)
-    folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
+    folds = options.folds or (QUICK_FOLDS if options.quick else FOLDS)
     results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
     files = results.files
     for cell in experiment.cells:
