@@ -19,9 +19,8 @@ from ctx_embed.lazy import lazy_names
 if TYPE_CHECKING:
     from ctx_embed.eval.encoders import as_encoder, load_encoder
     from ctx_embed.eval.evaluation import evaluate
-    from ctx_embed.eval.reports.comparison import compare
-    from ctx_embed.eval.reports.files import write_report
-    from ctx_embed.eval.results import Evaluation, EvaluationOptions
+    from ctx_embed.eval.reports import write_report
+    from ctx_embed.eval.results import Evaluation, EvaluationOptions, compare
     from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
     from ctx_embed.eval.tasks.catalogue import find_tasks
     from ctx_embed.eval.tasks.data import DataReader
@@ -45,11 +44,11 @@ _HOMES = {
     "EvaluationOptions": "ctx_embed.eval.results",
     "ProbeEvaluator": "ctx_embed.eval.sentence_evaluator",
     "as_encoder": "ctx_embed.eval.encoders",
-    "compare": "ctx_embed.eval.reports.comparison",
+    "compare": "ctx_embed.eval.results",
     "evaluate": "ctx_embed.eval.evaluation",
     "find_tasks": "ctx_embed.eval.tasks.catalogue",
     "load_encoder": "ctx_embed.eval.encoders",
-    "write_report": "ctx_embed.eval.reports.files",
+    "write_report": "ctx_embed.eval.reports",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ctx_embed.eval.cost import cost_of, sample_of
 from ctx_embed.eval.encoders import WORDS, Encoder, as_encoder, load_encoder
 from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
 from ctx_embed.eval.scoring.end_to_end import FOLDS, end_to_end, training_options
+from ctx_embed.eval.scoring.few_shot import score_few_shot
 from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
 from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOLS
 from ctx_embed.eval.scoring.score import (
@@ -23,7 +24,6 @@ from ctx_embed.eval.scoring.score import (
     Score,
     from_json,
     score_collection,
-    score_few_shot,
     score_probe,
     score_similarity,
 )
@@ -118,10 +118,11 @@ def evaluate(
                 if count := _labelled(encoder, task, result.data[task.name]):
                     result.labelled[encoder.name, task.name] = count
                     tell(warning(encoder.name, task.name, count, result.data[task.name].rows))
-                cell = _Cell(task, result.data[task.name], embed, store, options)
                 try:
                     with progress.about(f"{task.name}, {encoder.name}"):
-                        score = result.scores[encoder.name, task.name] = cell.score()
+                        score = result.scores[encoder.name, task.name] = _score(
+                            task, result.data[task.name], embed, store, options
+                        )
                     scored(f"{task.name}, {encoder.name}: {score.mean:.1f}")
                 except InputError as error:
                     fail(error, task.name)
@@ -142,62 +143,36 @@ def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
     return int(np.any([are_known(texts, hashes) for texts in columns], axis=0).sum())
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """One encoder on one task."""
+def _score(task: Task, data: TaskData, embed: EmbeddingCache, store: StoredScores, options: EvaluationOptions) -> Score:
+    """Return the score of one encoder on one task, stored or computed now."""
+    encoder = embed.encoder
+    known = encoder.key or (encoder.name if encoder.by_name and encoder.model is None else None)
+    identity = (f"{known}{WORDS * encoder.words}", task.kind, data.sha256, sorted(data.subsets)) if known else None
 
-    task: Task
-    data: TaskData
-    embed: EmbeddingCache
-    store: StoredScores
-    options: EvaluationOptions
+    def kept(make: Callable[[], Any], *how: Any) -> dict[str, Any]:
+        """Return a result under everything that determines it; without an identity of the encoder it is not stored."""
+        return store.get(None if identity is None else (*identity, *how), make)
 
-    def score(self) -> Score:
-        """Return the score, stored or computed now."""
-        if isinstance(self.task, ProbeTask) and self.task.per_label is not None:
-            return self._few_shot(self.task.per_label)
-        if isinstance(self.task, ProbeTask):
-            return mean_of_seeds([self._probe(seed) for seed in self.options.seeds])
-        compute = score_collection if isinstance(self.task, RetrievalTask) else score_similarity
-        stored = self.store.get(self._key(), lambda: asdict(compute(self.data, self.embed)))
-        return from_json(self.task.kind, stored)
+    if not isinstance(task, ProbeTask):
+        compute = score_collection if isinstance(task, RetrievalTask) else score_similarity
+        return from_json(task.kind, kept(lambda: asdict(compute(data, embed))))
+    examples = Examples.from_data(data)
+    per_label = task.per_label
+    if per_label is not None:
+        few = kept(lambda: asdict(score_few_shot(examples, embed, per_label)), "few-shot", per_label)
+        return from_json("probe", few)
 
-    def _few_shot(self, per_label: int) -> ProbeScore:
-        def compute() -> dict[str, Any]:
-            return asdict(score_few_shot(Examples.from_data(self.data), self.embed, per_label))
+    def probe(seed: int) -> ProbeScore:
+        if options.protocol == PAPER:
+            folds = options.folds or FOLDS
+            training = vars(training_options(encoder))
+            return end_to_end(
+                encoder, examples, seed, folds, lambda fold, make: kept(make, PAPER, seed, folds, training, fold)
+            )
+        protocol = PROTOCOLS[options.protocol]
+        protocol = replace(protocol, folds=options.folds or protocol.folds)
+        how = (options.protocol, seed, protocol.folds)
+        stored = kept(lambda: asdict(score_probe(examples, embed, protocol, seed)), *how)
+        return cast("ProbeScore", from_json("probe", stored))
 
-        score = from_json("probe", self.store.get(self._key("few-shot", per_label), compute))
-        assert isinstance(score, ProbeScore)
-        return score
-
-    @property
-    def folds(self) -> int:
-        """The number of outer folds of a cross-validation."""
-        return self.options.folds or (
-            FOLDS if self.options.protocol == PAPER else PROTOCOLS[self.options.protocol].folds
-        )
-
-    def _probe(self, seed: int) -> ProbeScore:
-        examples = Examples.from_data(self.data)
-        encoder, folds = self.embed.encoder, self.folds
-        if self.options.protocol == PAPER:
-
-            def keep(fold: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-                return self.store.get(self._key(PAPER, seed, folds, vars(training_options(encoder)), fold), make)
-
-            return end_to_end(encoder, examples, seed, folds, keep)
-        protocol = replace(PROTOCOLS[self.options.protocol], folds=folds)
-
-        def compute() -> dict[str, Any]:
-            return asdict(score_probe(examples, self.embed, protocol, seed))
-
-        score = from_json("probe", self.store.get(self._key(self.options.protocol, seed, folds), compute))
-        assert isinstance(score, ProbeScore)
-        return score
-
-    def _key(self, *how: Any) -> tuple[Any, ...] | None:
-        """Return everything that determines a score; None if the encoder cannot be identified."""
-        encoder = self.embed.encoder
-        known = encoder.key or (encoder.name if encoder.by_name and encoder.model is None else None)
-        known = f"{known}{WORDS}" if known and encoder.words else known
-        return (known, self.task.kind, self.data.sha256, sorted(self.data.subsets), *how) if known else None
+    return mean_of_seeds([probe(seed) for seed in options.seeds])

@@ -1,24 +1,26 @@
-"""The options and the results of an evaluation, and their JSON form, from which every report is made."""
+"""The options and the results of an evaluation, their JSON form, from which reports are made, and comparisons."""
 
 from __future__ import annotations
 
 import platform
+import warnings
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from ctx_embed import __version__
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.cost import Cost
 from ctx_embed.eval.encoders import Encoder
-from ctx_embed.eval.reports.files import FORMAT_VERSION
+from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, damage_named, read_results
 from ctx_embed.eval.scoring.probes import ProbeScore
 from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, ProtocolName, title_of
 from ctx_embed.eval.scoring.ranking import SimilarityScore
-from ctx_embed.eval.scoring.score import Examples, Score, difference
-from ctx_embed.eval.scoring.statistics import Interval, correlation_interval, mean_interval
+from ctx_embed.eval.scoring.score import Examples, Score, difference, from_json
+from ctx_embed.eval.scoring.statistics import Difference, Interval, correlation_interval, mean_interval
 from ctx_embed.eval.tasks.catalogue import PUBLISHED_SOURCES, ProbeTask, SimilarityTask, Task
 from ctx_embed.eval.tasks.data import TaskData
 
@@ -83,8 +85,6 @@ class Evaluation:
         return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {scores})"
 
     def __str__(self) -> str:
-        from ctx_embed.eval.reports.tables import as_markdown
-
         return as_markdown(self.report)
 
     def _repr_markdown_(self) -> str:
@@ -193,3 +193,60 @@ def _result(evaluation: Evaluation, encoder: str, task: str, score: Score, gold:
     if encoder != first and (first, task) in evaluation.scores:
         result["versus"] = {"encoder": first, **asdict(difference(score, evaluation.scores[first, task], gold))}
     return result
+
+
+def compare(
+    first: Evaluation | dict[str, Any] | str | Path,
+    second: Evaluation | dict[str, Any] | str | Path,
+    encoders: tuple[str | None, str | None] = (None, None),
+) -> dict[str, Difference]:
+    """Return the differences of two evaluations, the second minus the first, by task.
+
+    Args:
+        first, second: evaluations, their reports, or files or folders that :func:`ctx_embed.eval.write_report` wrote.
+        encoders: the encoder of each; None selects the first.
+
+    Warns:
+        UserWarning: probes were measured with different protocols, seeds or folds.
+
+    Raises:
+        InputError: a file holds no report, an encoder is unknown, or no task is in both on the same data.
+    """
+    names = dict.fromkeys(given for given in (first, second) if isinstance(given, str | Path))
+    with damage_named(*(names or ["the results"])):
+        reports = [read_results(Path(given)) if isinstance(given, str | Path) else given for given in (first, second)]
+        return _differences([each if isinstance(each, dict) else each.report for each in reports], encoders)
+
+
+def _differences(reports: list[dict[str, Any]], encoders: tuple[str | None, str | None]) -> dict[str, Difference]:
+    scores = [_scores(report, encoder) for report, encoder in zip(reports, encoders, strict=True)]
+    tasks = [{task["name"]: task for task in report["tasks"]} for report in reports]
+    shared = [name for name in scores[0] if name in scores[1] and tasks[0][name]["sha256"] == tasks[1][name]["sha256"]]
+    if not shared:
+        raise InputError("the two reports must share a task on the same data, got none; there is nothing to compare")
+    if any(tasks[0][name]["kind"] == "probe" and not tasks[0][name].get("per_label") for name in shared):
+        said = [
+            f"{what} {' and '.join('its own' if report[what] is None else str(report[what]) for report in reports)}"
+            for what in ("protocol", "seeds", "folds")
+            if reports[0][what] != reports[1][what]
+        ]
+        if said:
+            warnings.warn(
+                f"the two results were measured differently ({'; '.join(said)}), from which part of a difference in "
+                "accuracy may come",
+                stacklevel=3,
+            )
+    return {name: difference(scores[1][name], scores[0][name], tasks[0][name].get("gold", {})) for name in shared}
+
+
+def _scores(report: dict[str, Any], encoder: str | None) -> dict[str, Score]:
+    names = [entry["name"] for entry in report["encoders"]]
+    name = names[0] if encoder is None else encoder
+    if name not in names:
+        raise InputError(f"the encoder must be one of the report's ({', '.join(names)}), got {name!r}")
+    kinds = {task["name"]: task["kind"] for task in report["tasks"]}
+    return {
+        result["task"]: from_json(kinds[result["task"]], result["score"])
+        for result in report["results"]
+        if result["encoder"] == name
+    }

@@ -19,7 +19,7 @@ import torch
 
 from ctx_embed import __version__
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.eval.reports.tables import Table, heading, markdown_rows
+from ctx_embed.eval.reports import Table, heading, markdown_rows
 from ctx_embed.files import locked, replaced_file, require_file
 from papers.experiment import UNKNOWN, Outcome
 from papers.runner import Results, RunOptions

@@ -37,12 +37,12 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
     if len(encoders) > 2:
         raise click.UsageError(f"--encoder must be given at most twice, for A and for B, got {len(encoders)}")
 
-    from ctx_embed.eval.reports.files import read_results
+    from ctx_embed.eval.reports import read_results
 
     # A missing file is found before the statistics, whose libraries are slow to import.
     for path in (first, second):
         read_results(path)
-    from ctx_embed.eval.reports.comparison import compare as compared
+    from ctx_embed.eval.results import compare as compared
 
     differences = compared(first, second, (encoders[0], encoders[-1]) if encoders else (None, None))
     if as_json:

@@ -100,7 +100,7 @@ def run(
 
     from ctx_embed.eval.encoders import load_encoder
     from ctx_embed.eval.evaluation import evaluate
-    from ctx_embed.eval.reports.files import write_report
+    from ctx_embed.eval.reports import write_report
     from ctx_embed.eval.results import EvaluationOptions
 
     options = EvaluationOptions(cast("ProtocolName", protocol), tuple(dict.fromkeys(seeds)), folds, cost=cost)
@@ -130,7 +130,7 @@ def _print_report(report: dict[str, Any], width: int | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ctx_embed.eval.reports.tables import notes, tables
+    from ctx_embed.eval.reports import notes, tables
 
     console = Console(width=width)
     for table in tables(report):

@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.eval.scoring.probes import DIGITS, Features, Fit, Indices, Matrix, Parts, ProbeScore, majority_floor
+from ctx_embed.errors import InputError
+from ctx_embed.eval.cache import EmbeddingCache
+from ctx_embed.eval.scoring.probes import DIGITS, Features, Fit, Indices, Matrix, ProbeScore, majority_floor
+from ctx_embed.eval.scoring.score import Examples, reading_words, rows_alone
 
 DRAWS, SEED, MAX_ITERATIONS = 10, 42, 100
 # Long test parts are embedded, and their embeddings stored, in blocks of this many texts.
@@ -65,15 +68,20 @@ def regression(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_tes
     return [fit.predict(X_test) for fit in fits]
 
 
-def few_shot(
-    features: Features,
-    labels: Sequence[str],
-    parts: Parts,
-    drawn: Sequence[Sequence[int]],
-    fit: Fit = regression,
-) -> ProbeScore:
+def score_few_shot(examples: Examples, embed: EmbeddingCache, per_label: int) -> ProbeScore:
     """Return the accuracy on the test part of a classifier for each draw, with the draws as folds and as seeds."""
-    names, classes = np.unique(np.asarray(labels), return_inverse=True)
+    if examples.parts is None:
+        raise InputError("MTEB's protocol needs a training and a test part, got one part")
+    parts, texts = examples.parts, [row[0] for row in examples.texts]
+    drawn = draws([examples.labels[row] for row in parts["train"]], per_label)
+    if embed.encoder.fit is None:
+        features = embedded(texts, sorted({row for rows in drawn for row in rows}), parts["test"].tolist(), embed)
+    else:
+        features = embed.encoder.fit(texts)
+    fit: Fit = regression
+    if embed.encoder.words:
+        fit, features = reading_words(features, examples.texts), rows_alone
+    names, classes = np.unique(np.asarray(examples.labels), return_inverse=True)
     test = parts["test"]
     hits = []
     for rows in drawn:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ctx_embed.classify.fitting import fitted_head
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError
 from ctx_embed.eval.cache import EmbeddingCache
-from ctx_embed.eval.scoring.few_shot import draws, embedded, few_shot
-from ctx_embed.eval.scoring.probes import Features, Indices, Parts, ProbeScore, Protocol, frozen, of_pairs
+from ctx_embed.eval.scoring.probes import Features, Fit, Indices, Parts, ProbeScore, Protocol, frozen, of_pairs
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, score_retrieval, spearman
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
-from ctx_embed.eval.scoring.words import reading_words, rows_alone
 from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.eval.tasks.formats import Row
 
@@ -109,6 +109,28 @@ def _sizes(score: SimilarityScore) -> dict[str, int]:
     return {name: len(values) for name, values in score.cosines.items()}
 
 
+def rows_alone(train: Indices, other: Indices) -> tuple[Indices, Indices]:
+    """Return the rows themselves as features, for a classifier that finds their texts."""
+    return train, other
+
+
+def reading_words(features: Features, texts: Sequence[Sequence[str]]) -> Fit:
+    """Return the fit of a classifier of embeddings and words, which chooses its own options, not a penalty.
+
+    Its features are those of :func:`rows_alone`; ``features`` are those of the embeddings, ``texts`` one of each row.
+    """
+    if len(texts[0]) != 1:
+        raise InputError("an encoder named NAME+words needs a task with one text a row, got pairs of texts")
+
+    def fit(train: Indices, y: Indices, classes: int, penalties: Sequence[float], other: Indices) -> list[Indices]:
+        X, X_other = features(train, other)
+        data = Labelled(y.tolist(), [texts[row][0] for row in train])
+        head = fitted_head(X, data, data.classes())
+        return [np.array(head.chosen(head.logits(X_other, [texts[row][0] for row in other])), np.intp)]
+
+    return fit
+
+
 def score_probe(examples: Examples, embed: EmbeddingCache, protocol: Protocol, seed: int) -> ProbeScore:
     """Return the score of a probe with one seed; raises as :meth:`Protocol.score` and as the encoder."""
     order = np.arange(len(examples.labels))
@@ -129,24 +151,6 @@ def score_probe(examples: Examples, embed: EmbeddingCache, protocol: Protocol, s
     tested = order if examples.parts is None else order[examples.parts["test"]]
     right = "".join(digit for _, digit in sorted(zip(tested.tolist(), score.right, strict=True)))
     return replace(score, right=right)
-
-
-def score_few_shot(examples: Examples, embed: EmbeddingCache, per_label: int) -> ProbeScore:
-    """Return the score in MTEB's protocol; raises as the encoder.
-
-    Raises:
-        InputError: the task has no training and test part.
-    """
-    if examples.parts is None:
-        raise InputError("MTEB's protocol needs a training and a test part, got one part")
-    drawn = draws([examples.labels[row] for row in examples.parts["train"]], per_label)
-    texts = [row[0] for row in examples.texts]
-    fit = embed.encoder.fit
-    train = sorted({row for rows in drawn for row in rows})
-    features = embedded(texts, train, examples.parts["test"].tolist(), embed) if fit is None else fit(texts)
-    if embed.encoder.words:
-        return few_shot(rows_alone, examples.labels, examples.parts, drawn, reading_words(features, examples.texts))
-    return few_shot(features, examples.labels, examples.parts, drawn)
 
 
 def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:

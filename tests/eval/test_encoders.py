@@ -9,7 +9,7 @@ from ctx_embed import loading
 from ctx_embed.errors import InputError
 from ctx_embed.eval import EvaluationOptions, evaluate
 from ctx_embed.eval.encoders import as_encoder, encoder_names, load_encoder
-from ctx_embed.eval.scoring.words import reading_words
+from ctx_embed.eval.scoring.score import reading_words
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
 from tests.conftest import make_model

@@ -8,7 +8,7 @@ import numpy as np
 from ctx_embed import load
 from ctx_embed.eval.encoders import as_encoder
 from ctx_embed.eval.evaluation import evaluate
-from ctx_embed.eval.reports.tables import notes
+from ctx_embed.eval.reports import notes
 from ctx_embed.eval.results import EvaluationOptions, as_json
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.reports.comparison import compare, difference
+from ctx_embed.eval.results import compare, difference
 from ctx_embed.eval.scoring.probes import ProbeScore
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from ctx_embed.eval.reports.tables import as_markdown, notes, tables, versus_cell
+from ctx_embed.eval.reports import as_markdown, notes, tables, versus_cell
 
 
 def test_a_table_for_each_kind_of_task(report):

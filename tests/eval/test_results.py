@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.reports.files import FORMAT_VERSION, read_results
+from ctx_embed.eval.reports import FORMAT_VERSION, read_results
 
 
 def test_what_every_file_carries(report):
