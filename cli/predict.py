@@ -162,8 +162,7 @@ def predict(
         raise click.UsageError("--label-field needs --evaluate")
     if output and output.suffix.lower() not in WRITERS:
         raise InputError(f"cannot write {output}: its name must end in {', '.join(WRITERS)}")
-    from ctx_embed.classify.labelled import Labelled
-    from ctx_embed.classify.labels import first_labels
+    from ctx_embed.classify.labelled import Labelled, first_labels
     from ctx_embed.classify.predictor import Predictor
     from ctx_embed.files import replaced_file, require_file, require_other_file
     from ctx_embed.rows.opening import source_name

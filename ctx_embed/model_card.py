@@ -48,13 +48,6 @@ def name_of(folder: Path) -> str:
     return DEFAULT_NAME if folder == DEFAULT_MODEL else folder.resolve().name
 
 
-def front_matter(values: Mapping[str, Any]) -> str:
-    """Return the YAML block at the top of a card; empty values are left out."""
-    tags = list(dict.fromkeys([*TAGS, *values.get("tags", ())]))
-    stated = {name: value for name, value in values.items() if value}
-    return f"---\n{ModelCardData(**{**stated, 'library_name': 'sentence-transformers', 'tags': tags}).to_yaml()}\n---"
-
-
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table; without rows an empty string."""
     lines = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
@@ -97,12 +90,7 @@ def usage(name: str) -> str:
 
 
 def licence(origin: str | None, stated: Mapping[str, Any]) -> str:
-    """Return the sentence about the licence of a model.
-
-    Args:
-        origin: the model that it was made from, if any.
-        stated: the metadata of that model's card, see :func:`inherited`.
-    """
+    """Return the sentence about a model's licence, as ``stated`` by the card of the model it was made from, if any."""
     if "license" in stated:
         return (
             f"`{stated['license']}`, inherited from {origin}, whose card names the data and licences behind it. The "
@@ -113,6 +101,8 @@ def licence(origin: str | None, stated: Mapping[str, Any]) -> str:
 
 def page(metadata: Mapping[str, Any], title: str, parts: Mapping[str, str]) -> str:
     """Return a card: metadata, title, the part named '', then a section for each other part that is not empty."""
+    stated = {name: value for name, value in metadata.items() if value}
+    stated |= {"library_name": "sentence-transformers", "tags": list(dict.fromkeys([*TAGS, *metadata.get("tags", ())]))}
     sections = [f"## {name}\n\n{text}" for name, text in parts.items() if name and text]
-    versions_line = f"## Versions\n\n{listed(versions())}"
-    return "\n\n".join([front_matter(metadata), f"# {title}", parts[""], *sections, versions_line]) + "\n"
+    first = f"---\n{ModelCardData(**stated).to_yaml()}\n---"
+    return "\n\n".join([first, f"# {title}", parts[""], *sections, f"## Versions\n\n{listed(versions())}"]) + "\n"

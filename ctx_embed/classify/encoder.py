@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import tempfile
 import weakref
@@ -161,13 +159,11 @@ class SavedEncoder:
 
     def save(self, folder: Path) -> None:
         """Copy the model's files."""
-        for name, content in _packed(self.folder).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
+        _write(folder, _packed(self.folder))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.folder == DEFAULT_MODEL:
-            return _shipped, (_fingerprint(),)
+            return _shipped, (self.fingerprint,)
         return _unpacked, (_packed(self.folder),)
 
 
@@ -198,32 +194,31 @@ def _shipped_encoder(folder: Path) -> SavedEncoder:
     return SavedEncoder(folder)
 
 
-def _fingerprint() -> str:
-    """Return the fingerprint of the model of this package."""
-    known: str = json.loads((DEFAULT_MODEL / "fingerprint.json").read_text(encoding="utf-8"))["fingerprint"]
-    return known
-
-
 def _shipped(fingerprint: str) -> SavedEncoder | TorchEncoder:
-    if fingerprint != _fingerprint():
+    encoder = open_encoder("default")
+    if fingerprint != encoder.fingerprint:
         raise InputError(
             "the classifier was pickled with another default model than this version of ctx-embed has; fit it again, "
             "or use TextClassifier.save, which keeps the model"
         )
-    return open_encoder("default")
+    return encoder
 
 
 def _packed(folder: Path) -> dict[str, bytes]:
     """Return the files of a model folder by their names in it."""
-    names = [Path(inner, name).relative_to(folder) for inner, _, found in os.walk(folder) for name in found]
-    return {str(name): (folder / name).read_bytes() for name in sorted(names) if str(name) not in NOT_COPIED}
+    files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {name: file.read_bytes() for name, file in files.items() if name not in NOT_COPIED}
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def _unpacked(files: dict[str, bytes]) -> SavedEncoder | TorchEncoder:
     folder = Path(tempfile.mkdtemp(prefix="ctx-embed-"))
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
+    _write(folder, files)
     try:
         return SavedEncoder(folder, owned=True)
     except UnsupportedModelError:

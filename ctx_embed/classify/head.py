@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.classify.labelled import Labelled
-from ctx_embed.classify.labels import Classes, require_labels
+from ctx_embed.classify.labelled import Classes, Labelled, require_labels
 from ctx_embed.classify.vocabulary import Vocabulary, Words
 from ctx_embed.errors import InputError
 from ctx_embed.vectors import unit_rows
@@ -113,11 +112,7 @@ class Head:
 
     @classmethod
     def load(cls, folder: Path) -> Head:
-        """Read a head written by :meth:`save`.
-
-        Raises:
-            InputError: there is no head, or its files do not match.
-        """
+        """Read a head written by :meth:`save`; an InputError if there is none, or its files do not match."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 

@@ -1,9 +1,10 @@
-"""Texts with one label each, or with several."""
+"""Texts with one label each, or with several: strings, integers, floats or booleans, all of one type."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.classify.labels import Classes, first_labels, require_labels
 from ctx_embed.errors import InputError
 from ctx_embed.rows.reading import header_hint, read_labelled
 
+Label = str | int | float
 SEVERAL = (tuple, list, set, frozenset)
 
 
@@ -35,11 +36,7 @@ class Labelled:
         several: bool = False,
         encoding: str | None = None,
     ) -> Labelled:
-        """Read a labelled file, see :func:`ctx_embed.rows.reading.read_labelled_rows`.
-
-        Raises:
-            InputError: the file cannot be read, or its labels are of several types.
-        """
+        """Read a labelled file, see :func:`ctx_embed.rows.reading.read_labelled_rows`."""
         data = cls(*read_labelled(source, text_field, label_field, several=several, typed=True, encoding=encoding))
         data.require_labels()
         return data
@@ -50,15 +47,11 @@ class Labelled:
         return len(self.labels) > 0 and isinstance(self.labels[0], SEVERAL)
 
     def require_labels(self) -> None:
-        """Raise an error unless the labels are of one type, see :func:`ctx_embed.classify.labels.require_labels`."""
+        """Raise an InputError unless the labels are of one type, see :func:`require_labels`."""
         require_labels(chain.from_iterable(self.labels) if self.multi_label else self.labels)
 
     def classes(self) -> list[Any]:
-        """Return the labels that occur, sorted.
-
-        Raises:
-            InputError: fewer than two classes, or labels of several types.
-        """
+        """Return the labels that occur, sorted; an InputError if they are of several types or fewer than two."""
         self.require_labels()
         classes = sorted(self.label_set())
         if self.multi_label and not classes:
@@ -95,10 +88,7 @@ class Labelled:
         """Split off ``share`` of the texts, with labels in similar proportions; return the larger part first.
 
         Equal texts are on the same side. A text whose label no other text has stays in the first part. With several
-        labels per text the split is random.
-
-        Raises:
-            InputError: too few texts to have each label in both parts.
+        labels per text the split is random. An InputError if there are too few texts to have each label in both.
         """
         from sklearn.model_selection import train_test_split
 
@@ -142,11 +132,7 @@ class Labelled:
         return first_labels(sorted(self.label_set() - set(classes), key=str))
 
     def require_labels_of(self, train: Labelled, name: str) -> None:
-        """Raise an error for labels that the training texts do not have; ``name`` is the error's name for these texts.
-
-        Raises:
-            InputError: labels are unknown (the message names some), or only one side has several labels per text.
-        """
+        """Raise an InputError for labels that ``train`` lacks; ``name`` is the error's name for these texts."""
         if self.multi_label != train.multi_label:
             raise InputError(f"the {name} texts and the training texts must both have one label each, or both several")
         if unknown := self.unknown(list(train.label_set())):
@@ -171,3 +157,44 @@ def label_accuracy(predicted: Sequence[Any], data: Labelled) -> float:
         return float(np.mean([a == b for a, b in pairs]))
     sets = [(set(a), set(b)) for a, b in pairs]
     return float(np.mean([len(a & b) / len(a | b) if a | b else 1.0 for a, b in sets]))
+
+
+def require_labels(labels: Iterable[Any]) -> None:
+    """Raise an InputError unless labels are strings, numbers or booleans of one type; integers and floats are one."""
+    kinds = set()
+    for label in labels:
+        if not isinstance(label, str | int | float) or (isinstance(label, float) and not math.isfinite(label)):
+            raise InputError(f"labels must be strings, finite numbers or booleans, got {label!r}")
+        kinds.add(type(label))
+    if len(kinds) > 1 and kinds != {int, float}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise InputError(f"labels must be of one type, got {names}")
+
+
+def first_labels(labels: Sequence[Label]) -> str:
+    """Return the first five labels as text, for a message; an empty string if there are none."""
+    return ", ".join([*map(repr, labels[:5]), *["..."] * (len(labels) > 5)])
+
+
+def spellings(label: Label) -> list[str]:
+    """Return the texts that mean a label, the usual one first: a string itself, True as 1, 1 as 1.0."""
+    if isinstance(label, str):
+        return [label]
+    if isinstance(label, bool):
+        return ["True", "true", "TRUE", "1", "1.0"] if label else ["False", "false", "FALSE", "0", "0.0"]
+    whole = math.isfinite(label) and label == int(label)
+    return list(dict.fromkeys([str(label), *([str(int(label)), f"{int(label)}.0"] if whole else [])]))
+
+
+class Classes:
+    """Finds the class that a label means, whatever its type: "1", 1 and 1.0 are the class 1."""
+
+    def __init__(self, labels: Sequence[Label]) -> None:
+        self._by_spelling: dict[str, Label] = {}
+        for label in labels:
+            for text in spellings(label):
+                self._by_spelling.setdefault(text, label)
+
+    def meant(self, label: Label) -> Label | None:
+        """Return the class; None if no class is spelled like the label."""
+        return next((self._by_spelling[text] for text in spellings(label) if text in self._by_spelling), None)

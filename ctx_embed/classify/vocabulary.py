@@ -43,7 +43,8 @@ class Vocabulary:
     def learn(cls, texts: Sequence[str], most: int) -> Vocabulary:
         """Return the words and pairs that occur in at least two different texts, the ``most`` frequent of them."""
         texts = list(dict.fromkeys(texts))
-        counts = Counter(chain.from_iterable(set(words_of(text)) for text in texts))
+        # In the order of first occurrence, since that of a set differs from process to process.
+        counts = Counter(chain.from_iterable(dict.fromkeys(words_of(text)) for text in texts))
         words, frequency = zip(*counts.most_common(most), strict=True) if counts else ((), ())
         common = cls(words[: sum(count >= LEAST_TEXTS for count in frequency)], np.empty((0, 2)))
         _, rows, keys, _ = common._tokens(texts)

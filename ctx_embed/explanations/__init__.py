@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ctx_embed.explanations.writing import write
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Contributions, Explanation, contributions, explain
+    from ctx_embed.explanations.page import write
 
 __all__ = ["ContextPath", "Contributions", "Explanation", "contributions", "explain", "write"]
 
-# Imported at first use: the module imports NumPy and the tokenizers.
-_HOMES = {name: "ctx_embed.explanations.explanation" for name in __all__ if name != "write"}
+_HOMES = {name: f"ctx_embed.explanations.{'page' if name == 'write' else 'explanation'}" for name in __all__}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,21 +1,31 @@
-"""Explanations as one HTML page, which needs no other file and no script."""
+"""Explanations as one HTML page, which needs no other file and no script, and the colours of weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, NOTHING, percent, printable, shades, title
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_file, require_file
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Explanation
 
-
+# Colours of positive and negative weights, safe for the colour-blind (Okabe and Ito).
+FOR = (0, 114, 178)
+AGAINST = (213, 94, 0)
+# Opacity of the deepest colour; text on it stays readable.
+DEEPEST = 0.6
+# Only a weight of at least this many times the mean magnitude of its line has the deepest colour.
+EVEN = 2.0
+# Shown for a text that the model cannot read.
+NOTHING = "the model knows too few words of this text: nothing to explain"
 # Maximum tokens in a table of weights between tokens; a larger table would be unreadable.
 MOST_TOKENS_OF_A_MATRIX = 64
 # Number of texts, and of rows in a text, that the page shows unfolded at first.
@@ -49,6 +59,36 @@ mark { color: inherit; background: none; border-radius: 0.25rem; padding: 0.1rem
 sup { font-size: 0.65em; line-height: 0; }
 small { opacity: 0.65; padding-left: 0.2rem; }
 """
+
+
+def require_page(path: Path) -> None:
+    """Raise an InputError for a file that cannot be written or does not end in .html."""
+    if path.suffix.lower() != ".html":
+        raise InputError(f"{path}: explanations are written as a page, got the ending {path.suffix!r}; name FILE.html")
+    require_file(path)
+
+
+def write(
+    explanations: Sequence[Explanation], path: str | Path, model: str | None = None, *, contexts: bool = False
+) -> None:
+    """Write explanations into one page, atomically.
+
+    Args:
+        explanations: at least one.
+        path: the file, which ends in .html; it needs no other file.
+        model: the name to show for the model.
+        contexts: whether to show the path of a Contextualizer's context, too.
+
+    Raises:
+        InputError: there are no explanations, or the file has another ending or cannot be written.
+    """
+    path = Path(path)
+    require_page(path)
+    if not explanations:
+        raise InputError("explanations must not be empty, got none; give at least one")
+    content = html(explanations, model, contexts=contexts)
+    with replaced_file(path) as beside:
+        beside.write_bytes(content)
 
 
 def html(explanations: Sequence[Explanation], model: str | None = None, *, contexts: bool = False) -> bytes:
@@ -120,21 +160,18 @@ def _line(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) -> s
 
 def _matrix(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
     head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in tokens)
-    rows = "\n".join(
-        f'<tr><th scope="row">{_shown(token)}</th>{_cells(of_token)}</tr>'
-        for token, of_token in zip(tokens, weights, strict=True)
-    )
+    rows = []
+    for token, of_token in zip(tokens, weights, strict=True):
+        cells = "".join(
+            f'<td style="{_background(shade)}">{percent(weight, 0)}</td>'
+            for weight, shade in zip(of_token.tolist(), shades(of_token).tolist(), strict=True)
+        )
+        rows.append(f'<tr><th scope="row">{_shown(token)}</th>{cells}</tr>')
     return (
         f"<details>\n<summary>{escape(name)}: what each token (row) looks at, in %</summary>\n"
-        f'<div class="matrix"><table>\n<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n'
-        "</table></div>\n</details>"
-    )
-
-
-def _cells(weights: NDArray[np.float32]) -> str:
-    return "".join(
-        f'<td style="{_background(shade)}">{percent(weight, 0)}</td>'
-        for weight, shade in zip(weights.tolist(), shades(weights).tolist(), strict=True)
+        f'<div class="matrix"><table>\n<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n'
+        + "\n".join(rows)
+        + "\n</tbody>\n</table></div>\n</details>"
     )
 
 
@@ -153,3 +190,34 @@ def _path(path: ContextPath) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in (*norms, *cosines))
     table = f'<table class="numbers">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>'
     return f"<div>{table}</div>"
+
+
+def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the weights of a line scaled to -1 to 1, for their colours.
+
+    The divisor is the greatest magnitude or, if larger, :data:`EVEN` times the mean magnitude, so that a line of
+    similar weights is pale.
+    """
+    greatest = np.abs(weights).max(initial=0)
+    if not greatest > 0:
+        return np.zeros(weights.shape)
+    shades: NDArray[np.float64] = weights.astype(np.float64) / max(
+        float(greatest), EVEN * float(np.abs(weights).mean())
+    )
+    return shades
+
+
+def percent(weight: float, digits: int = 1) -> str:
+    """Return a weight in %, without the sign of a rounded zero."""
+    shown = f"{100 * weight:.{digits}f}"
+    return shown.removeprefix("-") if float(shown) == 0 else shown
+
+
+def printable(token: str) -> str:
+    """Return ``token`` with whitespace as spaces and other control characters as U+FFFD."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in token)
+
+
+def title(text: str) -> str:
+    """Return the heading of a text's explanation."""
+    return printable(text) if text.strip() else "(empty text)"

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, NOTHING, percent, printable, shades, title
+from ctx_embed.explanations.page import AGAINST, DEEPEST, FOR, NOTHING, percent, printable, shades, title
 
 if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Explanation

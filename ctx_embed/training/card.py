@@ -18,20 +18,19 @@ MOST_LABELS = 20
 def classifier_card(
     name: str, about: Sequence[tuple[str, str]], labels: Sequence[Any], record: Mapping[str, Any], start: Path | None
 ) -> str:
-    """Return the card of a classifier.
+    """Return the card of a classifier in the folder ``name``.
 
     Args:
-        name: the name of its folder.
         about: what the encoder is, see :func:`ctx_embed.model_card.facts`.
         labels: the classes.
-        record: the record of the run, see :func:`ctx_embed.training.supervised.job.train`.
+        record: the record of the run.
         start: the folder of the model that the run started from; None: from scratch.
     """
     stated = inherited(start)
     origin = None if start is None else name_of(start)
     result, data = record["result"], record["data"]
     named = ", ".join(map(repr, labels)) if len(labels) <= MOST_LABELS else f"{len(labels)}, see classifier.json"
-    texts = {"valid": data["valid"]["rows"] if "valid" in data else "held out of train", **_rows(data)}
+    texts = {"valid": "held out of train", **{part: f"{known['rows']:,}" for part, known in data.items()}}
     scores = [
         [part, texts[part], f"{100 * result[f'{part}_accuracy']:.1f}", f"{100 * result[f'{part}_floor']:.1f}"]
         for part in ("valid", "test")
@@ -67,19 +66,8 @@ def classifier_card(
     )
 
 
-def _rows(data: Mapping[str, Any]) -> dict[str, str]:
-    return {part: f"{known['rows']:,}" for part, known in data.items()}
-
-
 def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, Any], teacher: Path) -> str:
-    """Return the card of a distilled model.
-
-    Args:
-        name: the name of its folder.
-        model: the student as a SentenceTransformer.
-        record: the record of the run, see :func:`ctx_embed.training.distillation.job.distill`.
-        teacher: the teacher's folder.
-    """
+    """Return the card of the distilled ``model`` in the folder ``name``, from its record and its teacher's folder."""
     stated = inherited(teacher)
     origin = record["teacher"]["name"]
     first, last = record["history"][0], record["history"][-1]

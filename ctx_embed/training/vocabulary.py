@@ -23,18 +23,6 @@ PAD = "[PAD]"
 LETTERS = 1000
 
 
-def _word_counts(texts: Iterable[str], tokenizer: Tokenizer, progress: bool) -> Counter[str]:
-    """Return how often each word, normalised and split as by the tokenizer, occurs in the texts."""
-    raw: Counter[str] = Counter()
-    for text in Meter("vocabulary", shown=progress).each(texts):
-        raw.update(well_formed(text).split())
-    counts: Counter[str] = Counter()
-    for word, count in raw.items():
-        for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(word)):
-            counts[piece] += count
-    return counts
-
-
 def repeated(counts: Counter[str], at_once: int = 1000) -> Iterator[str]:
     """Yield texts in which each word occurs as often as counted, at most ``at_once`` times in a text."""
     for word, count in sorted(counts.items()):
@@ -66,7 +54,14 @@ def learn_vocabulary(
     tokenizer = Tokenizer(WordPiece(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    words = _word_counts(texts, tokenizer, progress)
+    raw: Counter[str] = Counter()
+    for text in Meter("vocabulary", shown=progress).each(texts):
+        raw.update(well_formed(text).split())
+    # How often each word occurs, normalised and split as by the tokenizer.
+    words: Counter[str] = Counter()
+    for word, count in raw.items():
+        for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(word)):
+            words[piece] += count
     occurring: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:

@@ -13,6 +13,8 @@ from ctx_embed.options import documented, option, require_valid
 
 # Default maximum of held-out texts: more would not measure the distance to the teacher any better.
 MOST_HELD_OUT = 4096
+# Fraction of all steps in which the learning rate rises.
+WARMUP = 0.05
 # Sections of the command's help.
 FILES, STUDENT, TRAINING, OBJECTIVES = "Input and output", "Student", "Training", "Further objectives"
 
@@ -29,14 +31,6 @@ class DistillationOptions:
     epochs: int = option(3, "Passes over the texts.", least=1)
     batch_size: int = option(256, "Texts per batch.", least=2)
     learning_rate: float = option(5e-3, "Peak learning rate of the token table and the network.", above=0)
-    warmup: float = option(
-        0.05,
-        "Fraction of all steps in which the learning rate rises linearly, before it falls to 0 along a cosine.",
-        least=0,
-        below=1,
-        command=False,
-    )
-    weight_decay: float = option(0.01, "AdamW's weight decay.", least=0, command=False)
     averaging: float = option(
         0.0,
         "Decay per 10 steps of a moving average of the weights, which becomes the student; 0 uses the last weights.",
@@ -51,7 +45,6 @@ class DistillationOptions:
     )
     word_weight: float = option(0.0, "Loss weight: predict a text's own words.", least=0, section=OBJECTIVES)
     label_weight: float = option(0.3, "Loss weight: predict the labels of labelled texts.", least=0, section=OBJECTIVES)
-    label_batch: int = option(64, "Labelled spans per batch.", least=1, command=False)
     labels_from: Literal["all", "spare"] = option(
         "all",
         "Dimensions that labels and genres are predicted from: all, or those the teacher leaves spare.",
@@ -84,11 +77,7 @@ class DistillationOptions:
         require_valid(self)
 
     def label_dimensions(self, dimension: int, spare: int) -> int:
-        """Return the number of last dimensions that labels and genres are predicted from.
-
-        Raises:
-            InputError: ``labels_from`` is ``spare``, but no dimension is spare.
-        """
+        """Return the number of last dimensions that labels and genres are predicted from."""
         if self.labels_from == "spare" and not spare:
             raise InputError("labels_from='spare' needs spare_dimensions above 0, got 0; set both")
         return spare if self.labels_from == "spare" else dimension
@@ -98,11 +87,7 @@ class DistillationOptions:
         return self if self.held_out is not None else replace(self, held_out=min(MOST_HELD_OUT, max(1, texts // 10)))
 
     def trained_on(self, texts: int, excluded: int = 0) -> int:
-        """Return how many of ``texts`` texts are trained on: all except the held-out and the excluded ones.
-
-        Raises:
-            InputError: fewer than two batches.
-        """
+        """Return how many of ``texts`` are neither held out nor excluded; an InputError for less than two batches."""
         held_out = self.for_texts(texts).held_out or 0
         count = texts - held_out - excluded
         if count < 2 * self.batch_size:
@@ -115,7 +100,7 @@ class DistillationOptions:
 
     def learning_rate_at(self, step: int, total: int) -> float:
         """Return the learning rate of a step: linear warm-up to the peak, then a cosine down to 0."""
-        warm = max(1, round(self.warmup * total))
+        warm = max(1, round(WARMUP * total))
         if step < warm:
             return self.learning_rate * (step + 1) / warm
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
@@ -270,10 +255,6 @@ class DistillationJob:
 
 
 def require_spare(spare: int, dimension: int) -> None:
-    """Raise an error unless at least one dimension is left for the teacher.
-
-    Raises:
-        InputError: with both numbers.
-    """
+    """Raise an InputError unless at least one dimension is left for the teacher."""
     if not 0 <= spare < dimension:
         raise InputError(f"spare_dimensions must be in 0..{dimension - 1} for dimension {dimension}, got {spare}")

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError
 from ctx_embed.text.phrases import CONTINUED, Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 
@@ -74,12 +73,7 @@ def learn_phrases(
 
     Returns:
         (<= count, 2) ids; None if there are none.
-
-    Raises:
-        InputError: a negative count.
     """
-    if count < 0:
-        raise InputError(f"phrases must be at least 0, got {count}")
     vocabulary = tokenizer.get_vocab()
     # Whole words, and the apostrophe between them.
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
@@ -111,12 +105,7 @@ def more_phrases(
         tokenizer: the model's.
         known: (P, 2) its phrases, which come first, in the same order; None: it has none.
         count: maximum number of phrases to add.
-
-    Raises:
-        InputError: a negative count.
     """
-    if count < 0:
-        raise InputError(f"phrases must be at least 0, got {count}")
     vocabulary = tokenizer.get_vocab()
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     pairs = np.zeros((0, 2), dtype=np.int32) if known is None else known

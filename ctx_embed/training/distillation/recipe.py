@@ -44,7 +44,10 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
         if name not in names:
             raise unknown_name(f"option of {path}", name, names)
         if name == "sources":
-            _check_sources(path, value)
+            if not isinstance(value, list) or not all(isinstance(source, Mapping) for source in value):
+                raise InputError(f"{path}: sources must be tables [[sources]], got {value!r}")
+            for source in value:
+                _require_source(path, source)
         elif name in LISTS:
             if not _is_list_of_strings(value):
                 raise InputError(f"{path}: {name} must be a list of strings, got {value!r}")
@@ -56,19 +59,16 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
     return recipe
 
 
-def _check_sources(path: Path, sources: Any) -> None:
-    if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
-        raise InputError(f"{path}: sources must be tables [[sources]], got {sources!r}")
+def _require_source(path: Path, source: Mapping[str, Any]) -> None:
     known = [field.name for field in declared(Source)]
-    for source in sources:
-        for name in source:
-            if name not in known:
-                raise unknown_name(f"option of a source in {path}", name, known)
-        if "files" not in source:
-            raise InputError(f"{path}: each source must have files; add files = [...]")
-        if not _is_list_of_strings(source["files"]):
-            raise InputError(f"{path}: files of a source must be a list of strings, got {source['files']!r}")
-        try:
-            Source(**source)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+    for name in source:
+        if name not in known:
+            raise unknown_name(f"option of a source in {path}", name, known)
+    if "files" not in source:
+        raise InputError(f"{path}: each source must have files; add files = [...]")
+    if not _is_list_of_strings(source["files"]):
+        raise InputError(f"{path}: files of a source must be a list of strings, got {source['files']!r}")
+    try:
+        Source(**source)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

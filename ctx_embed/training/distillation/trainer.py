@@ -42,7 +42,9 @@ from ctx_embed.training.distillation.texts import Mixture, Pairs
 
 # A run logs its loss at least about this many times; short runs log it more often.
 FEWEST_LOGGED = 40
-BETAS = (0.9, 0.99)
+BETAS, WEIGHT_DECAY = (0.9, 0.99), 0.01
+# Labelled spans per batch.
+LABEL_BATCH = 64
 
 
 class Distillation:
@@ -120,12 +122,10 @@ class Distillation:
         ).to(self.device)
         self.average = AveragedModel(student, multi_avg_fn=self._mix) if options.averaging else None
         table = student.embedding.weight
-        self.table_optimizer = LazyAdamW(table, betas=BETAS, weight_decay=options.weight_decay)
+        self.table_optimizer = LazyAdamW(table, betas=BETAS, weight_decay=WEIGHT_DECAY)
         # Pass a group, because a list of parameters must not be empty: some encoders have only their table.
         others = [parameter for parameter in self.trained.parameters() if parameter is not table]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": others}], betas=BETAS, weight_decay=options.weight_decay, fused=True
-        )
+        self.optimizer = torch.optim.AdamW([{"params": others}], betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
 
     @torch.no_grad()
     def _mix(self, averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
@@ -149,7 +149,7 @@ class Distillation:
             terms["relations"] = Relations(), options.relation_weight
         if labelled is not None:
             spans = LabelledSpans(self.student.text_tokenizer, *labelled, options.seed)
-            terms["labels"] = Labels(read, spans, options.label_batch), options.label_weight
+            terms["labels"] = Labels(read, spans, LABEL_BATCH), options.label_weight
         if options.word_weight > 0:
             counts = np.bincount(self.packed.ids, minlength=self.student.entries)
             terms["words"] = Words(dimension, counts), options.word_weight

@@ -15,11 +15,9 @@ from sklearn.exceptions import NotFittedError
 from typing_extensions import Self
 
 from ctx_embed.classify.encoder import TorchEncoder, open_encoder
-from ctx_embed.classify.explaining import Explanation
 from ctx_embed.classify.head import THRESHOLD, ClassWeight
-from ctx_embed.classify.labelled import SEVERAL, Labelled
-from ctx_embed.classify.labels import Label
-from ctx_embed.classify.predictor import Predictor, fitted_predictor
+from ctx_embed.classify.labelled import SEVERAL, Label, Labelled
+from ctx_embed.classify.predictor import Explanation, Predictor, fitted_predictor
 from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.texts import as_texts
