@@ -1,7 +1,7 @@
 """Stores of embeddings: write to Parquet; write to and search LanceDB, PostgreSQL with pgvector, and Qdrant.
 
 Called by ``ctx-embed encode --to`` and :mod:`ctx_embed.bulk_encoding`.
-A new store is a class of ``store.py``'s interface in its own file, named in ``opening.py``.
+A new store is a class of ``store.py``'s interface in its own file, named in ``open`` there.
 """
 
 from __future__ import annotations
@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.stores.opening import open
-    from ctx_embed.stores.store import Batch, Collection, Store
+    from ctx_embed.stores.store import Batch, Collection, Store, open
 
 __all__ = ["Batch", "Collection", "Store", "open"]
 
-_HOMES = {
-    "Collection": "ctx_embed.stores.store",
-    "Batch": "ctx_embed.stores.store",
-    "Store": "ctx_embed.stores.store",
-    "open": "ctx_embed.stores.opening",
-}
+_HOMES = dict.fromkeys(__all__, "ctx_embed.stores.store")
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -146,11 +146,7 @@ def vectors_of(column: Any) -> Floats:
 
 
 def metadata_of(row: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """Return the metadata of a row: its columns that are not null, and the fields in its JSON.
-
-    Raises:
-        InputError: the JSON is damaged.
-    """
+    """Return the metadata of a row: its columns that are not null, and the fields in its JSON."""
     found = {name: row[name] for name in fields if row.get(name) is not None}
     try:
         return {**found, **json.loads(row.get(METADATA) or "{}")}
@@ -165,11 +161,7 @@ def hit_of(row: Mapping[str, Any], score: float, fields: Iterable[str]) -> Hit:
 
 
 def column_of(name: str, path: Path, fields: Mapping[str, str]) -> tuple[str, str]:
-    """Return the column of a field, and its type.
-
-    Raises:
-        InputError: it has no column.
-    """
+    """Return the column of a field, and its type; it is an InputError if it has none."""
     if len(path) > 1 or path[0] not in fields:
         known = ", ".join(map(repr, fields)) or "none"
         raise InputError(

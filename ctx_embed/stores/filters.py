@@ -33,11 +33,8 @@ def translated(
     `in`, negated conditions and dates that stand for a whole day are put together from plain conditions. Databases
     compare ISO dates as strings, which sort like their times if all have the same offset.
 
-    Args:
-        tree: the filter.
-        condition: translates a comparison, `contains` or `is null`; what it returns must never be null.
-        joined: joins parts by "and" or "or".
-        negated: negates a part.
+    ``condition`` translates a comparison, `contains` or `is null`, and must never give null; ``joined`` joins parts by
+    "and" or "or"; ``negated`` negates a part.
     """
 
     def visit(tree: Filter) -> T:
@@ -51,18 +48,14 @@ def translated(
         if isinstance(tree, IsNull):
             present = condition(IsNull(tree.path))
             return negated(present) if tree.negated else present
-        if isinstance(tree, Comparison) and isinstance(tree.value, str):
-            day = tree.value
-            if len(day) == _DATE_LENGTH and is_date(day):
-                return visit_day(tree, day, next_day(day))
-        return condition(tree)
-
-    def visit_day(tree: Comparison, day: str, following: str) -> T:
-        if tree.operator == "=":
-            bounds = [Comparison(tree.path, ">=", day), Comparison(tree.path, "<", following)]
-            return joined("and", [condition(bound) for bound in bounds])
-        if tree.operator in ("<=", ">"):
-            return condition(Comparison(tree.path, "<" if tree.operator == "<=" else ">=", following))
+        day = tree.value if isinstance(tree, Comparison) and isinstance(tree.value, str) else ""
+        if isinstance(tree, Comparison) and len(day) == _DATE_LENGTH and is_date(day):
+            following = next_day(day)
+            if tree.operator == "=":
+                bounds = [Comparison(tree.path, ">=", day), Comparison(tree.path, "<", following)]
+                return joined("and", [condition(bound) for bound in bounds])
+            if tree.operator in ("<=", ">"):
+                return condition(Comparison(tree.path, "<" if tree.operator == "<=" else ">=", following))
         return condition(tree)
 
     return visit(tree)

@@ -46,11 +46,7 @@ OPTIMIZED = 256
 class LanceDB(Database):
     """A table of LanceDB. It is written by one process at a time, so that commits never conflict.
 
-    Args:
-        folder: the database: a path or a URI that LanceDB reads.
-        table: the name of the table.
-        model: see :class:`Store`.
-        least_indexed: the number of rows from which a table gets an index.
+    The folder is a path or a URI that LanceDB reads; a table gets an index from ``least_indexed`` rows on.
     """
 
     parallel = False
@@ -183,16 +179,7 @@ def _literal(value: Value) -> str:
 
 
 def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
-    """Return a filter as SQL over the columns of a table. It is never null.
-
-    Args:
-        name: the name of the table, for messages.
-        tree: the filter.
-        fields: the types of the table's columns.
-
-    Raises:
-        InputError: a field has no column.
-    """
+    """Return a filter as SQL over the columns of a table, given with their types. It is never null."""
 
     def one(tree: Condition) -> str:
         column, kind = column_of(name, tree.path, fields)

@@ -39,12 +39,7 @@ IDS_AT_ONCE = 50_000_000
 
 
 class Parquet(Store):
-    """A directory of Parquet files.
-
-    Args:
-        path: a folder, or a URI that pyarrow reads; it need not exist.
-        model: see :class:`Store`.
-    """
+    """A directory of Parquet files: a folder, or a URI that pyarrow reads; it need not exist."""
 
     def __init__(self, path: str | Path, model: str | Path | Model | None = None) -> None:
         super().__init__(str(path), model)
@@ -87,17 +82,13 @@ class Parquet(Store):
         """Return the notes whose names begin with ``prefix``: the files ``_NAME.json``."""
         found = {}
         for path in self._files(f"_{prefix}", ".json"):
-            found[path.rpartition("/")[2][1:].removesuffix(".json")] = self._note(path)
-        return found
-
-    def _note(self, path: str) -> dict[str, Any]:
-        try:
-            with self.fs.open_input_stream(path) as stream:
-                found: dict[str, Any] = json.loads(stream.read())
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({said(error)})") from None
-        except ValueError as error:
-            raise InputError(f"{path}: damaged ({error}); delete it and repeat the run") from None
+            try:
+                with self.fs.open_input_stream(path) as stream:
+                    found[path.rpartition("/")[2][1:].removesuffix(".json")] = json.loads(stream.read())
+            except OSError as error:  # noqa: PERF203
+                raise InputError(f"{path}: cannot be read ({said(error)})") from None
+            except ValueError as error:
+                raise InputError(f"{path}: damaged ({error}); delete it and repeat the run") from None
         return found
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
@@ -141,11 +132,7 @@ class Parquet(Store):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other runs out of a folder, and remove the half-written files that killed processes left in it.
-
-        Raises:
-            InputError: another run is writing.
-        """
+        """Keep other runs out of a folder, and remove the half-written files that killed processes left in it."""
         if not self._is_local:
             yield
             return
@@ -252,11 +239,7 @@ class Parquet(Store):
         return dropped
 
     def search(self, *query: Any, **options: Any) -> Any:
-        """Refuse, and name the command that makes a search index of the directory.
-
-        Raises:
-            InputError: always.
-        """
+        """Refuse, and name the command that makes a search index of the directory."""
         raise InputError(
             f"{self.name}: a directory of Parquet files is not searched; make an index of it with "
             f"`ctx-embed index build --from-parquet {self.name} INDEX`"

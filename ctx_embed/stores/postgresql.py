@@ -34,10 +34,7 @@ Sql = tuple[str, list[Any]]
 class PostgreSQL(Database):
     """A table with the columns ``id``, ``text``, ``metadata`` (jsonb) and ``embedding`` (vector).
 
-    Args:
-        address: the URI of the database, as libpq reads it.
-        table: the name of the table in the connection's schema, or ``SCHEMA.TABLE``.
-        model: see :class:`Store`.
+    The address is a URI as libpq reads it; the table is one of the connection's schema, or ``SCHEMA.TABLE``.
     """
 
     def __init__(self, address: str, table: str, model: str | Path | Model | None = None) -> None:

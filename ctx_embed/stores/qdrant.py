@@ -44,13 +44,7 @@ _NAMESPACE = uuid.UUID("8a1d1f9c-5a0e-4f0b-9d52-3c2f6d1b7e10")
 
 
 class Qdrant(Database):
-    """A collection of Qdrant, on a server or in a folder.
-
-    Args:
-        place: the server's address or a folder.
-        collection: its name.
-        model: see :class:`Store`.
-    """
+    """A collection of Qdrant, on a server or in a folder."""
 
     def __init__(self, place: str, collection: str, model: str | Path | Model | None = None) -> None:
         super().__init__(f"qdrant:{place}", collection, model)
@@ -213,15 +207,7 @@ def _key(root: str, path: FieldPath) -> str:
 
 
 def condition(name: str, tree: Filter) -> Any:
-    """Return a filter as a condition of Qdrant.
-
-    Args:
-        name: the name of the store, for messages.
-        tree: the filter.
-
-    Raises:
-        InputError: the filter orders booleans, or strings that are not dates, which Qdrant cannot do.
-    """
+    """Return a filter as a condition of Qdrant, which cannot order booleans, nor strings that are not dates."""
     from qdrant_client import models
 
     def one(tree: Condition) -> Any:

@@ -1,4 +1,4 @@
-"""The interface of every store, and the record of the model that made its vectors."""
+"""The interface of every store, the record of the model that made its vectors, and stores by their addresses."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, described, without_secrets
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits
+from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.filters import Filter, parse
 from ctx_embed.texts import well_formed
 
@@ -29,6 +30,7 @@ RUN = "run-"
 METRIC = "cosine"
 # The table or collection in which databases store notes.
 NOTES = "_ctx_embed"
+DEFAULT_NAME = "passages"
 
 Floats = NDArray[np.float32]
 
@@ -62,15 +64,7 @@ class Collection:
 
     @classmethod
     def from_json(cls, name: str, note: Any) -> Collection:
-        """Return the collection that :meth:`as_json` described.
-
-        Args:
-            name: the name of the store, for messages.
-            note: the JSON values.
-
-        Raises:
-            InputError: the values do not describe a collection, or its metric is not the cosine.
-        """
+        """Return the collection that :meth:`as_json` described; the store's name is for messages."""
         try:
             found = cls(**note)
             sound = (
@@ -88,11 +82,7 @@ class Collection:
         return found
 
     def require(self, name: str, other: Collection) -> None:
-        """Raise an error unless the vectors of ``other`` come from the same model.
-
-        Raises:
-            InputError: they come from another model. The message names both.
-        """
+        """Raise an InputError that names both models unless the vectors of ``other`` come from the same one."""
         if (self.model_fingerprint, self.dimension) != (other.model_fingerprint, other.dimension):
             here, there = (
                 f"{'unnamed' if each.model is None else repr(each.model)} "
@@ -188,11 +178,7 @@ class Store(ABC):
 
     @cached_property
     def embedder(self) -> IndexModel:
-        """The model that made the vectors, loaded at the first search; without torch if the model allows it.
-
-        Raises:
-            InputError: there is no collection, or ``model`` is not the model that made its vectors.
-        """
+        """The model that made the vectors, loaded at the first search; without torch if the model allows it."""
         collection = self.require_collection()
         try:
             own = self.model is None
@@ -203,11 +189,7 @@ class Store(ABC):
         return embedder
 
     def require_collection(self) -> Collection:
-        """Return the collection.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return the collection; it is an InputError if there is none."""
         collection = self.collection
         if collection is None:
             raise InputError(f"{self.name}: no embeddings there; make some with `ctx-embed encode INPUT --to TARGET`")
@@ -262,11 +244,7 @@ class Store(ABC):
         return found[0] if isinstance(query, str) else found
 
     def _require_free(self) -> None:  # noqa: B027
-        """Raise an error if the collection's name is taken by anything else.
-
-        Raises:
-            InputError: the name is taken.
-        """
+        """Raise an InputError if the collection's name is taken by anything else."""
 
     def _create(self, collection: Collection) -> None:  # noqa: B027
         """Make an empty collection if there is none yet."""
@@ -306,11 +284,7 @@ class Store(ABC):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other runs from writing during the block, where the store can.
-
-        Raises:
-            InputError: another run is writing.
-        """
+        """Keep other runs from writing during the block, where the store can; it is an InputError if one is writing."""
         yield
 
     def close(self) -> None:  # noqa: B027
@@ -332,14 +306,6 @@ class Database(Store):
     """A store in a database: one table or collection holds the documents, another one the notes.
 
     A subclass opens its connection as the cached property ``_opened``.
-
-    Args:
-        place: the address of the database.
-        collection: the name of the table or collection.
-        model: see :class:`Store`.
-
-    Raises:
-        InputError: the name is that of the notes.
     """
 
     def __init__(self, place: str, collection: str, model: str | Path | Model | None = None) -> None:
@@ -361,11 +327,7 @@ class Database(Store):
 
     @contextmanager
     def _reporting_errors(self) -> Iterator[None]:
-        """Report errors of the client library, and of the libraries that it uses, in one line.
-
-        Raises:
-            InputError: the client library fails.
-        """
+        """Turn errors of the client library, and of the libraries that it uses, into an InputError of one line."""
         try:
             yield
         except InputError:
@@ -379,3 +341,61 @@ class Database(Store):
         opened = self.__dict__.pop("_opened", None)
         if opened is not None:
             opened.close()
+
+
+def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
+    """Open a store of embeddings; nothing is connected or loaded before it is used.
+
+    Args:
+        address: one of
+
+            - ``postgresql://USER@HOST/DATABASE#TABLE``: a table of PostgreSQL with pgvector;
+            - ``lancedb:FOLDER#TABLE``: a table of LanceDB;
+            - ``qdrant:http://HOST:6333#COLLECTION`` or ``qdrant:FOLDER#COLLECTION``: a collection of Qdrant;
+            - any other folder, or a URI such as ``s3://bucket/folder``: a directory of Parquet files.
+
+            The name after ``#`` is ``passages`` if it is left out; in PostgreSQL it may be ``SCHEMA.TABLE``.
+        model: embeds queries; None: the model that made the vectors.
+
+    Returns:
+        The store, which is a context manager.
+
+    Raises:
+        InputError: the address names no store, or the folder of a search index.
+
+    Example:
+        >>> with ctx_embed.stores.open("postgresql://me@localhost/library#books") as store:  # doctest: +SKIP
+        ...     store.search("a whale", k=5, where="year < 1900")
+    """
+    text = str(address)
+    if not isinstance(address, str | Path) or not text.strip():
+        given = described(address) if not isinstance(address, str | Path) else "an empty one"
+        raise InputError(f"a store's address must be a folder, postgresql://, lancedb: or qdrant:, got {given}")
+    # A password before the last @ may contain a #.
+    user, at, rest = text.rpartition("@")
+    place, _, name = rest.partition("#")
+    place = f"{user}{at}{place}"
+    scheme, colon, rest = place.partition(":")
+    name = name or DEFAULT_NAME
+    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
+        from ctx_embed.stores.postgresql import PostgreSQL
+
+        return PostgreSQL(place, name, model)
+    if colon and scheme in ("lancedb", "qdrant"):
+        if not rest:
+            raise InputError(f"{without_secrets(text)}: names no folder or server; write {scheme}:FOLDER#{name}")
+        if scheme == "lancedb":
+            from ctx_embed.stores.lancedb import LanceDB
+
+            return LanceDB(rest, name, model)
+        from ctx_embed.stores.qdrant import Qdrant
+
+        return Qdrant(rest, name, model)
+    if "://" not in text and (Path(text) / DATABASE).is_file():
+        raise InputError(
+            f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build "
+            "--from-parquet DIRECTORY INDEX`. To search it, use ctx_embed.SearchIndex"
+        )
+    from ctx_embed.stores.parquet import Parquet
+
+    return Parquet(text, model)

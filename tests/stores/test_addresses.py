@@ -44,8 +44,8 @@ def test_an_address_names_a_store_and_hides_its_password(address, kind, name):
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("", "must not be empty"),
-        (None, "must be a string or a path, got None"),
+        ("", "must be a folder, postgresql://, lancedb: or qdrant:, got an empty one"),
+        (None, "must be a folder, postgresql://, lancedb: or qdrant:, got None"),
         ("lancedb:", "lancedb:: names no folder or server"),
         ("nosuch://x/y", "nosuch://x/y: cannot be reached"),
         ("lancedb:x#_ctx_embed", "holds notes"),
