@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) ->
     if like is not None:
         if query is not None:
             raise InputError("give search either a query or like, not both")
-        ids = tuple(checked_id(identifier, 1) for identifier in _listed(like, "like", "an id or a list of ids"))
+        ids = tuple(checked_id(identifier, 1) for identifier in listed(like, "like", "an id or a list of ids"))
         if not ids:
             raise InputError("like must have at least one id, got an empty list")
         _require_at_most("like", len(ids), MOST_LIKED, "ids")
@@ -89,19 +90,19 @@ def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) ->
     if isinstance(query, str):
         _require_at_most("the query", len(query), MOST_CHARACTERS, "characters")
         return Queries([well_formed(query)], single=True)
-    listed = as_list(query, "the query", "a text, a vector or a list of texts or vectors")
-    if listed and not isinstance(listed[0], str) and (_is_vector(listed) or _is_vector(listed[0])):
+    given = as_list(query, "the query", "a text, a vector or a list of texts or vectors")
+    if given and not isinstance(given[0], str) and (_is_vector(given) or _is_vector(given[0])):
         if mode not in (None, "dense"):
             raise InputError(f"mode {mode!r} needs texts; search with vectors in mode 'dense'")
-        single = not _is_vector(listed[0])
-        rows = [query] if single else listed
+        single = not _is_vector(given[0])
+        rows = [query] if single else given
         vectors = [unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)]
         return Queries([""] * len(vectors), np.stack(vectors), single)
-    for number, text in enumerate(listed, 1):
+    for number, text in enumerate(given, 1):
         if not isinstance(text, str):
             raise InputError(f"query {number} must be a string, got {described(text)}")
         _require_at_most(f"query {number}", len(text), MOST_CHARACTERS, "characters")
-    return Queries([well_formed(text) for text in listed])
+    return Queries([well_formed(text) for text in given])
 
 
 def checked_examples(exclude: Any) -> list[str | int]:
@@ -110,11 +111,11 @@ def checked_examples(exclude: Any) -> list[str | int]:
     Raises:
         InputError: an example is neither a string nor a 64-bit integer.
     """
-    listed = _listed(exclude, "exclude", "a text, an id or a list of them")
-    _require_at_most("exclude", len(listed), MOST_EXCLUDED, "texts and ids")
-    characters = sum(len(item) for item in listed if isinstance(item, str))
+    given = listed(exclude, "exclude", "a text, an id or a list of them")
+    _require_at_most("exclude", len(given), MOST_EXCLUDED, "texts and ids")
+    characters = sum(len(item) for item in given if isinstance(item, str))
     _require_at_most("exclude", characters, MOST_CHARACTERS, "characters")
-    return [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in listed]
+    return [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in given]
 
 
 def _require_at_most(name: str, count: int, most: int, unit: str) -> None:
@@ -122,7 +123,8 @@ def _require_at_most(name: str, count: int, most: int, unit: str) -> None:
         raise InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
 
 
-def _listed(values: Any, name: str, needed: str) -> list[Any]:
+def listed(values: Any, name: str, needed: str) -> list[Any]:
+    """Return ids or texts as a list; one alone becomes a list of one."""
     return [values] if isinstance(values, str | numbers.Integral) else as_list(values, name, needed)
 
 
@@ -328,7 +330,12 @@ class Search:
         seen: list[set[int]] = [set() for _ in range(count)]
         groups: list[set[Any]] = [set() for _ in range(count)]
         while True:
-            pieces = MODES[self.mode](view, allowed, texts, vectors, depth)
+            pieces = [] if self.mode == "words" else dense(view, allowed, vectors, depth)
+            if self.mode != "dense":
+                pieces = [
+                    by_words(view, allowed, text, vector, depth, near)
+                    for text, vector, near in zip_longest(texts, vectors, pieces)
+                ]
             if options.fuse:
                 pieces = [reciprocal_rank_fusion([piece.part(slice(depth)) for piece in pieces])]
             done = True
@@ -436,63 +443,35 @@ class Search:
         return chosen
 
 
-def dense(view: View, allowed: Mask | None, texts: Sequence[str], vectors: Vectors, depth: int) -> list[Ranking]:
+def dense(view: View, allowed: Mask | None, vectors: Vectors, depth: int) -> list[Ranking]:
     """Rank passages by the cosines of their vectors; zero vectors, of texts that it cannot read, are not found."""
     rankings = []
     for found in nearest.search(view, vectors, depth, allowed):
-        rows = np.array([row for _, row in found], np.int64)
-        cosines = np.array([score for score, _ in found], np.float64)
+        rows, cosines = np.array([row for _, row in found], np.int64), np.array([cosine for cosine, _ in found])
         rankings.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), len(rows) < depth))
     return rankings
 
 
-def by_words(view: View, allowed: Mask | None, texts: Sequence[str], vectors: Vectors, depth: int) -> list[Ranking]:
-    """Rank passages by BM25; passages without any word of the query are not found."""
-    rankings = []
-    for text, vector in zip(texts, vectors, strict=True):
-        require_time()
-        found = view.bm25.best(text, depth, allowed)
-        cosines = cosines_of(view, vector, found)
-        shares = shares_of_best(list(found.values()))
-        rows = np.array(list(found), np.int64)
-        rankings.append(Ranking(rows, np.array([cosines[row] for row in found]), shares, shares, len(rows) < depth))
-    return rankings
-
-
-def hybrid(view: View, allowed: Mask | None, texts: Sequence[str], vectors: Vectors, depth: int) -> list[Ranking]:
-    """Rank the best passages of the two other modes by :func:`fused_scores`; ties keep the order by words."""
-    rankings = []
-    for text, vector, near in zip(texts, vectors, dense(view, allowed, texts, vectors, depth), strict=True):
-        require_time()
-        if phrases(text):
-            # Passages that lack a phrase of the query are not found.
-            mask = view.bm25.with_phrases(text)
-            (near,) = dense(view, mask if allowed is None else mask & allowed, [text], vector[None], depth)
-        found = view.bm25.best(text, depth, allowed)
-        cosines = dict(zip(near.rows.tolist(), near.cosines.tolist(), strict=True))
-        ended = near.ended and len(found) < depth
-        rows = [*found, *(row for row in cosines if row not in found)]
-        cosines |= cosines_of(view, vector, [row for row in found if row not in cosines])
-        of_rows = np.array([cosines[row] for row in rows])
-        by_words = np.zeros(len(rows))
-        by_words[: len(found)] = shares_of_best(list(found.values()))
-        values = fused_scores(of_rows, by_words)
-        order = np.argsort(-values, kind="stable")
-        rankings.append(Ranking(np.array(rows, np.int64), of_rows, values, by_words, ended).part(order))
-    return rankings
-
-
-MODES: dict[Mode, Callable[[View, Mask | None, Sequence[str], Vectors, int], list[Ranking]]] = {
-    "dense": dense,
-    "words": by_words,
-    "hybrid": hybrid,
-}
-
-
-def cosines_of(view: View, query: Vectors, rows: Iterable[int]) -> dict[int, float]:
-    """Return the cosines of rows with a query (dimension,), by row."""
-    found = nearest.ranking(view, query, np.array(list(rows), np.int64), alike=False)
-    return {row: score for score, row in found}
+def by_words(view: View, allowed: Mask | None, text: str, vector: Vectors, depth: int, near: Ranking | None) -> Ranking:
+    """Rank passages by BM25; with the passages nearest by meaning, rank both by :func:`fused_scores`, ties by words."""
+    require_time()
+    if near is not None and phrases(text):
+        # Passages that lack a phrase of the query are not found.
+        mask = view.bm25.with_phrases(text)
+        (near,) = dense(view, mask if allowed is None else mask & allowed, vector[None], depth)
+    found = view.bm25.best(text, depth, allowed)
+    known = {} if near is None else dict(zip(near.rows.tolist(), near.cosines.tolist(), strict=True))
+    rows = np.array([*found, *(row for row in known if row not in found)], np.int64)
+    new = np.array([row for row in found if row not in known], np.int64)
+    known |= {row: cosine for cosine, row in nearest.ranking(view, vector, new, alike=False)}
+    cosines = np.array([known[row] for row in rows.tolist()])
+    shares = np.zeros(len(rows))
+    shares[: len(found)] = shares_of_best(list(found.values()))
+    if near is None:
+        return Ranking(rows, cosines, shares, shares, len(found) < depth)
+    values = fused_scores(cosines, shares)
+    fused = Ranking(rows, cosines, values, shares, near.ended and len(found) < depth)
+    return fused.part(np.argsort(-values, kind="stable"))
 
 
 def fused_scores(cosines: Sequence[float] | Floats, by_words: Sequence[float] | Floats) -> Floats:
