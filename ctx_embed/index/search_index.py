@@ -20,21 +20,20 @@ from ctx_embed.index.ann import factories
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import Search, checked_queries
+from ctx_embed.index.searching.search import Search, checked_queries, listed
 from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import Condition, field_path, parse_filter, unknown_fields_message
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.options import takes
-from ctx_embed.texts import Document, as_list
+from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ctx_embed.index.analysis.contents import Field, Similarity
     from ctx_embed.index.analysis.duplicates import Pair
-    from ctx_embed.index.analysis.explaining import Similarity
-    from ctx_embed.index.analysis.fields import Field
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.analysis.verification import Problems
     from ctx_embed.index.following.location import Location
@@ -79,10 +78,6 @@ class SearchIndex:
         self._searching = threading.RLock()
         self._asked_fields: set[str] = set()
         self._closed = False
-        self._take(folder)
-
-    def _take(self, folder: IndexFolder) -> None:
-        """Use this folder for all later searches and changes."""
         self._folder = folder
         self._searched = False
         self._writer: Writer | None = None
@@ -228,9 +223,9 @@ class SearchIndex:
     def count(self, where: str | None = None) -> int:
         """Return the number of documents, or of those whose metadata match the filter ``where`` if given."""
         self._require_open()
-        if where is None:
-            return self._folder.count()
         condition = self._condition(where)
+        if condition is None:
+            return self._folder.count()
         return len(self._folder.read(lambda _: self._folder.documents.ids_matching(condition)))
 
     def ids(self, where: str | None = None) -> list[Id]:
@@ -263,18 +258,15 @@ class SearchIndex:
         checked_count("offset", offset, 0)
         if limit is not None:
             checked_count("limit", limit, 0)
-        most = LARGEST_ID
-        return self._documents(
-            self._condition(where),
-            min(offset, most),
-            None if limit is None else min(limit, most),
-        )
+        condition, most = self._condition(where), None if limit is None else min(limit, LARGEST_ID)
 
-    def _documents(self, condition: Condition | None, offset: int, limit: int | None) -> Iterator[Document]:
-        # A separate connection keeps reading the same state, even if the caller changes the index meanwhile.
-        with closing(DocumentStore(self._folder.documents.path)) as store, store.reading():
-            for found in store.matching_documents(condition, offset, limit):
-                yield Document(found.text, found.id, found.metadata)
+        def documents() -> Iterator[Document]:
+            # A separate connection keeps reading the same state, even if the caller changes the index meanwhile.
+            with closing(DocumentStore(self._folder.documents.path)) as store, store.reading():
+                for found in store.matching_documents(condition, min(offset, LARGEST_ID), most):
+                    yield Document(found.text, found.id, found.metadata)
+
+        return documents()
 
     def facets(
         self, field: str, where: str | None = None, *, limit: int | None = None
@@ -481,16 +473,14 @@ class SearchIndex:
             raise InputError("give delete either ids or where")
         if where is not None:
             condition = self._condition(where)
-        single = isinstance(ids, str | numbers.Integral)
-        listed: Sequence[Any] = [ids] if single or ids is None else as_list(ids, "ids", "an id or a list of ids")
         from ctx_embed.index.following import records
 
+        given = [] if ids is None else listed(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
-            if where is not None:
-                listed = edit.store.ids_matching(condition)
-            deleted = edit.delete(listed)
+            gone = given if where is None else edit.store.ids_matching(condition)
+            deleted = edit.delete(gone)
             if records.folders(edit.store):
-                records.remove_origins(edit.store, listed)
+                records.remove_origins(edit.store, gone)
             return deleted
 
     def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
@@ -509,24 +499,15 @@ class SearchIndex:
             InputError: there is no document with an id, a value cannot be stored as JSON, or another process is
                 writing; nothing has changed.
         """
-        single = isinstance(ids, str | numbers.Integral)
-        listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
+        given = listed(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
-            return edit.update_metadata(listed, changes)
+            return edit.update_metadata(given, changes)
 
     @overload
-    def search(self, query: str, k: int = 10, *, fuse: bool = False, **options: Any) -> Hits: ...
-
-    @overload
-    def search(self, query: None = None, k: int = 10, *, like: Id | Sequence[Id], **options: Any) -> Hits: ...
+    def search(self, query: str | None = None, k: int = 10, **options: Any) -> Hits: ...
 
     @overload
     def search(self, query: Iterable[Any], k: int = 10, *, fuse: Literal[True], **options: Any) -> Hits: ...
-
-    @overload
-    def search(
-        self, query: Iterable[str], k: int = 10, *, fuse: Literal[False] = False, **options: Any
-    ) -> list[Hits]: ...
 
     @overload
     def search(self, query: Iterable[Any], k: int = 10, **options: Any) -> Any: ...
@@ -591,8 +572,8 @@ class SearchIndex:
                 found = search.hits(candidates)
         if chosen.fuse:
             return Hits(" ".join(queries.texts).strip(), found[0])
-        listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
-        return listed[0] if queries.single else listed
+        lists = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
+        return lists[0] if queries.single else lists
 
     def _reranker_of(self, model: Any) -> Reranker:
         """Return the reranker, which stays loaded until a search needs another one."""
@@ -648,7 +629,8 @@ class SearchIndex:
             with self._searching:
                 self._folder.documents.close()
                 self._embedder, self._other_model = embedder, None
-                self._take(IndexFolder(self.path, self._folder.memory_map, self._folder.few_rows))
+                self._folder = IndexFolder(self.path, self._folder.memory_map, self._folder.few_rows)
+                self._writer = None
             with closing(DocumentStore(self._folder.documents.path)) as store:
                 self.writer.tidy(store)
         return self.count()
@@ -692,12 +674,7 @@ class SearchIndex:
         from ctx_embed.index.analysis.verification import verify
 
         self._require_open()
-        try:
-            return verify(self._folder, self.embedder if embed else None)
-        except OtherModelError as error:
-            problems = verify(self._folder)
-            problems.unchecked.append(f"whether vectors belong to their texts: {error}")
-            return problems
+        return verify(self._folder, (lambda: self.embedder) if embed else None)
 
     def describe(self) -> dict[str, Any]:
         """Return the properties of the index as JSON values, without loading its model.
@@ -724,7 +701,7 @@ class SearchIndex:
 
         self._require_open()
         checked_count("most", most, 1)
-        return find_duplicates(self._folder, threshold, most, progress=progress)
+        return self._folder.read(lambda view: find_duplicates(view, threshold, most, progress))
 
     def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
         """Cluster the documents and return the clusters with their typical words and their documents, largest first.
@@ -741,7 +718,7 @@ class SearchIndex:
         from ctx_embed.index.analysis.topics import find_topics
 
         self._require_open()
-        return find_topics(self._folder, count, seed)
+        return self._folder.read(lambda view: find_topics(view, count, seed))
 
     def fields(self, most: int = 50) -> list[Field]:
         """Return the metadata fields that documents have, the most frequent first; this reads all metadata.
@@ -749,10 +726,10 @@ class SearchIndex:
         Args:
             most: the maximum number of values of a field to return.
         """
-        from ctx_embed.index.analysis.fields import find_fields
+        from ctx_embed.index.analysis.contents import find_fields
 
         self._require_open()
-        return find_fields(self._folder, most)
+        return self._folder.read(lambda view: find_fields(view, most))
 
     def explain(self, query: str, text: str) -> Similarity:
         """Return what each token of a query and of a text adds to their cosine.
@@ -764,7 +741,7 @@ class SearchIndex:
         Raises:
             InputError: the query or the text is not a string, or the model runs on torch only.
         """
-        from ctx_embed.index.analysis.explaining import explain_similarity
+        from ctx_embed.index.analysis.contents import explain_similarity
 
         self._require_open()
         return explain_similarity(self.embedder, query, text)
@@ -778,7 +755,7 @@ class SearchIndex:
         Raises:
             InputError: the files cannot be written, or the index is damaged.
         """
-        from ctx_embed.index.analysis.export import export_index
+        from ctx_embed.index.analysis.contents import export_index
 
         self._require_open()
         return export_index(self._folder, Path(output))

@@ -11,7 +11,6 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann import nearest
 from ctx_embed.index.storage.documents import Id
-from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.vectors import Rows
 from ctx_embed.index.view import View
 from ctx_embed.progress import Meter
@@ -33,7 +32,7 @@ class Pair:
 
 
 def find_duplicates(
-    folder: IndexFolder,
+    view: View,
     threshold: float,
     most: int,
     progress: bool = False,
@@ -51,30 +50,22 @@ def find_duplicates(
     """
     if not -1 <= threshold <= 1:
         raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold}")
-
-    def found(view: View) -> list[Pair]:
-        firsts = np.array([row for row, _ in view.store.firsts()], np.int64)
-        rows = view.rows[view.readable]
-        best: list[tuple[float, int, int]] = []
-        with Meter("comparing", len(rows), "passages", shown=progress) as meter:
-            for start in range(0, len(rows), rows_at_once):
-                some = rows[start : start + rows_at_once]
-                # Earlier pairs win ties.
-                lowest = best[0][0] if len(best) == most else threshold
-                for score, left, right in near_pairs(view, some, lowest, firsts, most, neighbours):
-                    heapq.heappush(best, (score, -left, -right))
-                    if len(best) > most:
-                        heapq.heappop(best)
-                meter.update(len(some))
-        passages = view.store.fetch({-row for _, *rows in best for row in rows})
-        return [
-            Pair(score, left.document.id, right.document.id, left.text, right.text)
-            for score, left, right in (
-                (score, passages[-left], passages[-right]) for score, left, right in sorted(best, reverse=True)
-            )
-        ]
-
-    return folder.read(found)
+    firsts = np.array([row for row, _ in view.store.firsts()], np.int64)
+    rows = view.rows[view.readable]
+    best: list[tuple[float, int, int]] = []
+    with Meter("comparing", len(rows), "passages", shown=progress) as meter:
+        for start in range(0, len(rows), rows_at_once):
+            some = rows[start : start + rows_at_once]
+            # Earlier pairs win ties.
+            lowest = best[0][0] if len(best) == most else threshold
+            for score, left, right in near_pairs(view, some, lowest, firsts, most, neighbours):
+                heapq.heappush(best, (score, -left, -right))
+                if len(best) > most:
+                    heapq.heappop(best)
+            meter.update(len(some))
+    passages = view.store.fetch({-row for _, *rows in best for row in rows})
+    found = [(score, passages[-left], passages[-right]) for score, left, right in sorted(best, reverse=True)]
+    return [Pair(score, left.document.id, right.document.id, left.text, right.text) for score, left, right in found]
 
 
 def near_pairs(

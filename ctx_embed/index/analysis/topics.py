@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.documents import Id
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.vectors import Rows, Vectors
+from ctx_embed.index.storage.vectors import Rows
 from ctx_embed.index.view import View
 
 # At most this number of vectors train the clusters; words are counted in at most this number of passages.
@@ -45,70 +44,56 @@ class Topic:
     documents: list[Id] = field(default_factory=list, repr=False)
 
 
-def find_topics(folder: IndexFolder, count: int | None = None, seed: int = 0) -> list[Topic]:
+def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     """Cluster the vectors by spherical k-means and return the clusters, see :meth:`SearchIndex.topics`.
 
-    By default their number is the square root of half the number of passages, from 2 to 50. The typical words of a
-    topic have the highest f log(1 + A / F), where f is the frequency of a word in the topic, F that in all topics and A
-    the average number of words of a topic (class-based TF-IDF, Grootendorst 2022).
+    By default their number is the square root of half the number of passages, from 2 to 50.
 
     Raises:
         InputError: there are fewer passages than clusters, a file is damaged, or scikit-learn is not installed.
     """
-    return folder.read(lambda view: _topics(folder, view, count, seed))
-
-
-def _topics(folder: IndexFolder, view: View, count: int | None, seed: int) -> list[Topic]:
-    live = view.rows[view.live]
+    live, store = view.rows[view.live], view.store
     clusters = count or int(np.clip(round((len(live) / 2) ** 0.5), 2, 50))
     if len(live) < clusters:
-        raise InputError(f"{folder.path}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
-    sample = view.vectors.get(_spread(live, SAMPLED_VECTORS))
+        raise InputError(f"{view.folder.path}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
     means = faiss.Kmeans(
-        folder.settings.dimension,
+        view.settings.dimension,
         clusters,
         niter=20,
         seed=(seed + 1) % 2**31,  # FAISS takes a seed of 32 bits
         spherical=True,
         min_points_per_centroid=1,
     )
-    means.train(sample)
+    means.train(view.vectors.get(_spread(live, SAMPLED_VECTORS)))
     centres: Any = means.centroids
-    topic_of = np.empty(len(live), np.int64)
-    nearness = np.empty(len(live), np.float32)
+    topic_of, nearness = np.empty(len(live), np.int64), np.empty(len(live), np.float32)
     for first in range(0, len(live), ROWS_AT_ONCE):
         part = slice(first, first + ROWS_AT_ONCE)
         scores = view.vectors.get(live[part]) @ centres.T
         topic_of[part], nearness[part] = scores.argmax(axis=1), scores.max(axis=1)
-    typical = _typical_words(folder, live, topic_of, clusters)
+    typical = _typical_words(view, live, topic_of, clusters)
     sizes = np.bincount(topic_of, minlength=clusters)
     by_size = [int(topic) for topic in np.argsort(-sizes, kind="stable") if sizes[topic]]
-    labels = labels_of([typical[topic] for topic in by_size])
-    firsts = np.array([row for row, _ in view.store.firsts()], np.int64)
-    documents = topics_of_documents(np.searchsorted(firsts, live, side="right"), topic_of)
-    ids = folder.documents.ids_matching(None)
+    firsts = np.array([row for row, _ in store.firsts()], np.int64)
+    topic_of_document = topics_of_documents(np.searchsorted(firsts, live, side="right"), topic_of)
+    ids = store.ids_matching(None)
     topics = []
-    for topic, label in zip(by_size, labels, strict=True):
+    for topic, label in zip(by_size, labels_of([typical[topic] for topic in by_size]), strict=True):
         members = np.flatnonzero(topic_of == topic)
         central = live[members[np.argsort(-nearness[members], kind="stable")[:CANDIDATES]]]
-        examples = _examples(folder, central, view.vectors.get(central))
-        own = [ids[place] for place in np.flatnonzero(documents == topic)]
-        topics.append(Topic(int(sizes[topic]), typical[topic], examples, label, own))
+        vectors, passages = view.vectors.get(central), store.fetch(central.tolist())
+        examples: dict[str, int] = {}
+        for place, row in enumerate(central.tolist()):
+            # Vectors of texts that the model cannot read are zero.
+            text = passages[row].text
+            if text not in examples and all(vectors[place] @ vectors[other] < SAME for other in examples.values()):
+                examples[text] = place
+            if len(examples) == CENTRAL_DOCUMENTS:
+                break
+        named = [(passages[int(central[place])].document.id, text) for text, place in examples.items()]
+        own = [ids[place] for place in np.flatnonzero(topic_of_document == topic)]
+        topics.append(Topic(int(sizes[topic]), typical[topic], named, label, own))
     return topics
-
-
-def _examples(folder: IndexFolder, central: Rows, vectors: Vectors) -> list[tuple[Id, str]]:
-    """Return the ids and texts of the first passages of which none is nearly the same as another."""
-    passages = folder.documents.fetch(central.tolist())
-    chosen: dict[str, int] = {}
-    for place, row in enumerate(central.tolist()):
-        # Vectors of texts that the model cannot read are zero.
-        text = passages[row].text
-        if text not in chosen and all(vectors[place] @ vectors[other] < SAME for other in chosen.values()):
-            chosen[text] = place
-        if len(chosen) == CENTRAL_DOCUMENTS:
-            break
-    return [(passages[int(central[place])].document.id, text) for text, place in chosen.items()]
 
 
 def topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
@@ -136,24 +121,26 @@ def _spread(rows: Rows, most: int) -> Rows:
     return rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows)), dtype=np.int64))]
 
 
-def _typical_words(folder: IndexFolder, live: Rows, topic_of: NDArray[np.int64], clusters: int) -> list[list[str]]:
+def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters: int) -> list[list[str]]:
+    """Return the typical words of each topic.
+
+    They have the highest f log(1 + A / F), where f is the frequency of a word in the topic, F that in all topics and A
+    the average number of words of a topic (class-based TF-IDF, Grootendorst 2022).
+    """
     try:
         from sklearn.feature_extraction.text import CountVectorizer
     except ModuleNotFoundError:
         raise InputError("topics need scikit-learn: pip install scikit-learn") from None
 
     chosen = _spread(np.arange(len(live)), SAMPLED_PASSAGES)
-    passages = folder.documents.fetch(live[chosen].tolist())
-    texts = [passages[int(row)].text for row in live[chosen]]
+    passages = view.store.fetch(live[chosen].tolist())
     vectorizer = CountVectorizer(stop_words="english", token_pattern=r"(?u)\b[^\W\d_]{3,}\b")
     try:
-        counts = vectorizer.fit_transform(texts)
+        counts = vectorizer.fit_transform([passages[int(row)].text for row in live[chosen]])
     except ValueError:
         # The texts have no words.
         return [[] for _ in range(clusters)]
-    frequency = np.zeros((clusters, counts.shape[1]))
-    for topic in range(clusters):
-        frequency[topic] = counts[topic_of[chosen] == topic].sum(axis=0)
+    frequency = np.stack([np.ravel(counts[topic_of[chosen] == topic].sum(axis=0)) for topic in range(clusters)])
     average = frequency.sum() / clusters
     weights = frequency * np.log(1 + average / np.maximum(frequency.sum(axis=0), 1))
     names: Sequence[str] = vectorizer.get_feature_names_out()

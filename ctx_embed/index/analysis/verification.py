@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 
 import numpy as np
 
-from ctx_embed.errors import BusyError, InputError, UnwritableError
+from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
 from ctx_embed.index.ann.nearest import crc32_of
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import totals
@@ -27,6 +27,10 @@ SAMPLED_PASSAGES = 64
 LARGEST_DISTANCE = 0.02
 # At most this number of lines or rows is reported.
 MOST_LINES = 20
+# The number of passages whose word lists are made at a time.
+PASSAGES_AT_ONCE = 8192
+_SUMS = 'SELECT CAST(term AS BLOB), count(*), sum(doc), sum("offset"), sum(doc * "offset") FROM {} GROUP BY term'
+_MODULUS = 2**64
 
 
 class Problems(list[str]):
@@ -36,38 +40,44 @@ class Problems(list[str]):
         unchecked: what could not be checked, and why.
     """
 
-    def __init__(self, lines: Iterable[str] = (), unchecked: Iterable[str] = ()) -> None:
+    def __init__(self, lines: Iterable[str] = ()) -> None:
         super().__init__(lines)
-        self.unchecked = list(unchecked)
+        self.unchecked: list[str] = []
 
 
-def verify(folder: IndexFolder, embedder: IndexModel | None = None) -> Problems:
+def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -> Problems:
     """Return the problems of an index.
 
     All is read in one transaction, so that changes by others meanwhile are no problems.
 
     Args:
         folder: the index.
-        embedder: its model, to embed some passages again; None skips that check.
+        model: returns its model, to embed some passages again; None skips that check.
     """
     problems = Problems()
     with closing(DocumentStore(folder.documents.path)) as store, store.reading():
         for check in (_database, _schema, _documents, _vectors, _rows, _origins, _words, _faiss):
-            problems += [line for line in _found(check(folder, store)) if line not in problems]
-        problem, reason = _lookup_problem(store)
-        problems += [problem] if problem else []
-        problems.unchecked += [reason] if reason else []
-        if embedder is not None:
-            problems += list(_vectors_of_texts(folder, store, embedder))
+            try:
+                found = list(check(folder, store))
+            except InputError as error:
+                # What an interrupted check has found may come from the error.
+                found = [str(error)]
+            problems += [line for line in found if line not in problems]
+        # SQLite can check the tables of full text only inside a writing transaction.
+        with closing(DocumentStore(store.path)) as other:
+            try:
+                with other.writing(), other.reporting_errors():
+                    other.connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+            except (BusyError, UnwritableError) as error:
+                problems.unchecked.append(f"the lookup tables of the word lists: {error}")
+            except InputError as error:
+                problems.append(str(error))
+        try:
+            if model is not None:
+                problems += list(_vectors_of_texts(folder, store, model()))
+        except OtherModelError as error:
+            problems.unchecked.append(f"whether vectors belong to their texts: {error}")
     return problems
-
-
-def _found(lines: Iterator[str]) -> list[str]:
-    """Return the problems that a check yields; if an error ends the check, return that error alone."""
-    try:
-        return list(lines)
-    except InputError as error:
-        return [str(error)]
 
 
 def _database(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
@@ -164,6 +174,54 @@ def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
         yield f"{path}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"
 
 
+def _words(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
+    """Yield a problem if the word lists are not those of the texts."""
+    words = lengths = passages = total = 0
+    texts = (
+        (row, indexed(document.text[start:stop]))
+        for document in store.all()
+        for row, (start, stop) in enumerate(document.spans, document.row)
+    )
+    while part := list(islice(texts, PASSAGES_AT_ONCE)):
+        with closing(sqlite3.connect(":memory:")) as again:
+            again.execute(WORDS)
+            again.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, instance)")
+            again.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", part)
+            words += _words_digest(again, "vocabulary")
+            lengths += _lengths_digest(again)
+            found = totals(again)
+            passages, total = passages + found[0], total + found[1]
+    with store.reporting_errors():
+        connection = store.connection
+        # A temporary table, which is dropped with the transaction.
+        connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, instance)")
+        same = {
+            "words": (words - _words_digest(connection, "temp.vocabulary")) % _MODULUS == 0,
+            "lengths": (lengths - _lengths_digest(connection)) % _MODULUS == 0,
+            "totals": (passages, total) == totals(connection),
+        }
+    if differ := [what for what, is_same in same.items() if not is_same]:
+        yield f"{store.path}: the word lists are not those of the texts (their {', '.join(differ)} differ)"
+
+
+def _words_digest(connection: sqlite3.Connection, vocabulary: str) -> int:
+    """Return a digest of all words with their places; the digests of parts add up to that of the whole."""
+    digest = 0
+    for term, *sums in connection.execute(_SUMS.format(vocabulary)):
+        weights = hashlib.blake2b(term, digest_size=32).digest()
+        for place, of in enumerate(sums):
+            digest += of * int.from_bytes(weights[8 * place : 8 * place + 8], "little")
+        digest %= _MODULUS
+    return digest
+
+
+def _lengths_digest(connection: sqlite3.Connection) -> int:
+    """Return a digest of the recorded lengths of all passages; it adds up in the same way."""
+    rows = connection.execute("SELECT id, sz FROM words_docsize")
+    hashes = (hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows)
+    return sum(int.from_bytes(digest, "little") for digest in hashes)
+
+
 def _vectors_of_texts(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> Iterator[str]:
     """Yield a problem if some passages, embedded again, differ from their stored vectors."""
     try:
@@ -183,83 +241,3 @@ def _vectors_of_texts(folder: IndexFolder, store: DocumentStore, embedder: Index
         apart = int((~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)).sum())
     if apart:
         yield f"{folder.path}: {apart} of {len(rows)} passages, embedded again, differ from their stored vectors"
-
-
-# The number of passages whose word lists are made at a time.
-PASSAGES_AT_ONCE = 8192
-_SUMS = 'SELECT CAST(term AS BLOB), count(*), sum(doc), sum("offset"), sum(doc * "offset") FROM {} GROUP BY term'
-_MODULUS = 2**64
-
-
-def _words(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    """Yield a problem if the word lists are not those of the texts."""
-    words = lengths = passages = total = 0
-    texts = _passages(store)
-    while part := list(islice(texts, PASSAGES_AT_ONCE)):
-        with closing(sqlite3.connect(":memory:")) as again:
-            again.execute(WORDS)
-            again.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, instance)")
-            again.executemany(
-                "INSERT INTO words (rowid, text) VALUES (?, ?)", ((row, indexed(text)) for row, text in part)
-            )
-            words += _words_digest(again, "vocabulary")
-            lengths += _lengths_digest(again)
-            found = totals(again)
-            passages, total = passages + found[0], total + found[1]
-    with store.reporting_errors():
-        connection = store.connection
-        # A temporary table, which is dropped with the transaction.
-        connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, instance)")
-        differ = [
-            what
-            for what, is_same in (
-                ("words", (words - _words_digest(connection, "temp.vocabulary")) % _MODULUS == 0),
-                ("lengths", (lengths - _lengths_digest(connection)) % _MODULUS == 0),
-                ("totals", (passages, total) == totals(connection)),
-            )
-            if not is_same
-        ]
-    if differ:
-        yield f"{store.path}: the word lists are not those of the texts (their {', '.join(differ)} differ)"
-
-
-def _lookup_problem(store: DocumentStore) -> tuple[str, str]:
-    """Return a problem in FTS5's own tables (or nothing), and the reason if they could not be checked.
-
-    SQLite can check them only inside a writing transaction.
-    """
-    with closing(DocumentStore(store.path)) as other:
-        try:
-            with other.writing(), other.reporting_errors():
-                other.connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
-        except (BusyError, UnwritableError) as error:
-            return "", f"the lookup tables of the word lists: {error}"
-        except InputError as error:
-            return str(error), ""
-    return "", ""
-
-
-def _passages(store: DocumentStore) -> Iterator[tuple[int, str]]:
-    for document in store.all():
-        for row, (start, stop) in enumerate(document.spans, document.row):
-            yield row, document.text[start:stop]
-
-
-def _words_digest(connection: sqlite3.Connection, vocabulary: str) -> int:
-    """Return a digest of all words with their places; the digests of parts add up to that of the whole."""
-    digest = 0
-    for term, *sums in connection.execute(_SUMS.format(vocabulary)):
-        weights = hashlib.blake2b(term, digest_size=32).digest()
-        for place, of in enumerate(sums):
-            digest += of * int.from_bytes(weights[8 * place : 8 * place + 8], "little")
-        digest %= _MODULUS
-    return digest
-
-
-def _lengths_digest(connection: sqlite3.Connection) -> int:
-    """Return a digest of the recorded lengths of all passages; it adds up in the same way."""
-    hashes = (
-        hashlib.blake2b(repr(row).encode(), digest_size=8).digest()
-        for row in connection.execute("SELECT id, sz FROM words_docsize")
-    )
-    return sum(int.from_bytes(digest, "little") for digest in hashes)

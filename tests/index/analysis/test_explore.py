@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -30,7 +29,11 @@ def expected_pairs(texts, threshold):
 def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, factory):
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS)
-        find = partial(find_duplicates, IndexFolder(index.path), 0.8, rows_at_once=32, neighbours=4)
+        folder = IndexFolder(index.path)
+
+        def find(most):
+            return folder.read(lambda view: find_duplicates(view, 0.8, most, rows_at_once=32, neighbours=4))
+
         pairs = find(10_000)
         usual = {(pair.left, pair.right): pair.score for pair in index.duplicates(0.8, 10_000)}
         # Blocks of another size may change the last bit of a score.
@@ -151,7 +154,7 @@ def test_a_low_threshold_costs_no_more_than_a_high_one(tmp_path, hash_model, mon
 
         near_pairs = duplicates.near_pairs
         monkeypatch.setattr(duplicates, "near_pairs", counted)
-        best = find_duplicates(IndexFolder(index.path), -1, 10, rows_at_once=32)
+        best = IndexFolder(index.path).read(lambda view: find_duplicates(view, -1, 10, rows_at_once=32))
         assert [pair.score for pair in best] == pytest.approx(sorted(every.values(), reverse=True)[:10], abs=1e-6)
         assert len(looked_at) < 200 < len(every)
         assert len(index.duplicates(-1, 10**6)) == len(every)

@@ -4,7 +4,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import InputError
-from ctx_embed.index.analysis.fields import Field
+from ctx_embed.index.analysis.contents import Field
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def stored(path: Path, exact: bool = True) -> dict:
     """
     folder = IndexFolder(path)
     try:
-        assert verify(folder, HashEmbedder()) == []
+        assert verify(folder, HashEmbedder) == []
         documents = list(folder.documents.all())
         rows = np.array([document.row for document in documents], np.int64)
         vectors = folder.read(lambda view: view.vectors.get(rows))

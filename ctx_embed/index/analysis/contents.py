@@ -1,0 +1,140 @@
+"""What an index holds: its metadata fields, an export of all passages, and what makes a text similar to a query."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_file, require_file, require_folder
+from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.view import View
+from ctx_embed.numpy_model import Embedder as NumpyEmbedder
+from ctx_embed.numpy_model.explaining import CosineParts
+from ctx_embed.texts import require_explainable
+
+# SQLite's types of JSON values, by the type of a field.
+TYPES = {
+    "number": ("integer", "real"),
+    "string": ("text",),
+    "boolean": ("true", "false"),
+    "list": ("array",),
+    "object": ("object",),
+}
+TYPE_OF = {kind: name for name, kinds in TYPES.items() for kind in kinds}
+ROWS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Field:
+    """A metadata field.
+
+    Attributes:
+        name: its name.
+        type: ``number``, ``string``, ``boolean``, ``list`` or ``object``, whichever most documents have.
+        documents: the number of documents that have it.
+        lowest: the smallest number, or the first string in the order of code points; None for other types.
+        highest: the largest number or last string.
+        values: the most frequent values (for lists, the most frequent strings in them), each with its number of
+            documents.
+    """
+
+    name: str
+    type: str
+    documents: int
+    lowest: float | str | None
+    highest: float | str | None
+    values: list[tuple[Any, int]]
+
+
+def find_fields(view: View, most: int) -> list[Field]:
+    """Return the fields that documents have, the most frequent first, with at most ``most`` values of each."""
+    entries = "FROM documents, json_each(documents.metadata) AS entry"
+    ranges = f"SELECT entry.key, entry.type, count(*), min(entry.atom), max(entry.atom) {entries} GROUP BY 1, 2"
+    by_name: dict[str, dict[str, list[Any]]] = {}
+    fields = []
+    with view.store.reporting_errors():
+        for name, kind, count, lowest, highest in view.store.connection.execute(ranges).fetchall():
+            if kind in TYPE_OF:
+                found = by_name.setdefault(str(name), {}).setdefault(TYPE_OF[kind], [0, [], []])
+                found[0] += count
+                found[1].append(lowest)
+                found[2].append(highest)
+        for name, types in by_name.items():
+            kind = max(types, key=lambda kind: types[kind][0])
+            ordered, count = kind in ("number", "string"), sum(count for count, *_ in types.values())
+            lowest, highest = (min(types[kind][1]), max(types[kind][2])) if ordered else (None, None)
+            value, counted, where = "entry.atom", "count(*)", f"entry.type IN ({','.join('?' * len(TYPES[kind]))})"
+            of_lists = ""
+            if kind == "list":
+                # An element that occurs twice in a list counts once.
+                of_lists = ", json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element"
+                value, counted = "element.atom", "count(DISTINCT documents.row)"
+                where += " AND element.type = 'text'"
+            select = f"SELECT {value}, {counted} {entries}{of_lists} WHERE entry.key = ? AND {where}"
+            select += " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?"
+            given = (name, *TYPES[kind], 0 if kind == "object" else most)
+            values = view.store.connection.execute(select, given).fetchall()
+            if kind == "boolean":
+                values = [(bool(value), documents) for value, documents in values]
+            fields.append(Field(name, kind, count, lowest, highest, values))
+    return sorted(fields, key=lambda field: (-field.documents, field.name))
+
+
+def export_index(folder: IndexFolder, output: Path) -> int:
+    """Write vectors and passages, see :meth:`SearchIndex.export`."""
+    require_folder(output)
+    vectors_path, texts_path = (output.with_name(output.name + suffix) for suffix in (".npy", ".jsonl"))
+    require_file(vectors_path)
+    require_file(texts_path)
+
+    def write(view: View) -> int:
+        with (
+            replaced_file(vectors_path) as vectors,
+            replaced_file(texts_path) as texts,
+            vectors.open("wb") as array,
+            texts.open("w", encoding="utf-8") as lines,
+        ):
+            header = {"descr": "<f4", "fortran_order": False, "shape": (view.count, folder.settings.dimension)}
+            np.lib.format.write_array_header_1_0(array, header)
+            passages = folder.passages()
+            while part := list(islice(passages, ROWS_AT_ONCE)):
+                array.write(view.vectors.get(np.array([row for row, _ in part])).astype("<f4").tobytes())
+                lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)
+        return view.count
+
+    return folder.read(write)
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """The cosine of a query and a document, and what their tokens add to it.
+
+    Attributes:
+        score: the cosine.
+        query: the part of the cosine that each token of the query adds.
+        document: the part of the cosine that each token of the document adds.
+    """
+
+    score: float
+    query: CosineParts
+    document: CosineParts
+
+
+def explain_similarity(embedder: IndexModel, query: str, text: str) -> Similarity:
+    """Return the cosine of a query and a text, token by token, see :meth:`SearchIndex.explain`."""
+    for name, value in (("query", query), ("text", text)):
+        require_explainable(value, f"the {name}")
+    model = embedder.model
+    if not isinstance(model, NumpyEmbedder):
+        raise InputError("only a Contextualizer explains similarities; this index has a model of another kind")
+    (of_query,), (of_text,) = embedder.queries([query]), embedder.documents([text])
+    return Similarity(
+        float(of_query @ of_text), model.explain(query, of_text, "query"), model.explain(text, of_query, "document")
+    )
