@@ -7,10 +7,14 @@ A command changes in the file that the group below names.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ctx_embed.cli.groups import Group
+
+if TYPE_CHECKING:
+    from ctx_embed.index.search_index import SearchIndex
 
 # Each command: its module and its function there, imported at first use.
 COMMANDS = {
@@ -24,7 +28,7 @@ COMMANDS = {
     "facets": ("documents", "facets"),
     "get": ("documents", "get"),
     "info": ("maintain", "info"),
-    "merge": ("merge", "merge"),
+    "merge": ("maintain", "merge"),
     "open": ("documents", "open_source"),
     "query": ("query", "query"),
     "reembed": ("maintain", "reembed"),
@@ -69,6 +73,13 @@ class IndexGroup(Group):
         module, function = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(f"ctx_embed.cli.index.{module}"), function)
         return command
+
+
+def opened(path: str, **options: Any) -> SearchIndex:
+    """Return the opened index; it is imported here, as it would slow down the help."""
+    from ctx_embed.index.search_index import SearchIndex
+
+    return SearchIndex.open(path, **options)
 
 
 @click.group(cls=IndexGroup)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,21 +50,10 @@ def build(
     append: bool,
     upsert: bool,
     overwrite: bool,
-    resume: bool,
     dry_run: bool,
     field: str | None,
     from_parquet: bool,
-    embedding_field: str | None,
-    model: str | None,
-    backend: str | None,
-    factory: str | None,
-    chunk: str | None,
-    dtype: str | None,
-    documents: str | None,
-    include: tuple[str, ...],
-    exclude: tuple[str, ...],
-    follow_links: bool | None,
-    encoding: str | None,
+    **options: Any,
 ) -> None:
     """Index the documents of INPUT in the folder INDEX.
 
@@ -90,52 +80,25 @@ def build(
         from ctx_embed.index.building.readers import preview
         from ctx_embed.index.following.records import FolderOptions
 
-        options = FolderOptions(include, exclude, checked_unit(documents), field, bool(follow_links))
-        for line in preview(sources, options, encoding):
+        include, exclude, unit = options["include"], options["exclude"], checked_unit(options["documents"])
+        of_folder = FolderOptions(include, exclude, unit, field, bool(options["follow_links"]))
+        for line in preview(sources, of_folder, options["encoding"]):
             click.echo(printable(line))
         return
     mode = chosen[0] if chosen else "create"
     adds = (append or upsert) and Path(path).exists()
     if from_parquet:
-        for name, value in (
-            ("--field", field),
-            ("--embedding-field", embedding_field),
-            ("--chunk", chunk),
-            ("--documents", documents),
-            ("--include", include),
-            ("--exclude", exclude),
-            ("--follow-links", follow_links),
-            ("--encoding", encoding),
-        ):
-            if value:
-                raise click.UsageError(f"{name} and --from-parquet cannot be combined")
+        used = {name: options.pop(name) for name in ("resume", "model", "factory", "dtype")}
+        for name, value in {"field": field, **options}.items():
+            if value and name != "backend":
+                raise click.UsageError(f"--{name.replace('_', '-')} and --from-parquet cannot be combined")
         from ctx_embed.stores.indexing import index_parquet
 
-        built = index_parquet(
-            sources, path, mode=mode, resume=resume, model=model, factory=factory, dtype=dtype, progress=True
-        )
+        built = index_parquet(sources, path, mode=mode, **used, progress=True)
     else:
         from ctx_embed.index.building.build import build_index
 
-        built = build_index(
-            sources,
-            path,
-            mode=mode,
-            resume=resume,
-            text_field=field,
-            embedding_field=embedding_field,
-            model=model,
-            backend=backend,
-            factory=factory,
-            chunk=chunk,
-            dtype=dtype,
-            documents=documents,
-            include=include,
-            exclude=exclude,
-            follow_links=follow_links,
-            encoding=encoding,
-            progress=True,
-        )
+        built = build_index(sources, path, mode=mode, text_field=field, progress=True, **options)
     warn_of_unknown_share(built.unknown_share)
     if built.was_complete:
         were = "was" if built.documents == 1 else "were"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ctx_embed.cli.groups import CliCommand, command
+from ctx_embed.cli.index import opened
 from ctx_embed.cli.options import Command, overwrite_option, require_new
 from ctx_embed.cli.output import SHOWN_CHARACTERS, counted, one_line, printable
 from ctx_embed.errors import InputError
@@ -89,31 +90,20 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: i
     if ids and where is not None:
         raise click.UsageError("give either IDs or --where")
 
-    from ctx_embed.index import SearchIndex
-
     wanted = chosen_ids(ids, strings)
-    with SearchIndex.open(path) as index:
-        if not ids:
-            _list(index, where, offset, most)
-            return
-        found = [index.get(identifier) for identifier in wanted]
-        for document in found:
+    with opened(path) as index:
+        shown = 0
+        for document in map(index.get, wanted) if ids else index.documents(where, offset=offset, limit=most):
             if document is not None:
                 click.echo(json.dumps(asdict(document), ensure_ascii=False))
-        missing = [identifier for identifier, document in zip(wanted, found, strict=True) if document is None]
-        if missing:
+                shown += 1
+        if not ids:
+            matching = index.count(where)
+            click.echo(f"{shown} of {counted(matching, 'document')}" if matching else "no documents", err=True)
+        elif missing := [identifier for identifier in wanted if index.get(identifier) is None]:
             hint = other_kind(index, missing)
             said = f"no document has the id {', '.join(map(repr, missing))}"
             raise InputError(f"{path}: {said}{f'; {hint}' if hint else ''}")
-
-
-def _list(index: SearchIndex, where: str | None, offset: int, most: int) -> None:
-    shown = 0
-    for document in index.documents(where, offset=offset, limit=most):
-        click.echo(json.dumps(asdict(document), ensure_ascii=False))
-        shown += 1
-    matching = index.count(where)
-    click.echo(f"{shown} of {counted(matching, 'document')}" if matching else "no documents", err=True)
 
 
 @command()
@@ -124,9 +114,7 @@ def count(path: str, where: str | None) -> None:
 
     Example: ctx-embed index count reviews.index --where 'stars >= 4'
     """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         click.echo(index.count(where))
 
 
@@ -141,9 +129,7 @@ def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -
 
     Example: ctx-embed index facets reviews.index lang --where 'stars >= 4'
     """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         found = index.facets(field, where, limit=most)
         if as_json:
             rows = [{"value": value, "documents": documents} for value, documents in found]
@@ -195,10 +181,8 @@ def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: di
     if bool(ids) == (where is not None):
         raise click.UsageError("give either IDs or --where FILTER")
 
-    from ctx_embed.index import SearchIndex
-
     wanted = chosen_ids(ids, strings)
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         changed = index.update_metadata(wanted if where is None else index.ids(where), changes)
         click.echo(f"metadata of {counted(changed, 'document')} set in {path}")
 
@@ -219,10 +203,8 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
     if bool(ids) == (where is not None):
         raise click.UsageError("give either IDs or --where FILTER")
 
-    from ctx_embed.index import SearchIndex
-
     wanted = set(chosen_ids(ids, strings))
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         asked = len(wanted) if where is None else index.count()
         if dry_run:
             there = sum(index.get(identifier) is not None for identifier in wanted)
@@ -244,11 +226,9 @@ def export(path: str, output: Path) -> None:
 
     Example: ctx-embed index export reviews.index reviews
     """
-    from ctx_embed.index import SearchIndex
-
     for suffix in (".npy", ".jsonl"):
         require_new(Path(f"{output}{suffix}"))
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         rows, dimension = index.export(output), index.describe()["dimension"]
     click.echo(f"{counted(rows, 'vector')} of dimension {dimension} in {output}.npy, texts in {output}.jsonl")
 
@@ -266,10 +246,8 @@ def open_source(path: str, identifier: str, strings: bool) -> None:
     """
     import subprocess
 
-    from ctx_embed.index import SearchIndex
-
     (wanted,) = chosen_ids((identifier,), strings)
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         if index.get(wanted) is None:
             raise InputError(f"{path}: no document has the id {wanted!r}")
         source = index.source(wanted)

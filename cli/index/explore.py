@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ctx_embed.cli.groups import command
+from ctx_embed.cli.index import opened
 from ctx_embed.cli.options import SEED, output_option
 from ctx_embed.cli.output import one_line
 
@@ -26,9 +27,7 @@ def duplicates(path: str, threshold: float, most: int, as_json: bool, as_jsonl: 
 
     Example: ctx-embed index duplicates reviews.index --threshold 0.95
     """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         pairs = index.duplicates(threshold, most, progress=True)
     if as_json:
         click.echo(json.dumps([asdict(pair) for pair in pairs], ensure_ascii=False))
@@ -61,11 +60,10 @@ def topics(path: str, count: int | None, seed: int, output: Path | None, as_json
     Example: ctx-embed index topics reviews.index -o topics.jsonl
     """
     from ctx_embed.files import replaced_file, require_file
-    from ctx_embed.index import SearchIndex
 
     if output is not None:
         require_file(output)
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         found = index.topics(count, seed)
     if output is not None:
         with replaced_file(output) as beside, beside.open("w", encoding="utf-8") as file:

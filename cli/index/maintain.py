@@ -1,4 +1,4 @@
-"""`ctx-embed index info`, `verify`, `backup`, `reembed` and `compact`: inspect and maintain an index."""
+"""`ctx-embed index info`, `verify`, `backup`, `reembed`, `compact` and `merge`: inspect and maintain indexes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import click
 
 from ctx_embed.cli.groups import command
+from ctx_embed.cli.index import opened
 from ctx_embed.cli.options import backend_option, dtype_option
 from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError
@@ -20,9 +21,7 @@ def info(path: str, as_json: bool) -> None:
 
     Example: ctx-embed index info reviews.index
     """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         facts = index.describe()
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False, indent=2))
@@ -44,9 +43,7 @@ def verify(path: str, no_model: bool, as_json: bool) -> None:
 
     Example: ctx-embed index verify reviews.index
     """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         found = index.verify(embed=not no_model)
         documents = counted(index.count(), "document")
     if as_json:
@@ -71,11 +68,9 @@ def backup(path: str, target: str) -> None:
 
     Example: ctx-embed index backup reviews.index backups/monday.index
     """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         index.backup(target)
-    with SearchIndex.open(target) as index:
+    with opened(target) as index:
         click.echo(f"{target}: {counted(index.count(), 'document')}")
 
 
@@ -91,9 +86,7 @@ def reembed(path: str, model: str | None, backend: str | None) -> None:
 
     Example: ctx-embed index reembed reviews.index --model ./my-model
     """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         documents = index.reembed(model, backend=backend, progress=True)
         name = index.describe()["model"]
     if documents:
@@ -114,9 +107,25 @@ def compact(path: str, dtype: str | None) -> None:
     Example: ctx-embed index compact reviews.index
     Example: ctx-embed index compact reviews.index --dtype int8
     """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
+    with opened(path) as index:
         removed = index.compact(dtype)
         stored = f", stored as {index.describe()['dtype']}" if dtype else ""
         click.echo(f"{path}: {counted(removed, 'vector')} removed, {counted(index.count(), 'document')}{stored}")
+
+
+@command()
+@click.argument("sources", metavar="INDEX...", nargs=-1, required=True)
+@click.option("-o", "--output", "path", required=True, metavar="NEW", help="The folder of the new index.")
+@click.option("--replace", is_flag=True, help="A document replaces one with its id in an earlier index.")
+def merge(sources: tuple[str, ...], path: str, replace: bool) -> None:
+    """Make one index of several with the same model, without embedding again.
+
+    Documents that were added without ids are numbered anew. An id that was given to documents of two indexes is an
+    error, unless --replace keeps the later document.
+
+    Example: ctx-embed index merge monday.index tuesday.index -o week.index
+    """
+    from ctx_embed.index.building.merging import merge_indexes
+
+    count = merge_indexes(sources, path, replace=replace, progress=True)
+    click.echo(f"{counted(count, 'document')} in {path}")

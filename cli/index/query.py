@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 
 from ctx_embed.cli.declared import options_of
 from ctx_embed.cli.groups import command
+from ctx_embed.cli.index import opened
 from ctx_embed.cli.index.documents import IdCommand, chosen_ids, string_option
 from ctx_embed.cli.options import Command, backend_option
 from ctx_embed.cli.output import SHOWN_CHARACTERS, one_line, print_hits
@@ -63,7 +63,7 @@ def _printing_options(command: Command) -> Command:
 )
 @options_of(Options)
 @_printing_options
-def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **options: Any) -> None:
+def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any) -> None:
     """Find the passages that answer TEXT by meaning and by words.
 
     Scores are cosines. By default hits are ordered by `fused`, the mean of the cosine and the score by words, both as
@@ -77,21 +77,28 @@ def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **o
     Example: ctx-embed index query reviews.index "opening hours of the museum" --min-relevance 0.8
     Example: ctx-embed index query reviews.index "a bank" --not "a river" --mmr 0.7 --group source
     """
-    _require_one_format(options)
+    chosen = _format(options)
     if bool(texts) == (source is not None):
         raise click.UsageError("give either TEXT or --queries")
-    _require_filter(options["where"])
-    asked = list(texts) if source is None else _queries(source)
+    asked: Any = list(texts)
+    if source is not None and Path(source).suffix == ".npy":
+        import numpy as np
+
+        try:
+            asked = np.load(source)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{source}: must be an array (queries, dimension) of numbers ({error})") from None
+        if asked.ndim != 2:
+            raise InputError(f"{source}: must be an array (queries, dimension), got the shape {asked.shape}")
+    elif source is not None:
+        from ctx_embed.rows.reading import read_documents
+
+        asked = [document.text for document in read_documents(source)]
     if not len(asked):
         raise InputError(f"{source}: no queries; give at least one line of text")
     # In a terminal people look for the answer; what programs read stays the same there and in a pipe.
-    options["highlight"] |= sys.stdout.isatty() and not any(options[f"as_{name}"] for name in FORMATS)
-    with _opened(path, options) as index:
-        arguments = _arguments(index, options)
-        found = [index.search(asked, fuse=True, **arguments)] if fuse else index.search(asked, **arguments)
-        _print(index, found, options, single=fuse or len(texts) == 1)
-        if not all(found):
-            click.echo(_why_none(index, options), err=True)
+    options["highlight"] |= sys.stdout.isatty() and chosen is None
+    _search(path, chosen, options["fuse"] or len(texts) == 1, {**options, "query": asked})
 
 
 @click.command(cls=IdCommand)
@@ -107,89 +114,61 @@ def similar(path: str, ids: tuple[str, ...], strings: bool, **options: Any) -> N
 
     Example: ctx-embed index similar reviews.index tt0133093 -k 3
     """
-    _require_one_format(options)
-    _require_filter(options["where"])
-    like = chosen_ids(ids, strings)
-    with _opened(path, options) as index:
-        found = [index.search(like=like, **_arguments(index, options))]
-        _print(index, found, options, single=True)
-        if not all(found):
-            click.echo(_why_none(index, options), err=True)
+    _search(path, _format(options), True, {**options, "like": chosen_ids(ids, strings)})
 
 
-def _require_one_format(options: dict[str, Any]) -> None:
-    given = [name for name in FORMATS if options[f"as_{name}"]]
+def _format(options: dict[str, Any]) -> str | None:
+    """Take the format of the output out of the options, and return it; None is for people."""
+    given = [name for name in FORMATS if options.pop(f"as_{name}")]
     if len(given) > 1:
         raise click.UsageError(" and ".join(f"--{name}" for name in given) + " cannot be combined")
+    return given[0] if given else None
 
 
-def _require_filter(where: str | None) -> None:
-    """Check a filter before anything is loaded."""
-    from ctx_embed.index.storage.filters import parse_filter
-
-    if where is not None:
-        parse_filter(where)
-
-
-def _queries(source: str) -> Any:
-    """Return the queries in a file: texts, or vectors (queries, dimension)."""
-    if Path(source).suffix != ".npy":
-        from ctx_embed.rows.reading import read_documents
-
-        return [document.text for document in read_documents(source)]
-    import numpy as np
-
-    try:
-        vectors = np.load(source)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{source}: must be an array (queries, dimension) of numbers ({error})") from None
-    if vectors.ndim != 2:
-        raise InputError(f"{source}: must be an array (queries, dimension), got the shape {vectors.shape}")
-    return vectors
-
-
-def _opened(path: str, options: dict[str, Any]) -> SearchIndex:
-    from ctx_embed.index import SearchIndex
-
-    return SearchIndex.open(path, options["model"], options["memory_map"], options["backend"])
-
-
-def _arguments(index: SearchIndex, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of :meth:`SearchIndex.search`."""
-    # Read a number as an integer id if a document has it, else as a string.
-    exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
-    given = {known.name: options[known.name] for known in fields(Options) if known.name in options}
-    return {**given, "exclude": exclude}
-
-
-def _print(index: SearchIndex, found: Sequence[Hits], options: dict[str, Any], single: bool) -> None:
-    corrected = {typed: word for hits in found if hits for typed, word in (hits[0].corrected or {}).items()}
-    if corrected:
-        pairs = ", ".join(f"{word} instead of {typed}" for typed, word in corrected.items())
-        click.echo(f"searched for {pairs}: no document has {'it' if len(corrected) == 1 else 'them'}", err=True)
-    if options["as_json"]:
-        lists = [[hit.as_dict(hits.query) for hit in hits] for hits in found]
-        click.echo(json.dumps(lists[0] if single else lists, ensure_ascii=False, indent=2))
-    elif options["as_jsonl"]:
-        for hits in found:
-            for hit in hits:
-                click.echo(json.dumps({"query": hits.query, **hit.as_dict(hits.query)}, ensure_ascii=False))
-    elif options["as_csv"]:
-        _print_csv(found)
-    else:
-        for number, hits in enumerate(found, 1):
-            if not single:
-                title = one_line(hits.query, SHOWN_CHARACTERS) or f"query {number}"
-                click.echo(("\n" if number > 1 else "") + title)
-            if hits:
-                print_hits(hits.query, hits, [index.source(hit) for hit in hits])
+def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]) -> None:
+    """Search, print the hits in the format ``chosen``, and say why there are none."""
+    of_index = {name: options.pop(name) for name in ("model", "memory_map", "backend")}
+    with opened(path, **of_index) as index:
+        # Read a number as an integer id if a document has it, else as a string.
+        exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
+        hits_or_lists = index.search(**{**options, "exclude": exclude})
+        found: list[Hits] = [hits_or_lists] if options.get("fuse") or "like" in options else hits_or_lists
+        corrected = {typed: word for hits in found if hits for typed, word in (hits[0].corrected or {}).items()}
+        if corrected:
+            pairs = ", ".join(f"{word} instead of {typed}" for typed, word in corrected.items())
+            them = "it" if len(corrected) == 1 else "them"
+            click.echo(f"searched for {pairs}: no document has {them}", err=True)
+        if chosen == "json":
+            lists = [[hit.as_dict(hits.query) for hit in hits] for hits in found]
+            click.echo(json.dumps(lists[0] if single else lists, ensure_ascii=False, indent=2))
+        elif chosen == "jsonl":
+            for hits in found:
+                for hit in hits:
+                    click.echo(json.dumps({"query": hits.query, **hit.as_dict(hits.query)}, ensure_ascii=False))
+        elif chosen == "csv":
+            _print_csv(found)
+        else:
+            for number, hits in enumerate(found, 1):
+                if not single:
+                    title = one_line(hits.query, SHOWN_CHARACTERS) or f"query {number}"
+                    click.echo(("\n" if number > 1 else "") + title)
+                if hits:
+                    print_hits(hits.query, hits, [index.source(hit) for hit in hits])
+        if not all(found):
+            click.echo(_why_none(index, options), err=True)
 
 
 def _print_csv(found: Sequence[Hits]) -> None:
     """Print a CSV row for each hit: query, values of the hit, and metadata; lists and objects are JSON."""
     import csv
 
-    rows = [{"query": hits.query, **_flat(hit.as_dict(hits.query))} for hits in found for hit in hits]
+    rows = []
+    for hits in found:
+        for hit in (hit.as_dict(hits.query) for hit in hits):
+            metadata = hit.pop("metadata")
+            # A field may have the name of a value.
+            named = {(f"metadata.{name}" if name in hit else name): value for name, value in metadata.items()}
+            rows.append({"query": hits.query, **hit, **named})
     first = ["query", "id", "score", "text", "snippet"]
     names = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
@@ -201,12 +180,6 @@ def _print_csv(found: Sequence[Hits]) -> None:
                 for name, value in row.items()
             }
         )
-
-
-def _flat(hit: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a hit and its metadata fields, except for fields that have the name of a value."""
-    metadata = hit.pop("metadata")
-    return {**hit, **{(f"metadata.{name}" if name in hit else name): value for name, value in metadata.items()}}
 
 
 def _why_none(index: SearchIndex, options: dict[str, Any]) -> str:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ctx_embed.cli.groups import command
+from ctx_embed.cli.index import opened
 from ctx_embed.cli.options import Command, backend_option, field_option
 from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
-    from ctx_embed.index import SearchIndex
     from ctx_embed.index.following.report import Synced
 
 # A copy of ctx_embed.documents.units.UNITS: importing that module would slow down the help.
@@ -81,16 +80,12 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 def sync(
     folder: str,
     path: str,
-    documents: str | None,
-    include: tuple[str, ...],
-    exclude: tuple[str, ...],
-    follow_links: bool | None,
     field: str | None,
     backend: str | None,
     watch: bool,
-    allow_empty: bool,
     dry_run: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Bring INDEX in step with FOLDER: read new and changed files, remove the documents of files that are gone.
 
@@ -104,24 +99,16 @@ def sync(
     if watch and dry_run:
         raise click.UsageError("--watch and --dry-run cannot be combined")
     if watch:
-        _require_watchfiles()
-
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path, backend=backend) as index:
+        try:
+            from watchfiles import watch as changes_in
+        except ModuleNotFoundError:
+            raise missing_extra("--watch", "documents") from None
+    # Options that are not given are those of the last run.
+    options |= {name: options[name] or None for name in ("include", "exclude")}
+    with opened(path, backend=backend) as index:
 
         def once() -> None:
-            synced = index.sync(
-                folder,
-                include=include or None,
-                exclude=exclude or None,
-                documents=documents,
-                text_field=field,
-                follow_links=follow_links,
-                allow_empty=allow_empty,
-                dry_run=dry_run,
-                progress=not watch,
-            )
+            synced = index.sync(folder, text_field=field, dry_run=dry_run, progress=not watch, **options)
             if as_json:
                 click.echo(well_formed(json.dumps(vars(synced), ensure_ascii=False)))
             else:
@@ -130,34 +117,16 @@ def sync(
                 click.echo(summary(synced, path, "would be " if dry_run else ""))
 
         once()
-        if watch:
-            _watch(index, folder, once)
-
-
-def _require_watchfiles() -> None:
-    try:
-        import watchfiles  # noqa: F401
-    except ModuleNotFoundError:
-        raise missing_extra("--watch", "documents") from None
-
-
-def _watch(index: SearchIndex, folder: str, once: Callable[[], None]) -> None:
-    """Synchronise whenever something changes in the folder, except in indexes inside it."""
-    from watchfiles import watch
-
-    own = (f"{os.path.realpath(index.path)}{os.sep}", f"{os.path.realpath(index.path)}.partial")
-
-    def concerns(change: object, path: str) -> bool:
-        return not os.path.realpath(path).startswith(own)
-
-    click.echo(f"Watching {folder}; Ctrl-C ends.", err=True)
-    for _ in watch(folder, watch_filter=concerns, raise_interrupt=False):
-        _report_errors(once)
-
-
-def _report_errors(once: Callable[[], None]) -> None:
-    """Print an error and go on, as another process may be writing or the folder be missing; the next change retries."""
-    try:
-        once()
-    except InputError as error:
-        click.echo(printable(f"Error: {error}"), err=True)
+        if not watch:
+            return
+        own = (f"{os.path.realpath(index.path)}{os.sep}", f"{os.path.realpath(index.path)}.partial")
+        click.echo(f"Watching {folder}; Ctrl-C ends.", err=True)
+        for changes in changes_in(folder, watch_filter=None, raise_interrupt=False):
+            # An index may be inside its folder.
+            if all(os.path.realpath(changed).startswith(own) for _, changed in changes):
+                continue
+            try:
+                once()
+            except InputError as error:
+                # Another process may be writing, or the folder be missing; the next change retries.
+                click.echo(printable(f"Error: {error}"), err=True)
