@@ -130,7 +130,7 @@ def _answer(query: str, hit: Hit, in_context: bool) -> str:
 
 def _marked(query: str, text: str) -> str:
     """Return the snippet of a text with the words of the query in bold; click leaves styles out of a pipe."""
-    from ctx_embed.index import snippet
+    from ctx_embed.index.searching.hits import snippet
 
     plain = text.replace(_OPENING, " ").replace(_CLOSING, " ")
     found = snippet(query, plain, _OPENING, _CLOSING)

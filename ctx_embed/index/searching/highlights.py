@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ctx_embed.documents.blocks import rows
 from ctx_embed.index.searching.by_words import content_words
-from ctx_embed.index.searching.hits import Hit, densest, word_shares
+from ctx_embed.index.searching.hits import densest, word_shares
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Span
 from ctx_embed.index.storage.vectors import Vectors
@@ -39,7 +38,8 @@ def places(text: str) -> list[Span]:
     above = ""
     for start, stop, *_ in rows(text):
         line = text[start:stop]
-        if paragraphs and start == paragraphs[-1][1] + 1 and _continues(line, above):
+        is_paragraph = len(above) >= SHORT_LINE and _PARAGRAPH.fullmatch(above.strip())
+        if is_paragraph and start == paragraphs[-1][1] + 1 and _WORD_START.match(line.strip()):
             paragraphs[-1] = (paragraphs[-1][0], stop)
         else:
             paragraphs.append((start, stop))
@@ -50,20 +50,6 @@ def places(text: str) -> list[Span]:
             is_long = stop - start > LONG_SENTENCE
             spans += [found.span() for found in _LINES.finditer(text, start, stop)] if is_long else [(start, stop)]
     return spans or [(0, len(text))]
-
-
-def _continues(line: str, above: str) -> bool:
-    """Return whether a line is the next one of a paragraph."""
-    is_paragraph = len(above) >= SHORT_LINE and _PARAGRAPH.fullmatch(above.strip()) is not None
-    return is_paragraph and _WORD_START.match(line.strip()) is not None
-
-
-def highlighted(
-    hits: Sequence[Hit], queries: Sequence[str], vectors: Vectors, embed: Callable[[Sequence[str]], Vectors]
-) -> list[Hit]:
-    """Return hits with their highlight; the arguments are those of :func:`highlights`."""
-    spans = highlights([hit.text for hit in hits], queries, vectors, embed)
-    return [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
 
 
 def highlights(

@@ -432,14 +432,14 @@ class Search:
                 hits = [hits[place] for place in order] + hits[most:]
             chosen.append(hits[int(options.offset) : options.wanted])
         if options.highlight and any(queries.texts) and queries.vectors is not None:
-            from ctx_embed.index.searching.highlights import highlighted
+            from ctx_embed.index.searching.highlights import highlights
 
             texts = [queries.texts] if options.fuse else [[text] for text in queries.texts]
             vectors = [queries.vectors] if options.fuse else queries.vectors[:, None]
-            return [
-                highlighted(of_query, asked, of_asked, lambda parts: self.model().documents(parts))
-                for of_query, asked, of_asked in zip(chosen, texts, vectors, strict=True)
-            ]
+            for of_query, asked, of_asked in zip(chosen, texts, vectors, strict=True):
+                found_in = [hit.text for hit in of_query]
+                spans = highlights(found_in, asked, of_asked, lambda parts: self.model().documents(parts))
+                of_query[:] = [replace(hit, highlight=span) for hit, span in zip(of_query, spans, strict=True)]
         return chosen
 
 
