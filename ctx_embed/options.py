@@ -65,12 +65,8 @@ def _some(kind: Any) -> Any:
 def require_valid(options: Any, of: str = "") -> None:
     """Check each option: numbers, choices and switches, and the range of numbers.
 
-    Args:
-        options: an instance of a dataclass whose fields :func:`option` made.
-        of: text after the option's name in an error, such as " of a source".
-
     Raises:
-        InputError: an option has the wrong type or is out of range; the message names the first one.
+        InputError: an option has the wrong type or range; the message names the first one, and whose it is (``of``).
     """
     kinds = types_of(type(options))  # type: ignore[arg-type]  # a class is hashable
     for known in declared(type(options)):
@@ -105,12 +101,7 @@ def documented(options: type[Options]) -> type[Options]:
 
 
 def takes(*classes: type, but: tuple[str, ...] = ()) -> Callable[[Function], Function]:
-    """Return a decorator that shows the options of dataclasses in the signature of a function with ``**options``.
-
-    Args:
-        *classes: dataclasses whose fields the function takes as keyword arguments.
-        but: fields that it does not take.
-    """
+    """Return a decorator that shows the options of dataclasses, but some, in a function's signature."""
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function, eval_str=True)

@@ -36,11 +36,6 @@ class View:
     Rows are numbered for ever; their positions, which masks go by, are counted from the last compaction. What a view
     has found out dies with it, and the next one takes over what is still true.
 
-    Args:
-        folder: the index.
-        store: its documents, in a transaction.
-        before: an earlier generation.
-
     Attributes:
         rows: the row at each position (n,), ascending, those of documents deleted since the last compaction included.
         live: which positions belong to documents (n,).
@@ -109,14 +104,7 @@ class View:
         return found
 
     def allowed(self, where: str | None) -> Mask | None:
-        """Return which positions (n,) a search may find, or None if it may find all.
-
-        Args:
-            where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
-
-        Raises:
-            InputError: the filter cannot be understood.
-        """
+        """Return which positions (n,) a search may find with a metadata filter, or None if it may find all."""
         if where is None:
             return None if self.count == len(self.rows) else self.live
         if where not in self._masks:

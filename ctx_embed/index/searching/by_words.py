@@ -179,12 +179,8 @@ class Bm25:
     def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
         """Return the scores, by row, of the k best passages with a word and all phrases of the query.
 
-        The best one is first; ties are in the order of rows. Scores are above 0.
-
-        Args:
-            query: any text.
-            k: at least 1.
-            allowed: which positions may be found; None allows all passages.
+        The best one is first; ties are in the order of rows. Scores are above 0. Only positions of the mask ``allowed``
+        are found; None allows all.
         """
         is_large = self.view.count > self.large
         terms = expression(" ".join(content_words(query))).split(" OR ")
@@ -248,8 +244,7 @@ class WordLists:
     """The part of a full-text index that searches have used, in memory, for one generation of an index.
 
     Args:
-        view: the generation.
-        before: the lists of an earlier generation.
+        view, before: as for :class:`Bm25`.
         kept_postings: the maximum number of positions in all lists that stay in memory.
         lengths_at_once: the number of rows whose lengths are read in one query.
     """
@@ -284,15 +279,9 @@ class WordLists:
                         self._kept += 1
 
     def best(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
-        """Return the BM25 scores, by row, of the k best passages for any of the words, best first; ties by row.
+        """Return the scores of :meth:`Bm25.best` for any of some lower-case words; None if FTS5 splits a word.
 
-        Args:
-            words: lower-case words; each of them counts, even if two have the same stem.
-            k: at least 1.
-            allowed: which positions may be found; None allows all.
-
-        Returns:
-            None if FTS5 splits a word into several tokens.
+        Each word counts, even if two have the same stem.
         """
         new = [word for word in dict.fromkeys(words) if word not in self._tokens]
         if len(self._tokens) + len(new) > REMEMBERED_WORDS:
@@ -396,10 +385,6 @@ class Corrections:
     Distances are in edits: a letter inserted, deleted, replaced or swapped with the next one. Words are compared by
     their stems, as the full-text index holds no others, or else as passages write them. They must have the same first
     letter, which few people mistype. Words that the index lacks and the model knows are no typos.
-
-    Args:
-        view: the generation; call the methods inside its transaction.
-        before: the corrections of an earlier generation.
     """
 
     def __init__(self, view: View, before: Corrections | None = None) -> None:
@@ -423,11 +408,8 @@ class Corrections:
     def of(self, query: str, is_known: Callable[[str], bool]) -> dict[str, str]:
         """Return the corrections of a query's words, by the words as typed.
 
-        Words that the index has, words with digits and quoted phrases stay as they are.
-
-        Args:
-            query: the query.
-            is_known: returns whether the model of the index knows a lower-case word, so that it is hardly a typo.
+        Words that the index has, words with digits and quoted phrases stay as they are, and so do lower-case words that
+        the model of the index knows.
         """
         if len(self._corrected) > REMEMBERED_WORDS:
             self._corrected.clear()

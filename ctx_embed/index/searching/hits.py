@@ -115,12 +115,7 @@ class Hit:
 
 
 class Hits(list[Hit]):
-    """The hits of one query, best first: a list that a notebook shows as a table.
-
-    Args:
-        query: the text of the query; empty for a vector.
-        hits: the passages found.
-    """
+    """The hits of one query, best first: a list that a notebook shows as a table. A vector has an empty ``query``."""
 
     def __init__(self, query: str, hits: Iterable[Hit] = ()) -> None:
         super().__init__(hits)
@@ -156,14 +151,7 @@ def rounded_down(share: float) -> float:
 
 
 def counted(first: Any, text: str, end: str, start: int) -> int | None:
-    """Return the number of the line or page at an offset of a text.
-
-    Args:
-        first: the number of the first line or page; for anything but an integer, the result is None.
-        text: a document.
-        end: the character that ends a line or a page.
-        start: the offset.
-    """
+    """Return the number of the line or page, which ``end`` ends, at an offset of a text; None if ``first`` is none."""
     return first + text.count(end, 0, start) if isinstance(first, int) and not isinstance(first, bool) else None
 
 
@@ -175,13 +163,9 @@ class Unrelated(NamedTuple):
 
     @classmethod
     def of(cls, embed: Callable[[Sequence[str]], Any]) -> Unrelated | None:
-        """Return those of the general questions in ``unanswered.txt``.
+        """Return those of the general questions in ``unanswered.txt``; ``embed`` returns unit vectors (n, dimension).
 
-        Args:
-            embed: returns the unit vectors (n, dimension) of n queries.
-
-        Returns:
-            None if the model can read too few of them, or gives all the same vector.
+        It is None if the model can read too few of them, or gives all the same vector.
         """
         questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
         vectors = np.asarray(embed(questions), np.float32)
@@ -193,13 +177,7 @@ class Unrelated(NamedTuple):
         return cls(float(cosines.mean()), deviation) if deviation > 0 else None
 
     def relevance(self, cosine: float, share: float, passages: int) -> float:
-        """Return the relevance (0 to 1) of a hit.
-
-        Args:
-            cosine: that of the query and the passage.
-            share: the share of the query's words that the passage has, see :func:`word_shares`.
-            passages: the number of passages that were searched, at least 1.
-        """
+        """Return the relevance (0 to 1) of a hit among a number of passages, by its cosine and :func:`word_shares`."""
         height = DEVIATIONS * (cosine - self.mean) / self.deviation + WORDS * share + BASE
         height -= PASSAGES * math.sqrt(2 * math.log(passages + 3))
         # Beyond 50 the result is 0 or 1 to the last digit.

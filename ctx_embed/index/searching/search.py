@@ -68,13 +68,7 @@ class Queries:
 
 
 def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) -> Queries:
-    """Return the queries of a search.
-
-    Args:
-        query: a text, a vector, or a list of texts or vectors; None with ``like``.
-        like: an id or a list of ids; None with ``query``.
-        mode: the search mode; words cannot be searched for with vectors.
-        dimension: the dimension of the index.
+    """Return the queries of a search: a text, a vector, or a list of texts or vectors, or instead ids of documents.
 
     Raises:
         InputError: the query is anything else, both or neither are given, or a vector does not fit.
@@ -106,11 +100,7 @@ def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) ->
 
 
 def checked_examples(exclude: Any) -> list[str | int]:
-    """Return the texts and ids to avoid.
-
-    Raises:
-        InputError: an example is neither a string nor a 64-bit integer.
-    """
+    """Return the texts and ids to avoid."""
     given = listed(exclude, "exclude", "a text, an id or a list of them")
     _require_at_most("exclude", len(given), MOST_EXCLUDED, "texts and ids")
     characters = sum(len(item) for item in given if isinstance(item, str))
@@ -191,13 +181,7 @@ class Candidates(NamedTuple):
 
 class Search:
     """One search. Its queries are embedded when it is made; then :meth:`candidates` reads the index, and :meth:`hits`
-    chooses among what was found.
-
-    Args:
-        options: the options.
-        queries: the queries.
-        model: returns the model of the index.
-        dimension: the dimension of the index.
+    chooses among what was found. ``model`` returns the model of the index, which has this dimension.
     """
 
     def __init__(self, options: Options, queries: Queries, model: Callable[[], IndexModel], dimension: int) -> None:
@@ -475,11 +459,7 @@ def by_words(view: View, allowed: Mask | None, text: str, vector: Vectors, depth
 
 
 def fused_scores(cosines: Sequence[float] | Floats, by_words: Sequence[float] | Floats) -> Floats:
-    """Return the mean of each passage's cosine and score by words, both as shares (0 to 1) of the query's best.
-
-    Args:
-        cosines: the cosines (n,); those below 0 count as 0.
-        by_words: the BM25 scores (n,); 0 for passages that are not among the best by words.
+    """Return the mean of each passage's cosine and score by words (n,), both as shares (0 to 1) of the query's best.
 
     Source: Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval (TOIS 2023).
     """
