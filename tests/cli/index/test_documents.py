@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -124,18 +122,6 @@ def test_a_query_without_hits_says_why(index, tmp_path):
     assert said() == "no hits: the index has no documents\n"
 
 
-def test_hybrid_shows_what_orders_its_hits(index):
-    lines = [line.split() for line in succeeds("query", index, "a film", "-k", 4).splitlines()[::2]]
-    assert {line[1] for line in lines} == {"fused"}
-    fused = [float(line[2]) for line in lines]
-    assert fused == sorted(fused, reverse=True)
-    hits = json.loads(succeeds("query", index, "a film", "-k", 4, "--json"))
-    assert [round(hit["fused"], 4) for hit in hits] == fused
-    # The best by meaning or by words has at least one half, and the best by both has 1.
-    assert 0.5 <= fused[0] <= 1
-    assert "fused" not in json.loads(succeeds("query", index, "a film", "--mode", "dense", "--json"))[0]
-
-
 def test_words_are_coloured_in_a_terminal_only(index, monkeypatch):
     import click
 
@@ -156,31 +142,6 @@ def test_what_a_text_could_do_to_a_terminal_is_taken_out(tmp_path):
     assert "a film [31m red end long" in lines[1]
     assert all(line.isprintable() for line in lines)
     assert len(lines[1]) < 300
-
-
-def test_verify_tells_of_damage(index):
-    with closing(sqlite3.connect(index / "index.sqlite")) as connection:
-        connection.execute("UPDATE vectors_1 SET checksum = checksum + 1 WHERE row = 1")
-        connection.commit()
-    result = run("verify", index)
-    assert result.exit_code == 1
-    assert result.stdout.startswith(f"{index / 'index.sqlite'}: damaged (the checksum of a vector is wrong)")
-    message = f"Error: {index}: damaged (1 problem); restore it from a copy or build the index again\n"
-    assert run("verify", index, "--no-model").stderr == message
-
-
-def test_modes_filters_and_thresholds(index, sentences):
-    def ids(*options):
-        return [hit["id"] for hit in json.loads(succeeds("query", index, "films", "--json", *options))]
-
-    assert set(ids("--mode", "words")) == {"s2", 3}
-    assert set(ids("--where", "n >= 6")) == {"s6", 7}
-    assert ids("--mode", "hybrid", "--where", "n = 3", "-k", 1) == [3]
-    assert ids("--threshold", "1") == []
-    assert fails("query", index, "x", "--where", "n >") == (
-        "filter 'n >': expected a number, a \"string\", true or false at the end; an example: year >= 2020 and "
-        'lang = "en"'
-    )
 
 
 def test_several_queries(index, tmp_path):
@@ -268,11 +229,7 @@ def test_duplicates_and_topics(index, sentences):
     assert pairs[0]["score"] == max(pair["score"] for pair in pairs)
     topics = json.loads(succeeds("topics", index, "-k", "2", "--json"))
     assert sum(topic["size"] for topic in topics) == 8
-    assert len(succeeds("topics", index, "-k", "2").splitlines()) == 4
-
-
-def test_topics_are_listed_in_a_file(index, tmp_path):
-    succeeds("topics", index, "-k", "2", "-o", tmp_path / "topics.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "topics.jsonl").read_text().splitlines()]
-    assert len({row["id"] for row in rows}) == 8
-    assert len({row["topic"] for row in rows}) == 2
+    listed = index.with_name("topics.jsonl")
+    assert len(succeeds("topics", index, "-k", "2", "-o", listed).splitlines()) == 4
+    rows = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert (len({row["id"] for row in rows}), len({row["topic"] for row in rows})) == (8, 2)

@@ -43,7 +43,9 @@ def test_the_options_of_a_search_reach_it(index):
             ({"group": "section"}, ["--group", "section"]),
             ({"mmr": 0.3, "candidates": 7}, ["--mmr", 0.3, "--candidates", 7]),
             ({"context": 1}, ["--context", 1]),
-            ({"mode": "hybrid"}, ["--mode", "hybrid"]),
+            ({"mode": "words", "where": "year > 2000"}, ["--mode", "words", "--where", "year > 2000"]),
+            ({"threshold": 0.3}, ["--threshold", 0.3]),
+            ({"document": True}, ["--document"]),
         ]:
             expected = [hit.as_dict(QUERY) for hit in opened.search(QUERY, 4, **options)]
             found = hits("query", index, QUERY, "-k", 4, *arguments)
@@ -193,13 +195,6 @@ def test_a_highlight_stands_out_from_the_text_around_it(capsys, monkeypatch):
     assert len(click.unstyle(shown)) < 260
     print_hits("nine", [dataclasses.replace(hit, text=answer, highlight=(0, len(answer)))])
     assert click.unstyle(capsys.readouterr().out) == f"0.9000  a\n    {answer}\n"
-
-
-def test_the_document_is_printed_on_request(index):
-    (hit,) = hits("query", index, QUERY, "-k", 1)
-    assert (hit["start"], hit["stop"], "document" in hit) == (0, len(hit["text"]), False)
-    (hit,) = hits("query", index, QUERY, "-k", 1, "--document")
-    assert hit["document"] == hit["text"]
 
 
 def test_min_relevance_hides_what_answers_nothing(index):

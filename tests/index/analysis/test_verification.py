@@ -141,7 +141,8 @@ def test_the_command_says_what_it_finds(path):
     assert result.stdout == f"{path}: whole, 48 documents\n"
     changed(path, "DELETE FROM documents WHERE row = 7")
     result = Command("index verify").run(path, "--no-model", "--json")
-    assert result.exit_code == 1
+    message = f"Error: {path}: damaged (3 problems); restore it from a copy or build the index again\n"
+    assert (result.exit_code, result.stderr) == (1, message)
     found = json.loads(result.stdout)
     assert (len(found["problems"]), len(found["unchecked"])) == (3, 0)
 

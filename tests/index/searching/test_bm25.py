@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctx_embed import InputError, SearchIndex
+from ctx_embed import SearchIndex
 from ctx_embed.index import snippet
 from ctx_embed.index.searching import by_words
 from ctx_embed.index.searching.by_words import Bm25
@@ -109,21 +109,6 @@ def test_a_threshold_is_a_cosine_in_every_mode(index):
         assert {hit.id for hit in index.search("cat runs", mode=mode, threshold=score)} == {
             hit.id for hit in every if hit.score >= score
         }
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mode": "fuzzy"}, "unknown mode 'fuzzy': known are dense, hybrid, words"),
-        ({"mode": "word"}, "unknown mode 'word': did you mean 'words'? known are dense, hybrid, words"),
-        ({"threshold": "high"}, "threshold must be a finite number, at least -1 and at most 1, got 'high'"),
-        ({"threshold": float("nan")}, "threshold must be a finite number, at least -1 and at most 1, got nan"),
-    ],
-)
-def test_options_that_cannot_be_used(index, options, message):
-    with pytest.raises(InputError) as caught:
-        index.search("cat", **options)
-    assert str(caught.value) == message
 
 
 def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ctx_embed
-from ctx_embed import InputError, SearchIndex
+from ctx_embed import SearchIndex
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import (
     BASE,
@@ -49,16 +49,6 @@ def test_relevance_by_hand():
         assert unrelated.relevance(cosine, share, 97) == pytest.approx(math.exp(-math.exp(-height)))
     assert unrelated.relevance(1e9, 0.0, 1) == 1
     assert unrelated.relevance(-1e9, 1.0, 1) == 0
-
-
-def test_relevance_rises_with_cosine_and_words_and_falls_with_passages():
-    unrelated = Unrelated(0.05, 0.08)
-    cosines = [unrelated.relevance(cosine, 0.5, 1000) for cosine in np.linspace(0, 0.8, 9)]
-    shares = [unrelated.relevance(0.4, share, 1000) for share in np.linspace(0, 1, 5)]
-    sizes = [unrelated.relevance(0.4, 0.5, passages) for passages in (1, 2, 10, 1000, 10**6)]
-    assert cosines == sorted(set(cosines))
-    assert shares == sorted(set(shares))
-    assert sizes == sorted(set(sizes), reverse=True)
 
 
 def test_unrelated_questions_of_a_model(embedder):
@@ -156,17 +146,6 @@ def test_a_new_model_brings_its_own_scale(index, hash_model):
     before = index.search(TEXTS[0])[0].relevance
     index.reembed(hash_model)
     assert index.search(TEXTS[0])[0].relevance not in (None, before)
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.5, "high", True, math.nan])
-def test_a_wrong_relevance_is_one_line(index, value):
-    with pytest.raises(InputError, match=r"^min_relevance must be "):
-        index.search("inflation", min_relevance=value)
-
-
-def test_min_relevance_needs_texts(index):
-    with pytest.raises(InputError, match=r"^min_relevance needs queries that are texts; use threshold"):
-        index.search(like=0, min_relevance=0.9)
 
 
 def test_pages_of_relevant_hits_do_not_overlap_or_leave_out(index):
