@@ -60,8 +60,6 @@ class IndexGroup(Group):
         "check": "verify",
     }
 
-    removed = {"tune": "`auto` measures recall itself when it writes FAISS's file; see ctx-embed index info"}
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
         return sorted(COMMANDS)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sqlite3
 import threading
 import zlib
@@ -381,16 +380,6 @@ def test_damaged_vectors(path, hash_model):
             assert f"{database}: damaged ({reason}); {REMEDY}" in index.verify() or reason == "vectors are missing"
             assert index.verify() != []
         database.write_bytes(content)
-
-
-def test_a_folder_that_cannot_be_written_can_be_read(path, hash_model, monkeypatch):
-    filled(path)
-    monkeypatch.setattr(os, "access", lambda *arguments: False)
-    with SearchIndex.open(path, hash_model) as index:
-        assert index.search("text 7", k=1)[0].text == "text 7"
-        with pytest.raises(InputError, match="attempt to write a readonly database"):
-            index.add(["more"])
-    assert [file.name for file in path.iterdir()] == ["index.sqlite"]
 
 
 def test_searching_reads_no_other_documents(path, hash_model, monkeypatch):

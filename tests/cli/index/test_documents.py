@@ -164,7 +164,6 @@ def test_several_queries(index, tmp_path):
         (["query", "index", "x", "--json", "--jsonl"], "--json and --jsonl cannot be combined"),
         (["query", "index", "x", "--queries", "y"], "give either TEXT or --queries"),
         (["build", "a", "index", "--append", "--upsert"], "--append and --upsert cannot be combined"),
-        (["tune", "index"], "the command 'tune' was removed: `auto` measures recall itself"),
         (["delete", "index"], "give either IDs or --where FILTER"),
         (["delete", "index", "1", "--where", "n = 1"], "give either IDs or --where FILTER"),
         (["get", "index", "--json", "n00006"], "No such option '--json'"),
