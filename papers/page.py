@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from papers import settling
+from papers import pretraining, settling
 from papers.attended_words import CHOSEN, CLASSES, TABLE4_PLACES, in_paper, label_of
 from papers.catalogue import EXPERIMENTS
 from papers.classifier_cells import INITIAL
@@ -189,9 +189,24 @@ def _settling_tables() -> list[str]:
     ]
 
 
+def _pretraining() -> list[str]:
+    found = found_in("pretraining")
+    rows = [
+        [row, *(accuracy(found[row, task]) for task in TABLE4_TASKS)]
+        for row in (pretraining.SCRATCH, pretraining.PRETRAINED)
+    ]
+    rows.append(["gain, ± its standard error", *(pretraining.gain(found, task) for task in TABLE4_TASKS)])
+    return [table(["weights at first", *TABLE4_TASKS], rows)]
+
+
 def _lama_table3() -> list[str]:
-    found = found_in("lama-table3")
+    found, paper = found_in("lama-table3"), found_in("lama-table3-paper")
     systems = [*list(SYSTEMS)[:-1], BERT, OURS]
+    as_in_paper = [
+        [title, *(accuracy(paper.get((system, task)), UNKNOWN) for system in systems if system != BERT)]
+        for title, task in TASKS.items()
+        if any((system, task) in paper for system in systems)
+    ]
     cells = {(cell.row, cell.column): cell for cell in EXPERIMENTS["lama-table3"].cells}
     rows: list[list[object]] = []
     for title, task in TASKS.items():
@@ -205,7 +220,10 @@ def _lama_table3() -> list[str]:
             rows.append([PUBLISHED[task], *(cell.published or next(iter(cell.beside.values()), "") for cell in of)])
     counts = [found.get((system, "R8"), {}).get("parameters") for system in systems]
     rows.append(["parameters", *("" if count is None else f"{count:,}" for count in counts)])
-    return [table(["test accuracy", *systems], rows)]
+    return [
+        table(["test accuracy", *systems], rows),
+        table(["with `--paper`", *(system for system in systems if system != BERT)], as_in_paper),
+    ]
 
 
 def _lama_figure3() -> list[str]:
@@ -278,6 +296,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "table4": _table4,
     "figure2": _figure2,
     "settling": _settling_tables,
+    "pretraining": _pretraining,
     "lama-table3": _lama_table3,
     "lama-table4": _lama_table4,
     "lama-figure2": _lama_figure2,
@@ -322,7 +341,11 @@ def store(path: Path) -> None:
     recorded = {cell["cell"]: cell for cell in before["cells"] if "recorded" in cell}
     for cell in run["cells"]:
         cell.pop("parts")
-    run["cells"] = [cell if cell["figures"] else recorded.get(cell["cell"], cell) for cell in run["cells"]]
+    run["cells"] = [
+        cell if cell["figures"] else recorded[cell["cell"]]
+        for cell in run["cells"]
+        if cell["figures"] or cell["cell"] in recorded
+    ]
     if any("recorded" in cell for cell in run["cells"]):
         run["recorded"] = before["recorded"]
     cells = [json.dumps(cell, ensure_ascii=False) for cell in run.pop("cells")]

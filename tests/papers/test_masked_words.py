@@ -13,6 +13,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.loading import load
 from ctx_embed.training.checkpoint import Checkpoint
 from papers import RunOptions, find_experiment, masked_words, reproduce
+from papers.pretraining import gain
 from papers.report import as_markdown
 
 
@@ -76,7 +77,7 @@ def test_the_table_reads_the_model(files, vocabulary_with_mask, workplace, tmp_p
     # Both have the same attention; it is counted without the token table.
     assert figures["from-scratch_mr"]["parameters"] == figures["pre-trained_mr"]["parameters"]
     line = experiment.claim.line(results.outcomes)
-    assert "after one reading of 800 sentences, which took 0.0" in line
+    assert "one reading of 800 sentences with hidden words takes 0.0" in line
     assert "| pre-trained | MPQA |" in as_markdown(results)
 
 
@@ -85,3 +86,10 @@ def test_what_pretraining_refuses(files, vocabulary, vocabulary_with_mask, tmp_p
         masked_words.pretrain(tmp_path / "out", files, 2000, tokenizer=vocabulary_with_mask)
     with pytest.raises(InputError, match=r"^the vocabulary must have an entry \[MASK\]"):
         masked_words.pretrain(tmp_path / "out", files, 100, tokenizer=vocabulary)
+
+
+def test_the_gain_of_pretraining_by_hand():
+    found = {("from scratch", "MR"): {"accuracies": [70.0, 80.0]}, ("pre-trained", "MR"): {"accuracies": [71.0, 83.0]}}
+    assert gain(found, "MR") == "+2.0 ± 1.0"
+    found["pre-trained", "MR"]["accuracies"] = [69.5]
+    assert gain(found, "MR") == "-0.5"
