@@ -6,26 +6,37 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.deduplication.rows import common_form, copy_rows, require_kind, spooled
-from ctx_embed.deduplication.signatures import BANDS, grams, normalized, similarity
-from ctx_embed.deduplication.texts import TEXTS_AT_ONCE, Rows, StoredTexts
+from ctx_embed.deduplication.signatures import (
+    BANDS,
+    band_keys,
+    grams,
+    hash_of,
+    hash_of_digits,
+    normalized,
+    similarity,
+)
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.files import replaced_file, require_file, require_other_file
+from ctx_embed.progress import Meter
 from ctx_embed.rows.opening import expanded
-from ctx_embed.rows.reading import read_documents
+from ctx_embed.rows.reading import estimated_count, read_documents
+from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
+Rows: TypeAlias = NDArray[np.int64]
 # Earlier rows, later rows and their similarities, each (n,).
 Pairs: TypeAlias = tuple[Rows, Rows, NDArray[np.float64]]
 
@@ -34,6 +45,9 @@ THRESHOLD = 0.6
 # for neighbours as close as duplicates.
 EXACT_ROWS, PROBED_LISTS = 20_000, 12
 ROWS_AT_ONCE = 1024
+TEXTS_AT_ONCE = 4096
+# In each band, a text is compared with the first text of the same key, and with this many of the last ones before it.
+COMPARED = 16
 # The neighbours to look for at first, and at most.
 NEIGHBOURS, MOST_NEIGHBOURS = 32, 2048
 # The most by which a cosine of vectors of 8 bits differs from the exact one.
@@ -42,19 +56,85 @@ ROUNDING = 0.02
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """The result of :func:`dedupe`.
-
-    Args:
-        rows: the number of rows read.
-        kept: the number of rows kept.
-        groups: the number of kept rows that have duplicates.
-        unknown: the number of texts that the model cannot read; only their characters were compared.
-    """
+    """The numbers of rows read and kept, of kept rows that have duplicates, and of texts that the model cannot read."""
 
     rows: int
     kept: int
     groups: int
     unknown: int = 0
+
+
+class StoredTexts:
+    """The texts of all rows. Texts and the keys of their bands are in files of a folder."""
+
+    def __init__(self, folder: Path, file: BinaryIO, progress: bool) -> None:
+        self.folder = folder
+        self.progress = progress
+        # For each row: the first row with the same normalised text, and a hash of its numbers.
+        self.equal: Rows = np.empty(0, np.int64)
+        self.digits: Rows = np.empty(0, np.int64)
+        # The first row of each distinct normalised text.
+        self.distinct: Rows = np.empty(0, np.int64)
+        # Number of texts that the model cannot read.
+        self.unknown = 0
+        self._ends: Rows = np.empty(0, np.int64)
+        self._file = file
+
+    def meter(self, total: int | None, what: str, unit: str = "rows") -> Meter:
+        """Return the progress meter of a step."""
+        return Meter(what, total, unit, shown=self.progress)
+
+    def read(self, texts: Iterable[str], files: Sequence[str]) -> None:
+        """Store texts, which come from ``files``, and the keys of each distinct one."""
+        equal, digits, lengths = [], [], []
+        first_of: dict[int, int] = {}
+        stream = iter(texts)
+        row = 0
+        with ExitStack() as stack:
+            meter = stack.enter_context(self.meter(estimated_count(files) if self.progress else None, "reading"))
+            bands = [stack.enter_context((self.folder / f"band-{number}").open("wb")) for number in range(BANDS)]
+            while block := [well_formed(text) for text in islice(stream, TEXTS_AT_ONCE)]:
+                contents = [text.encode() for text in block]
+                self._file.write(b"".join(contents))
+                plain = [normalized(text) for text in block]
+                first = [first_of.setdefault(hash_of(text), place) for place, text in enumerate(plain, row)]
+                new = [text for place, text in enumerate(plain, row) if first[place - row] == place]
+                for band, keys in zip(bands, band_keys(new), strict=True) if new else ():
+                    band.write(keys.tobytes())
+                equal.append(np.array(first, np.int64))
+                digits.append(np.array([hash_of_digits(text) for text in plain], np.int64))
+                lengths.append(np.array([len(content) for content in contents], np.int64))
+                row += len(block)
+                meter.update(len(block))
+        if row:
+            self.equal, self.digits = np.concatenate(equal), np.concatenate(digits)
+            self._ends = np.cumsum(np.concatenate(lengths))
+            self.distinct = np.flatnonzero(self.equal == np.arange(row))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.equal)
+
+    def __getitem__(self, row: int) -> str:
+        """Return the text of a row."""
+        start = int(self._ends[row - 1]) if row else 0
+        self._file.seek(start)
+        return self._file.read(int(self._ends[row]) - start).decode()
+
+    def candidates(self, band: int) -> Iterator[tuple[Rows, Rows]]:
+        """Yield earlier rows (n,) and later rows (n,): pairs of distinct texts with the same key in a band."""
+        keys = np.fromfile(self.folder / f"band-{band}", np.uint32)
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        rows = self.distinct[order]
+        for distance in range(1, COMPARED + 1):
+            later = np.flatnonzero(ordered[distance:] == ordered[:-distance]) + distance
+            if not len(later):
+                return
+            yield rows[later - distance], rows[later]
+        first = np.searchsorted(ordered, ordered[later])
+        beyond = later - first > COMPARED
+        yield rows[first[beyond]], rows[later[beyond]]
 
 
 def dedupe(
@@ -119,7 +199,7 @@ def dedupe(
         files = [spooled(folder) if file == "-" else file for file in named]
         form = common_form(files, text_field, encoding)
         require_kind(Path(output), form.kind)
-        texts = stack.enter_context(StoredTexts(folder, progress))
+        texts = StoredTexts(folder, stack.enter_context((folder / "texts").open("w+b")), progress)
         documents = (document for file in files for document in read_documents(file, text_field, encoding=encoding))
         texts.read((document.text for document in documents), files)
         if not len(texts):
@@ -169,20 +249,17 @@ def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
                 keys.append(left[possible] * len(texts) + right[possible])
             new = np.setdiff1d(np.concatenate(keys), seen)
             seen = np.union1d(seen, new)
-            yield _confirmed(texts, new // len(texts), new % len(texts), threshold)
+            left, right = new // len(texts), new % len(texts)
+            scores = np.zeros(len(new))
+            row, of_left = -1, np.empty(0, np.uint64)
+            # The pairs are sorted by their earlier row.
+            for place, (earlier, later) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
+                if earlier != row:
+                    row, of_left = earlier, grams(normalized(texts[earlier]))
+                scores[place] = similarity(of_left, grams(normalized(texts[later])))
+            near = scores >= threshold
+            yield left[near], right[near], scores[near]
             meter.update()
-
-
-def _confirmed(texts: StoredTexts, left: Rows, right: Rows, threshold: float) -> Pairs:
-    """Return the pairs that reach the threshold; ``left`` is sorted."""
-    scores = np.zeros(len(left))
-    row, of_left = -1, np.empty(0, np.uint64)
-    for place, (earlier, later) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
-        if earlier != row:
-            row, of_left = earlier, grams(normalized(texts[earlier]))
-        scores[place] = similarity(of_left, grams(normalized(texts[later])))
-    near = scores >= threshold
-    return left[near], right[near], scores[near]
 
 
 def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Model | None) -> Iterator[Pairs]:

@@ -49,11 +49,7 @@ def spooled(folder: Path) -> str:
 
 
 def common_form(files: Sequence[str], text_field: str | None, encoding: str | None = None) -> Form:
-    """Return the common format of some files.
-
-    Raises:
-        InputError: the formats differ, or a file cannot be opened.
-    """
+    """Return the common format of some files."""
     kinds: dict[str, str] = {}
     quoted = False
     for file in files:
@@ -67,11 +63,7 @@ def common_form(files: Sequence[str], text_field: str | None, encoding: str | No
 
 
 def require_kind(path: Path, kind: str) -> None:
-    """Raise an error if the suffix of an output names another format than that of the rows.
-
-    Raises:
-        InputError: it does, or Parquet would be written to standard output.
-    """
+    """Raise an InputError if the name of an output does not suit the format of the rows."""
     if str(path) == "-":
         if kind == PARQUET:
             raise InputError("Parquet cannot be written to standard output; name a file")
@@ -102,11 +94,9 @@ def copy_rows(
         chosen: for each row whether to write it; blank lines are not rows.
         output: the file to write to.
         packed: whether to compress with gzip; ignored for Parquet, which is always compressed.
-        encoding: of the files, see :func:`ctx_embed.rows.reading.read_lines`.
-
-    Raises:
-        InputError: a file has other columns than the first, or has changed since it was read.
+        encoding: of the files.
     """
+    changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")
     try:
         if form.kind == PARQUET:
             _copy_parquet(files, chosen, output)
@@ -121,13 +111,9 @@ def copy_rows(
                 text.flush()
                 text.detach()
     except StopIteration:
-        raise _changed(files) from None
+        raise changed from None
     if next(chosen, None) is not None:
-        raise _changed(files)
-
-
-def _changed(files: Sequence[str]) -> InputError:
-    return InputError(f"{', '.join(files)}: changed while it was read; run this again")
+        raise changed
 
 
 def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output: IO[str], encoding: str | None) -> None:

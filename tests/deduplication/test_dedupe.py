@@ -16,8 +16,8 @@ from pyarrow import parquet
 from ctx_embed import InputError, dedupe
 from ctx_embed.cli.main import main
 from ctx_embed.deduplication import near_duplicates
+from ctx_embed.deduplication.near_duplicates import StoredTexts
 from ctx_embed.deduplication.signatures import band_keys, grams, normalized, similarity
-from ctx_embed.deduplication.texts import StoredTexts
 from ctx_embed.runtime import Embedder
 from ctx_embed.vectors import unit_rows
 
@@ -218,7 +218,8 @@ def test_meaning_finds_each_of_many_copies(tmp_path, monkeypatch, exact_rows):
 
 
 def test_numbers_of_pairs_have_64_bits(tmp_path):
-    with StoredTexts(tmp_path, False) as texts:
+    with (tmp_path / "texts").open("w+b") as file:
+        texts = StoredTexts(tmp_path, file, False)
         night = "The very late train left the station at night, and its lamps were lit"
         texts.read([night, f"{night}!", f"{night} again"], [])
         pairs = [*near_duplicates._near_characters(texts, 0.1), *near_duplicates._near_embeddings(texts, 0.1, None)]
