@@ -116,19 +116,15 @@ def _to_file(
     encoder = load_encoder(model, backend)
     if encoder.remark:
         click.echo(f"Warning: {encoder.remark}", err=True)
-    first = [document.text for document in documents]
-    if is_printed:
-        for block in chain([documents], blocks):
-            texts = [document.text for document in block]
-            write_embeddings(STANDARD_OUTPUT, block, embed(encoder, texts, batch_size or encoder.batch_size))
-            if block is documents:
-                warn_of_unknown_share(unknown_share(encoder.tokenizer, sample(first)))
-        return
-    embeddings = embed(encoder, first, batch_size or encoder.batch_size)
-    write_embeddings(output, documents, embeddings)
-    warn_of_unknown_share(unknown_share(encoder.tokenizer, sample(first)))
-    count, dimension = embeddings.shape
-    click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")
+    for block in chain([documents], blocks):
+        texts = [document.text for document in block]
+        embeddings = embed(encoder, texts, batch_size or encoder.batch_size)
+        write_embeddings(output, block, embeddings)
+        if block is documents:
+            warn_of_unknown_share(unknown_share(encoder.tokenizer, sample(texts)))
+    if not is_printed:
+        count, dimension = embeddings.shape
+        click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")
 
 
 def _to_store(inputs: tuple[str, ...], target: str, model: str, **options: Any) -> None:
@@ -142,13 +138,8 @@ def _to_store(inputs: tuple[str, ...], target: str, model: str, **options: Any) 
     if found.bad:
         more = f", of which {SHOWN} are named above" if found.bad > SHOWN else ""
         click.echo(f"{counted(found.bad, 'row')} could not be embedded{more}", err=True)
-    name = open_store(target).name
+    held = f"{counted(found.count, 'embedding')} of dimension {found.dimension} in {open_store(target).name}"
     if found.was_complete:
-        click.echo(
-            f"nothing to do: {counted(found.count, 'embedding')} of dimension {found.dimension} in {name} already"
-        )
+        click.echo(f"nothing to do: {held} already")
     else:
-        click.echo(
-            f"{counted(found.rows, 'row')} encoded: {counted(found.count, 'embedding')} of dimension "
-            f"{found.dimension} in {name}"
-        )
+        click.echo(f"{counted(found.rows, 'row')} encoded: {held}")

@@ -41,18 +41,13 @@ _PIECE_KINDS = {"plain:rows": "rows", "plain:code": "code"}
 
 
 class Text(NamedTuple):
-    """A text, or a piece of one.
-
-    Args:
-        name: the path of its file.
-        extracted: the text with its structure.
-        start: the number of characters before it in the file.
-        one_line: whether it is a record, all of which counts as one line of the file.
-    """
+    """A text, or a piece of one, of the file ``name``."""
 
     name: str
     extracted: Extracted
+    # The number of characters before it in the file.
     start: int = 0
+    # Whether it is a record, all of which counts as one line of the file.
     one_line: bool = False
 
 
@@ -112,19 +107,16 @@ class Sources:
             if path == STANDARD_INPUT:
                 yield _Source(STANDARD_INPUT_NAME, path, None)
             elif os.path.isdir(path):
-                yield from self._files(path)
+                for each in walk(path, self.include, self.exclude, self.follow_links):
+                    name = each.source if path == os.curdir else os.path.join(path, each.source)
+                    if isinstance(each, File):
+                        yield from self._file(name, each.path, each.size)
+                    elif isinstance(each, Skipped) and each.failed:
+                        self.report.failed[name] = each.reason
             elif stat.S_ISREG((found := os.stat(path)).st_mode):
                 yield from self._file(path, path, found.st_size)
             else:
                 yield _Source(path, path, None)
-
-    def _files(self, folder: str) -> Iterator[_Source]:
-        for found in walk(folder, self.include, self.exclude, self.follow_links):
-            name = found.source if folder == os.curdir else os.path.join(folder, found.source)
-            if isinstance(found, File):
-                yield from self._file(name, found.path, found.size)
-            elif isinstance(found, Skipped) and found.failed:
-                self.report.failed[name] = found.reason
 
     def _file(self, name: str, path: str, size: int) -> Iterator[_Source]:
         chosen = format_of(path)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,27 +72,11 @@ class Found(Hit):
 
 @dataclass
 class _Candidate:
-    """A passage that may be a hit.
-
-    Args:
-        order: its place among all passages read.
-        hit: the passage.
-        counts: how often it has each word of the question; None if it has none of them.
-    """
+    """A passage that may be a hit: its place among all, and how often it has each word of the question."""
 
     order: int
     hit: Found
     counts: NDArray[Any] | None = None
-
-
-class _Passage(NamedTuple):
-    text: Text
-    start: int
-    stop: int
-
-    @property
-    def content(self) -> str:
-        return self.text.extracted.text[self.start : self.stop]
 
 
 class Search:
@@ -159,8 +143,8 @@ class Search:
     def _read(self, batch: Sequence[Text]) -> None:
         structured = [(text.extracted.text, KINDS[text.extracted.kind](text.extracted.text)) for text in batch]
         spans = self._cut.of_all(structured)
-        passages = [_Passage(text, *span) for text, of_text in zip(batch, spans, strict=True) for span in of_text]
-        contents = [passage.content for passage in passages]
+        passages = [(text, *span) for text, of_text in zip(batch, spans, strict=True) for span in of_text]
+        contents = [text.extracted.text[start:stop] for text, start, stop in passages]
         worded, counts = ([], np.empty((0, 0))) if self._words is None else self._words.count(contents)
         cosines = np.full(len(passages), np.nan)
         if self.mode != "words":
@@ -175,7 +159,7 @@ class Search:
 
         def candidate(row: int) -> _Candidate:
             if row not in found:
-                found[row] = _Candidate(self._passages + row, self._found(passages[row], float(cosines[row])))
+                found[row] = _Candidate(self._passages + row, self._found(*passages[row], float(cosines[row])))
             return found[row]
 
         # The passages that are among the nearest so far.
@@ -208,9 +192,9 @@ class Search:
         orders = np.array([each.order for each in self._worded])
         return [(float(scores[place]), self._worded[place]) for place in np.lexsort((orders, -scores)).tolist()]
 
-    def _found(self, passage: _Passage, cosine: float) -> Found:
+    def _found(self, source: Text, start: int, stop: int, cosine: float) -> Found:
         """Return a passage as a hit, with the lines around it."""
-        (name, extracted, offset, one_line), start, stop = passage
+        name, extracted, offset, one_line = source
         stop = min(stop, start + MOST_CHARACTERS)
         text = extracted.text
         first = extracted.line if one_line else counted(extracted.line, text, "\n", start)
