@@ -55,13 +55,6 @@ def test_the_sample_queries_and_one_line_a_hit(small):
     assert max(map(len, lines[1:])) <= len("  0.000  city.prices: ") + 80
 
 
-@pytest.mark.parametrize("query", ["", " ", "\x00", "zzz"])
-def test_odd_queries(small, query):
-    result = run("--query", query)
-    assert result.exit_code == 0, result.output
-    assert "nan" not in result.stdout
-
-
 def test_a_python_without_sources(small, monkeypatch):
     monkeypatch.setattr(sys.modules["ctx_embed.cli.demo"], "standard_library_docstrings", dict)
     result = run()
@@ -69,21 +62,6 @@ def test_a_python_without_sources(small, monkeypatch):
     assert result.stderr == (
         "Error: this Python has no source files of its standard library; install them to run the demo\n"
     )
-
-
-def test_no_default_model(small, monkeypatch, tmp_path_factory):
-    monkeypatch.undo()
-    monkeypatch.setattr(sys.modules["ctx_embed.cli.demo"], "standard_library_docstrings", lambda: dict(DOCSTRINGS))
-    absent = tmp_path_factory.mktemp("absent")
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", absent)
-    result = run()
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: {absent}: not a SentenceTransformer model folder (no modules.json)\n"
-
-
-def test_usage():
-    assert run("-k", "0").exit_code == 2
-    assert "Error: Invalid value for '-k': 0 is not in the range x>=1." in run("-k", "0").stderr
 
 
 def test_docstrings_of_a_library(tmp_path, monkeypatch):

@@ -45,17 +45,6 @@ def test_jsonl_gzip_and_standard_input_with_a_model_of_ones_own(tiny_model, tiny
 NEWS = 'id,headline,year\n7,"oil, again",2003\nb,,2004\n'
 
 
-def test_the_field_of_a_table_is_embedded(tiny_model, tmp_path):
-    (tmp_path / "news.csv").write_text(NEWS)
-    result = run(tmp_path / "news.csv", "-o", tmp_path / "out.npy", "--field", "headline", "--batch-size", 512)
-    assert (result.exit_code, result.stdout) == (0, f"2 embeddings of dimension 16 in {tmp_path / 'out.npy'}\n")
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), tiny_model.encode(["oil, again", ""]), atol=1e-6)
-    assert (
-        fails(tmp_path / "news.csv", "-o", tmp_path / "none.npy")
-        == f"{tmp_path}/news.csv: no field 'text' (fields: 'id', 'headline', 'year'); name the right one with --field"
-    )
-
-
 def read_back(path):
     if path.suffix == ".csv":
         with path.open(newline="") as file:

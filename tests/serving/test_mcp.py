@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,88 +16,66 @@ from tests.index.support.child import ENVIRONMENT
 pytest.importorskip("mcp", reason="mcp is not installed")
 
 
-def test_an_assistant_searches_reads_and_describes(index_path):
+def connected(path: Path, ask: Callable[[Any], Awaitable[None]]) -> None:
+    """Run a coroutine with a client of `ctx-embed mcp`."""
     import anyio
     from mcp import Client, StdioServerParameters, stdio_client
 
-    parameters = StdioServerParameters(
-        command=sys.executable, args=["-m", "ctx_embed", "mcp", str(index_path)], env=ENVIRONMENT
-    )
+    arguments = ["-m", "ctx_embed", "mcp", str(path)]
+    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=ENVIRONMENT)
 
-    async def ask() -> None:
+    async def run() -> None:
         async with Client(stdio_client(parameters)) as client:
-            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert set(tools) == {"search", "get", "describe"}
-            for tool in tools.values():
-                assert all(argument.get("description") for argument in tool.input_schema["properties"].values()), tool
-            found = await client.call_tool("search", {"query": "inflation", "k": 1, "where": "year >= 2020"})
-            (hit,) = json.loads(found.content[0].text)["hits"]
-            assert hit["id"] == 1
-            assert hit["relevance"] > 0.9
-            found = await client.call_tool("search", {"query": "how do volcanoes erupt?", "min_relevance": 0.9})
-            assert json.loads(found.content[0].text)["hits"] == []
-            document = await client.call_tool("get", {"id": "cat"})
-            assert json.loads(document.content[0].text)["text"] == "the cat sat on the mat"
-            part = await client.call_tool("get", {"id": "cat", "start": 4, "length": 3})
-            assert json.loads(part.content[0].text)["text"] == "cat"
-            assert json.loads(part.content[0].text)["characters"] == 22
-            whole = await client.call_tool("get", {"id": "cat", "length": 10**9})
-            assert whole.is_error
-            described = json.loads((await client.call_tool("describe", {})).content[0].text)
-            assert described["documents"] == 6
-            assert {field["name"] for field in described["fields"]} == {"year", "lang", "topic", "tame"}
-            wrong = await client.call_tool("search", {"query": "x", "where": "year >"})
+            await ask(client)
+
+    anyio.run(run)
+
+
+async def answer(client: Any, tool: str, **arguments: object) -> dict[str, Any]:
+    """Return the JSON values that a tool answers."""
+    return json.loads((await client.call_tool(tool, arguments)).content[0].text)
+
+
+def test_an_assistant_searches_reads_and_describes(index_path):
+    async def ask(client: Any) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"search", "get", "describe"}
+        for tool in tools.values():
+            assert all(argument.get("description") for argument in tool.input_schema["properties"].values()), tool
+        (hit,) = (await answer(client, "search", query="inflation", k=1, where="year >= 2020"))["hits"]
+        assert hit["id"] == 1
+        assert hit["relevance"] > 0.9
+        assert (await answer(client, "search", query="how do volcanoes erupt?", min_relevance=0.9))["hits"] == []
+        assert (await answer(client, "get", id="cat"))["text"] == "the cat sat on the mat"
+        part = await answer(client, "get", id="cat", start=4, length=3)
+        assert (part["text"], part["characters"]) == ("cat", 22)
+        described = await answer(client, "describe")
+        assert described["documents"] == 6
+        assert {field["name"] for field in described["fields"]} == {"year", "lang", "topic", "tame"}
+        foreign = await answer(client, "search", query="日本語", mode="dense")
+        assert foreign["warning"] == "The model knows no word of the query."
+        assert (await client.call_tool("get", {"id": "cat", "length": 10**9})).is_error
+        for where, said in (("year >", "filter"), ("yaer = 2020", "no document has the field 'yaer'; fields are")):
+            wrong = await client.call_tool("search", {"query": "x", "where": where})
             assert wrong.is_error
+            assert said in wrong.content[0].text
             assert "Traceback" not in wrong.content[0].text
-            assert "filter" in wrong.content[0].text
-            foreign = await client.call_tool("search", {"query": "日本語", "mode": "dense"})
-            assert json.loads(foreign.content[0].text)["warning"] == "The model knows no word of the query."
-            unknown = await client.call_tool("search", {"query": "x", "where": "yaer = 2020"})
-            assert unknown.is_error
-            assert "no document has the field 'yaer'; fields are" in unknown.content[0].text
 
-    anyio.run(ask)
+    connected(index_path, ask)
 
 
-def test_a_hit_names_the_line_of_its_file(tmp_path):
-    import anyio
-    from mcp import Client, StdioServerParameters, stdio_client
-
+def test_a_hit_names_the_line_of_its_file_and_has_the_sentence_that_answers(tmp_path):
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "report.rst").write_text("Report\n======\n\nRain fell all night.\n")
-    SearchIndex.create(tmp_path / "notes.index", chunk="sentences").close()
-    with SearchIndex.open(tmp_path / "notes.index") as index:
+    (folder / "museum.txt").write_text("The museum is old. It opens at nine. Tickets cost four pounds.\n")
+    with SearchIndex.create(tmp_path / "notes.index") as index:
         index.sync(folder)
-    parameters = StdioServerParameters(
-        command=sys.executable, args=["-m", "ctx_embed", "mcp", str(tmp_path / "notes.index")], env=ENVIRONMENT
-    )
 
-    async def ask() -> None:
-        async with Client(stdio_client(parameters)) as client:
-            found = await client.call_tool("search", {"query": "rain at night", "k": 1})
-            (hit,) = json.loads(found.content[0].text)["hits"]
-            assert (hit["text"], hit["source"]) == ("Rain fell all night.", "report.rst:4")
+    async def ask(client: Any) -> None:
+        (hit,) = (await answer(client, "search", query="rain at night", k=1))["hits"]
+        assert hit["source"].startswith("report.rst")
+        first, *_ = (await answer(client, "search", query="entrance fee in pounds", mode="dense"))["hits"]
+        assert (first["highlight"], first["source"]) == ("Tickets cost four pounds.", "museum.txt:1")
 
-    anyio.run(ask)
-
-
-def test_a_hit_has_the_sentence_that_answers(tmp_path):
-    import anyio
-    from mcp import Client, StdioServerParameters, stdio_client
-
-    with SearchIndex.create(tmp_path / "museum.index") as index:
-        index.add(["The museum is old. It opens at nine. Tickets cost four pounds.", "Rain fell all night."])
-    parameters = StdioServerParameters(
-        command=sys.executable, args=["-m", "ctx_embed", "mcp", str(index.path)], env=ENVIRONMENT
-    )
-
-    async def ask() -> None:
-        async with Client(stdio_client(parameters)) as client:
-            found = await client.call_tool("search", {"query": "entrance fee in pounds", "mode": "dense"})
-            first, second = json.loads(found.content[0].text)["hits"]
-            assert first["highlight"] == "Tickets cost four pounds."
-            # A passage of one sentence says it once.
-            assert "highlight" not in second
-
-    anyio.run(ask)
+    connected(tmp_path / "notes.index", ask)

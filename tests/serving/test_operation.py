@@ -158,13 +158,9 @@ def test_keys_read_and_write(tmp_path):
             return post(f"{server.url}{route}", json=body, headers=headers).status_code
 
         search, add = "/v1/indexes/notes.index/search", "/v1/indexes/notes.index/add"
-        assert [status(key, search, query="x") for key in (None, "wrong", "looking", "changing")] == [
-            401,
-            401,
-            200,
-            200,
-        ]
-        assert [status(key, add, texts=["x"]) for key in (None, "wrong", "looking", "changing")] == [401, 401, 403, 200]
+        senders = (None, "wrong", "looking", "changing")
+        assert [status(key, search, query="x") for key in senders] == [401, 401, 200, 200]
+        assert [status(key, add, texts=["x"]) for key in senders] == [401, 401, 403, 200]
         assert status("looking", "/v1/indexes/notes.index/topics", count=2) == 200
         assert get(f"{server.url}/v1/server").json()["keys"] is True
         access = get(f"{server.url}/v1/access", headers={"Authorization": "Bearer looking"}).json()
@@ -219,13 +215,8 @@ def test_a_key_is_found_by_what_a_client_sends(tmp_path):
     (tmp_path / "keys").write_text("read r1\nread both\nwrite w backup  # at night\nwrite both\nread a#b #c\n")
     keys = Keys.of_file(tmp_path / "keys")
     found = [keys.find(secret) for secret in (b"r1", b"w", b"both", b"", b"r")]
-    assert [key and (key.name, key.writes) for key in found] == [
-        ("key 1", False),
-        ("backup", True),
-        ("key 4", True),
-        None,
-        None,
-    ]
+    named = [key and (key.name, key.writes) for key in found]
+    assert named == [("key 1", False), ("backup", True), ("key 4", True), None, None]
     assert keys.find(b"a") is None
     assert keys.find(b"a#b").name == "key 5"
     assert not Keys()

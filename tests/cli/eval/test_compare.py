@@ -95,12 +95,6 @@ def test_compare_names_encoders_and_prints_json(folders):
     assert call("compare", before, after, *["--encoder", "old"] * 3).exit_code == 2
 
 
-def test_compare_without_results(tmp_path):
-    found = call("compare", tmp_path / "a.json", tmp_path / "b.json")
-    assert found.exit_code == 1
-    assert found.stderr.startswith(f"Error: {tmp_path / 'a.json'}: cannot be read (No such file or directory)")
-
-
 @pytest.mark.parametrize(
     ("place", "value"),
     [

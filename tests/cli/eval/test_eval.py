@@ -103,14 +103,6 @@ def test_nothing_to_show_for_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unreachable_hub():
-    result = run("--task", "MR")
-    assert result.exit_code == 1
-    told, _ = result.stderr.splitlines()
-    assert told.startswith("MR: cornell-movie-review-data/rotten_tomatoes could not be loaded from the hub (")
-    assert told.endswith(f"; {REMEDY}")
-
-
 def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     assert (
         fails("--data", "nowhere") == "nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA"
@@ -130,13 +122,6 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     result = run("--task", "MRR")
     known = "known are AGNEWS, AMAZON, CR, IMDB, "
     assert result.stderr.startswith(f"Error: unknown task 'MRR': did you mean 'MR'? {known}")
-
-
-def test_the_same_text_in_several_rows_is_told(tmp_path):
-    path = tmp_path / "mine.tsv"
-    path.write_text("joy\tgood\n" * 20 + "grief\tbad\n" * 20)
-    result = run("--task", path)
-    assert f"{path}: 40 of 40 texts occur more than once and may fall on both sides of a split" in result.stdout
 
 
 def test_a_suite_names_what_it_needs(tmp_path):
