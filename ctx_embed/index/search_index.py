@@ -78,9 +78,17 @@ class SearchIndex:
         self._searching = threading.RLock()
         self._asked_fields: set[str] = set()
         self._closed = False
-        self._folder = folder
+        self._opened = folder
         self._searched = False
         self._writer: Writer | None = None
+
+    @property
+    def _folder(self) -> IndexFolder:
+        """The folder, if the index is open and no copy of it is in its place."""
+        if self._closed:
+            raise InputError(f"{self.path}: this index is closed; open it again")
+        self._opened.require_no_copy()
+        return self._opened
 
     @classmethod
     def create(
@@ -190,12 +198,12 @@ class SearchIndex:
     @property
     def path(self) -> Path:
         """The folder of the index."""
-        return self._folder.path
+        return self._opened.path
 
     @property
     def factory(self) -> str:
         """The FAISS factory string, or ``auto``."""
-        return self._folder.settings.factory
+        return self._opened.settings.factory
 
     @property
     def embedder(self) -> IndexModel:
@@ -204,7 +212,7 @@ class SearchIndex:
             if self._other_model is not None:
                 raise self._other_model
             try:
-                self._embedder = IndexModel.for_index(self.path, self._folder.settings, None, self._backend)
+                self._embedder = IndexModel.for_index(self.path, self._opened.settings, None, self._backend)
             except OtherModelError as error:
                 self._other_model = error
                 raise
@@ -213,16 +221,14 @@ class SearchIndex:
     @property
     def writer(self) -> Writer:
         """The writer, which makes all changes; it is created at first use."""
-        self._require_open()
-        if self._writer is None:
-            from ctx_embed.index.writing.writer import Writer
+        from ctx_embed.index.writing.writer import Writer
 
-            self._writer = Writer(self._folder, lambda: self.embedder, self._changing)
+        folder = self._folder
+        self._writer = self._writer or Writer(folder, lambda: self.embedder, self._changing)
         return self._writer
 
     def count(self, where: str | None = None) -> int:
         """Return the number of documents, or of those whose metadata match the filter ``where`` if given."""
-        self._require_open()
         condition = self._condition(where)
         if condition is None:
             return self._folder.count()
@@ -237,7 +243,6 @@ class SearchIndex:
         Raises:
             InputError: the filter cannot be understood.
         """
-        self._require_open()
         condition = self._condition(where)
         return self._folder.read(lambda _: self._folder.documents.ids_matching(condition))
 
@@ -254,15 +259,15 @@ class SearchIndex:
         Raises:
             InputError: the filter cannot be understood, or ``offset`` or ``limit`` is not an integer of at least 0.
         """
-        self._require_open()
         checked_count("offset", offset, 0)
         if limit is not None:
             checked_count("limit", limit, 0)
-        condition, most = self._condition(where), None if limit is None else min(limit, LARGEST_ID)
+        path, condition = self._folder.documents.path, self._condition(where)
+        most = None if limit is None else min(limit, LARGEST_ID)
 
         def documents() -> Iterator[Document]:
             # A separate connection keeps reading the same state, even if the caller changes the index meanwhile.
-            with closing(DocumentStore(self._folder.documents.path)) as store, store.reading():
+            with closing(DocumentStore(path)) as store, store.reading():
                 for found in store.matching_documents(condition, min(offset, LARGEST_ID), most):
                     yield Document(found.text, found.id, found.metadata)
 
@@ -283,7 +288,6 @@ class SearchIndex:
         Raises:
             InputError: the field or the filter cannot be understood, or ``limit`` is not an integer of at least 1.
         """
-        self._require_open()
         path, condition = field_path(field), self._condition(where)
         if limit is not None:
             checked_count("limit", limit, 1)
@@ -298,7 +302,6 @@ class SearchIndex:
         Raises:
             InputError: the filter cannot be understood.
         """
-        self._require_open()
         fields = parse_filter(where).fields
         return self._folder.read(lambda _: self._folder.documents.unknown_fields(fields))
 
@@ -321,7 +324,6 @@ class SearchIndex:
         Raises:
             InputError: the id is neither a string nor a 64-bit integer.
         """
-        self._require_open()
         wanted = checked_id(identifier)
         found = self._folder.documents.find([wanted]).get(wanted)
         return None if found is None else Document(found.text, found.id, found.metadata)
@@ -335,7 +337,6 @@ class SearchIndex:
         Returns:
             None if there is no such document, or if it has no metadata field ``source``.
         """
-        self._require_open()
         found = hit if isinstance(hit, Hit) else self.get(hit)
         if found is None or "source" not in found.metadata:
             return None
@@ -439,7 +440,6 @@ class SearchIndex:
         """
         from ctx_embed.index.following.sync import sync_folder
 
-        self._require_open()
         return sync_folder(
             self,
             folder,
@@ -542,7 +542,6 @@ class SearchIndex:
                 of ``like`` or the field of ``group``, or the model returns NaN.
             LateError: the deadline has passed.
         """
-        self._require_open()
         if unknown := options.keys() - Options.__dataclass_fields__.keys():
             raise unknown_name("option", min(unknown), Options.__dataclass_fields__)
         chosen = Options(k, **options)
@@ -621,15 +620,15 @@ class SearchIndex:
         """
         from ctx_embed.index.building.reembedding import reembed
 
-        self._require_open()
         embedder = IndexModel.of(model, backend)
         with self._changing:
             if not reembed(self._folder, embedder, progress=progress):
                 return 0
             with self._searching:
-                self._folder.documents.close()
+                old = self._opened
+                old.documents.close()
                 self._embedder, self._other_model = embedder, None
-                self._folder = IndexFolder(self.path, self._folder.memory_map, self._folder.few_rows)
+                self._opened = IndexFolder(self.path, old.memory_map, old.few_rows)
                 self._writer = None
             with closing(DocumentStore(self._folder.documents.path)) as store:
                 self.writer.tidy(store)
@@ -638,12 +637,12 @@ class SearchIndex:
     @property
     def embedded_again(self) -> bool:
         """Whether the index has got another model since it was opened, so that it must be opened again."""
-        documents = self._folder.documents
+        documents = self._opened.documents
         # A search that is under way finds out itself.
         if self._closed or not documents.lock.acquire(blocking=False):
             return False
         try:
-            return documents.present().table != self._folder.settings.table
+            return documents.present().table != self._opened.settings.table
         finally:
             documents.lock.release()
 
@@ -658,7 +657,6 @@ class SearchIndex:
         """
         from ctx_embed.index.building.backup import back_up
 
-        self._require_open()
         back_up(self._folder, Path(target).absolute())
 
     def verify(self, embed: bool = True) -> Problems:
@@ -673,7 +671,6 @@ class SearchIndex:
         """
         from ctx_embed.index.analysis.verification import verify
 
-        self._require_open()
         return verify(self._folder, (lambda: self.embedder) if embed else None)
 
     def describe(self) -> dict[str, Any]:
@@ -683,7 +680,6 @@ class SearchIndex:
             path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, faiss, model,
             model_fingerprint, generation, format_version and bytes (on disk).
         """
-        self._require_open()
         return self._folder.describe()
 
     def duplicates(self, threshold: float = 0.9, most: int = 100, *, progress: bool = False) -> list[Pair]:
@@ -699,7 +695,6 @@ class SearchIndex:
         """
         from ctx_embed.index.analysis.duplicates import find_duplicates
 
-        self._require_open()
         checked_count("most", most, 1)
         return self._folder.read(lambda view: find_duplicates(view, threshold, most, progress))
 
@@ -717,7 +712,6 @@ class SearchIndex:
             checked_count("count", count, 1)
         from ctx_embed.index.analysis.topics import find_topics
 
-        self._require_open()
         return self._folder.read(lambda view: find_topics(view, count, seed))
 
     def fields(self, most: int = 50) -> list[Field]:
@@ -728,7 +722,6 @@ class SearchIndex:
         """
         from ctx_embed.index.analysis.contents import find_fields
 
-        self._require_open()
         return self._folder.read(lambda view: find_fields(view, most))
 
     def explain(self, query: str, text: str) -> Similarity:
@@ -743,7 +736,6 @@ class SearchIndex:
         """
         from ctx_embed.index.analysis.contents import explain_similarity
 
-        self._require_open()
         return explain_similarity(self.embedder, query, text)
 
     def export(self, output: str | Path) -> int:
@@ -757,14 +749,13 @@ class SearchIndex:
         """
         from ctx_embed.index.analysis.contents import export_index
 
-        self._require_open()
         return export_index(self._folder, Path(output))
 
     def close(self) -> None:
         """Release files and memory; a closed index cannot be used any more."""
         with self._changing, self._searching:
             self._closed = True
-            self._folder.close()
+            self._opened.close()
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -802,11 +793,6 @@ class SearchIndex:
     ) -> None:
         """Close the index."""
         self.close()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise InputError(f"{self.path}: this index is closed; open it again")
-        self._folder.require_no_copy()
 
     def __repr__(self) -> str:
         if self._closed:
