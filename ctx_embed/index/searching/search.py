@@ -161,6 +161,14 @@ class Ranking(NamedTuple):
         return cls(**joined, ended=parts[-1].ended)
 
 
+class Asked(NamedTuple):
+    """What a ranking answers: the texts of its queries, whether hits can be judged by them, and corrected words."""
+
+    texts: Sequence[str]
+    judged: bool
+    corrected: dict[str, str]
+
+
 class Candidates(NamedTuple):
     """The passages for a query or for fused ones among which the hits are chosen.
 
@@ -220,18 +228,18 @@ class Search:
         assert vectors is not None
         # A query that the model cannot read has no meaning by which to judge a hit.
         judged = [bool(vector.any()) and any(self.queries.texts) for vector in vectors]
-        asked = [[text] for text in texts]
+        asked = [Asked([text], known, words) for text, known, words in zip(texts, judged, corrected, strict=True)]
         if options.fuse:
-            asked, judged = [texts], [any(judged)]
-            corrected = [{typed: word for words in corrected for typed, word in words.items()}]
+            every = {typed: word for words in corrected for typed, word in words.items()}
+            asked = [Asked(texts, any(judged), every)]
         pool = options.pool
         while True:
             require_time()
             rankings = self._rankings(view, allowed, texts, vectors, pool)
             passages = store.fetch({row for ranking in rankings for row in ranking.rows.tolist()})
             found = [
-                self._candidates_of(view, ranking, passages, of_query, is_judged, words)
-                for ranking, of_query, is_judged, words in zip(rankings, asked, judged, corrected, strict=True)
+                self._candidates_of(view, of_ranking, ranking, passages)
+                for of_ranking, ranking in zip(asked, rankings, strict=True)
             ]
             full = [len(each.hits) == options.pool for each in found]
             ended = [len(ranking.rows) < pool for ranking in rankings]
@@ -346,21 +354,13 @@ class Search:
                 return [Ranking.joined(parts).part(slice(pool)) for parts in kept]
             depth *= DEEPER
 
-    def _candidates_of(
-        self,
-        view: View,
-        ranking: Ranking,
-        passages: dict[int, Passage],
-        texts: Sequence[str],
-        judged: bool,
-        corrected: dict[str, str],
-    ) -> Candidates:
+    def _candidates_of(self, view: View, asked: Asked, ranking: Ranking, passages: dict[int, Passage]) -> Candidates:
         """Return the passages of one ranking, without those that are not relevant."""
         options, rows = self.options, ranking.rows.tolist()
         relevances: list[float | None] = [None] * len(rows)
-        if judged and view.settings.unrelated is not None:
+        if asked.judged and view.settings.unrelated is not None:
             found = [passages[row].text for row in rows]
-            shares = np.max([word_shares(text, found) for text in texts], axis=0).tolist()
+            shares = np.max([word_shares(text, found) for text in asked.texts], axis=0).tolist()
             unrelated = Unrelated(*view.settings.unrelated)
             relevances = [
                 round(unrelated.relevance(cosine, share, view.count), 4)
@@ -390,7 +390,7 @@ class Search:
                     float(ranking.values[place]) if is_fused else None,
                     context=context,
                     document=document.text if options.document else None,
-                    corrected=corrected or None,
+                    corrected=asked.corrected or None,
                     relevance=relevances[place],
                 )
             )
@@ -398,7 +398,7 @@ class Search:
         return Candidates(
             hits,
             shares_of_best(chosen.values) if options.fuse else chosen.values,
-            texts,
+            asked.texts,
             None if options.mmr is None else view.vectors.get(chosen.rows),
             chosen.by_words if self.mode == "hybrid" and not options.fuse else None,
         )
