@@ -52,6 +52,10 @@ class SearchIndex:
     completely or not at all, from its next search on. Texts and metadata are stored as UTF-8: lone surrogates become
     U+FFFD.
 
+    Methods raise :class:`ctx_embed.InputError`, whose message is one line, if an argument cannot be used, the index is
+    closed or damaged, or a file cannot be written; those that change the index also if another process is writing. All
+    but :meth:`sync`, which works in steps, have then changed nothing.
+
     Example:
         >>> with SearchIndex.create("notes.index") as index:
         ...     index.add(["the cat sat on the mat", "prices rise faster than wages"])
@@ -239,9 +243,6 @@ class SearchIndex:
 
         Args:
             where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all ids.
-
-        Raises:
-            InputError: the filter cannot be understood.
         """
         condition = self._condition(where)
         return self._folder.read(lambda _: self._folder.documents.ids_matching(condition))
@@ -255,9 +256,6 @@ class SearchIndex:
             where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all documents.
             offset: the number of documents to skip.
             limit: the maximum number of documents to return; None returns all.
-
-        Raises:
-            InputError: the filter cannot be understood, or ``offset`` or ``limit`` is not an integer of at least 0.
         """
         checked_count("offset", offset, 0)
         if limit is not None:
@@ -284,9 +282,6 @@ class SearchIndex:
             field: the field, written as in a filter: ``year``, ``author.name``, ```any name```.
             where: a metadata filter: which documents count; None counts all.
             limit: the maximum number of values to return; None returns all.
-
-        Raises:
-            InputError: the field or the filter cannot be understood, or ``limit`` is not an integer of at least 1.
         """
         path, condition = field_path(field), self._condition(where)
         if limit is not None:
@@ -297,11 +292,7 @@ class SearchIndex:
         )
 
     def unknown_fields(self, where: str) -> dict[str, list[str]]:
-        """Return the fields that a filter compares and no document has, each mapped to the fields of documents.
-
-        Raises:
-            InputError: the filter cannot be understood.
-        """
+        """Return the fields that a filter compares and no document has, each mapped to the fields of documents."""
         fields = parse_filter(where).fields
         return self._folder.read(lambda _: self._folder.documents.unknown_fields(fields))
 
@@ -319,11 +310,7 @@ class SearchIndex:
         return condition
 
     def get(self, identifier: Id) -> Document | None:
-        """Return the document with an id, or None if there is none.
-
-        Raises:
-            InputError: the id is neither a string nor a 64-bit integer.
-        """
+        """Return the document with an id, or None if there is none."""
         wanted = checked_id(identifier)
         found = self._folder.documents.find([wanted]).get(wanted)
         return None if found is None else Document(found.text, found.id, found.metadata)
@@ -434,9 +421,6 @@ class SearchIndex:
 
         Returns:
             What was read and what was not.
-
-        Raises:
-            InputError: there is no such folder, a glob cannot be understood, or another process is writing.
         """
         from ctx_embed.index.following.sync import sync_folder
 
@@ -464,10 +448,6 @@ class SearchIndex:
 
         Returns:
             The number of documents deleted.
-
-        Raises:
-            InputError: an id is neither a string nor a 64-bit integer, the filter cannot be understood, both or neither
-                of ``ids`` and ``where`` are given, or another process is writing.
         """
         if (ids is None) == (where is None):
             raise InputError("give delete either ids or where")
@@ -494,10 +474,6 @@ class SearchIndex:
 
         Returns:
             The number of documents.
-
-        Raises:
-            InputError: there is no document with an id, a value cannot be stored as JSON, or another process is
-                writing; nothing has changed.
         """
         given = listed(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
@@ -592,9 +568,6 @@ class SearchIndex:
 
         Returns:
             The number of vectors removed.
-
-        Raises:
-            InputError: there is no such data type, another process is writing, or the disk is full.
         """
         return self.writer.compact(None if dtype is None else checked_dtype(dtype))
 
@@ -651,9 +624,6 @@ class SearchIndex:
 
         Args:
             target: the folder, which must not exist or be empty.
-
-        Raises:
-            InputError: the folder is taken or cannot be written, or the index is damaged.
         """
         from ctx_embed.index.building.backup import back_up
 
@@ -689,9 +659,6 @@ class SearchIndex:
             threshold: the lowest cosine of a pair.
             most: the maximum number of pairs to return.
             progress: whether to show a bar on stderr.
-
-        Raises:
-            InputError: the threshold is not a cosine, ``most`` is below 1, or the index is damaged.
         """
         from ctx_embed.index.analysis.duplicates import find_duplicates
 
@@ -704,9 +671,6 @@ class SearchIndex:
         Args:
             count: the number of clusters; None chooses 2 to 50 by the number of documents.
             seed: the seed of the clustering's random initialisation.
-
-        Raises:
-            InputError: ``count`` is below 1, or the index is damaged.
         """
         if count is not None:
             checked_count("count", count, 1)
@@ -730,9 +694,6 @@ class SearchIndex:
         Args:
             query: a query, embedded as by :meth:`search`.
             text: a text, such as that of a hit, embedded as by :meth:`add`.
-
-        Raises:
-            InputError: the query or the text is not a string, or the model runs on torch only.
         """
         from ctx_embed.index.analysis.contents import explain_similarity
 
@@ -743,9 +704,6 @@ class SearchIndex:
 
         Returns:
             The number of rows, a float32 array (rows, dimension) of unit vectors.
-
-        Raises:
-            InputError: the files cannot be written, or the index is damaged.
         """
         from ctx_embed.index.analysis.contents import export_index
 
@@ -803,10 +761,6 @@ class SearchIndex:
 
 
 def checked_count(name: str, value: Any, least: int) -> None:
-    """Check the value of an argument that counts something.
-
-    Raises:
-        InputError: it is not an integer of at least ``least``.
-    """
+    """Check that the value of an argument is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be an integer of at least {least}, got {value!r:.60}")
