@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from ctx_embed.cli.errors import errors_in_one_line
@@ -43,9 +44,8 @@ def pretrain(
 ) -> None:
     """Train a Contextualizer from random weights to name the hidden words of sentences, and write it to a folder.
 
-    Of each batch, 15 % of the tokens are hidden. c^K of a sentence without them scores the entries that occur in the
-    batch by its products with their vectors; the loss is the cross-entropy of the hidden ones. The learning rate falls
-    to 0 in a straight line.
+    Of each batch, 15 % of the tokens are hidden, see :func:`loss_of_hidden`. The learning rate falls to 0 in a straight
+    line.
 
     Args:
         out: the model's folder, which also gets ``pretraining.json``: sentences, tokens, losses, cost.
@@ -94,11 +94,7 @@ def pretrain(
             ids, lengths = texts.batch(batches[number])
             hidden = torch.from_numpy(np.random.default_rng([seed, number]).random(len(ids)) < HIDDEN)
             hidden[0] |= not hidden.any()
-            contexts = module.embed(ids.masked_fill(hidden, mask), lengths)
-            entries, targets = torch.unique(ids, return_inverse=True)
-            owners = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-            scores = contexts[owners[hidden]] @ module.embedding(entries).T
-            loss = F.cross_entropy(scores, targets[hidden])
+            loss = loss_of_hidden(module, ids, lengths, hidden, mask)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -128,6 +124,23 @@ def pretrain(
         encoder.save(str(folder))
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     checkpoint.remove()
+
+
+def loss_of_hidden(module: Any, ids: Tensor, lengths: list[int], hidden: Tensor, mask: int) -> Tensor:
+    """Return the cross-entropy of the hidden tokens, which c^K of their sentences scores among the batch's entries.
+
+    Args:
+        module: the Contextualizer.
+        ids: (N,) the tokens of the batch's sentences one after the other.
+        lengths: tokens in each sentence; they sum to N.
+        hidden: (N,) whether a token is hidden; at least one is.
+        mask: the id that stands in the place of a hidden token.
+    """
+    contexts = module.embed(ids.masked_fill(hidden, mask), lengths)
+    entries, targets = torch.unique(ids, return_inverse=True)
+    owners = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    scores = contexts[owners[hidden]] @ module.embedding(entries).T
+    return F.cross_entropy(scores, targets[hidden])
 
 
 def _lines(file: Path) -> list[str]:

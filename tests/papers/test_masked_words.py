@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
 from ctx_embed.loading import load
+from ctx_embed.modules import Contextualizer
 from ctx_embed.training.checkpoint import Checkpoint
 from papers import RunOptions, find_experiment, masked_words, reproduce
 from papers.pretraining import gain
@@ -93,3 +94,14 @@ def test_the_gain_of_pretraining_by_hand():
     assert gain(found, "MR") == "+2.0 ± 1.0"
     found["pre-trained", "MR"]["accuracies"] = [69.5]
     assert gain(found, "MR") == "-0.5"
+
+
+def test_the_loss_by_hand(tokenizer):
+    torch.manual_seed(0)
+    module = Contextualizer(tokenizer, 8, steps=2, rank=3)
+    ids, lengths = torch.tensor([4, 5, 6, 5, 7]), [3, 2]
+    hidden = torch.tensor([False, True, False, False, True])
+    contexts = module.embed(torch.tensor([4, 1, 6, 5, 1]), lengths)
+    scores = contexts @ module.embedding.weight[4:8].T
+    expected = -(scores.log_softmax(1)[0, 1] + scores.log_softmax(1)[1, 3]) / 2
+    torch.testing.assert_close(masked_words.loss_of_hidden(module, ids, lengths, hidden, 1), expected)
