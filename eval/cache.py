@@ -43,14 +43,7 @@ def read_sealed(path: Path) -> bytes | None:
 
 
 class StoredScores:
-    """JSON values in ``FOLDER/scores``, each under the hash of everything that determines it.
-
-    Args:
-        folder: created if missing; None stores nothing.
-
-    Raises:
-        InputError: the folder cannot be created.
-    """
+    """JSON values in ``FOLDER/scores``, each under the hash of everything that determines it; None stores nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -76,9 +69,7 @@ class StoredScores:
 class EmbeddingCache:
     """The embeddings of one encoder: it embeds each text once, and later runs read them from disk.
 
-    Args:
-        encoder: embeddings are stored only if it has a key.
-        folder: where to store them, in ``FOLDER/<encoder's key>/<hash of the texts>.npy``; None stores none.
+    An encoder with a key has them in ``FOLDER/<its key>/<hash of the texts>.npy``; without a folder none are stored.
     """
 
     def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:

@@ -57,10 +57,7 @@ def sample_of(data: Mapping[str, TaskData], limit: int = SAMPLE_TEXTS) -> list[s
 def measure(encoder: Encoder, texts: Sequence[str], max_seconds: float = MAX_SECONDS) -> Cost:
     """Measure the cost of an encoder in this process, after one warm-up batch that is not counted.
 
-    Args:
-        encoder: the encoder.
-        texts: at least one text.
-        max_seconds: stop at the first batch that ends later; short and long batches take turns.
+    It stops at the first batch that ends after ``max_seconds``; short and long batches take turns.
     """
     batches = list(length_batches(texts))
     # Batches 0, 7, 14, ..., then 1, 8, 15, ..., so that a run cut short has seen texts of all lengths.

@@ -69,7 +69,15 @@ class ProbeEvaluator(SentenceEvaluator):
         score = score_probe(self.examples, embed, PROTOCOLS[self.protocol], self.seed)
         scores = {"accuracy": score.mean / 100, "std": score.std / 100}
         if output_path is not None:
-            self._append(Path(output_path), epoch, steps, scores)
+            folder = Path(output_path)
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"probe_evaluation{'_' * bool(self.name)}{self.name}_results.csv"
+            is_new = not path.exists()
+            with path.open("a", newline="", encoding="utf-8") as file:
+                rows = csv.writer(file)
+                if is_new:
+                    rows.writerow(["epoch", "steps", *scores])
+                rows.writerow([epoch, steps, *scores.values()])
         metrics = self.prefix_name_to_metrics(scores, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics
@@ -77,13 +85,3 @@ class ProbeEvaluator(SentenceEvaluator):
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings that determine the score, for the model card."""
         return {"protocol": self.protocol, "seed": self.seed}
-
-    def _append(self, folder: Path, epoch: int, steps: int, scores: dict[str, float]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"probe_evaluation{'_' * bool(self.name)}{self.name}_results.csv"
-        is_new = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            if is_new:
-                rows.writerow(["epoch", "steps", *scores])
-            rows.writerow([epoch, steps, *scores.values()])

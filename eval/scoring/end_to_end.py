@@ -37,10 +37,6 @@ def end_to_end(
         seed: seed of the folds and of the training.
         folds: number of outer folds, if the data have no test part.
         keep: called for each fold; it may store outcomes, so that a long run can be resumed.
-
-    Raises:
-        InputError: the encoder is not a SentenceTransformer, rows have two texts, there is only one class, or a class
-            has fewer rows than folds.
     """
     model = encoder.model
     if model is None:

@@ -135,11 +135,6 @@ def liblinear_logistic(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float
     ]
 
 
-def best_rounded_mean(right: NDArray[np.float64], sizes: NDArray[np.float64]) -> int:
-    """Return the index of the first penalty with the best mean accuracy over the inner folds, in % to two decimals."""
-    return int(np.round(100.0 * (right / sizes[:, None]).mean(axis=0), 2).argmax())
-
-
 # Source of senteval: Conneau and Kiela 2018, arXiv:1803.05449, and validation.py and classifier.py of
 # github.com/facebookresearch/SentEval.
 PROTOCOLS: dict[str, Protocol] = {
@@ -157,7 +152,7 @@ PROTOCOLS: dict[str, Protocol] = {
         inner_folds=10,
         fold_seed=SENTEVAL_SEED,
         by_length=True,
-        pick=best_rounded_mean,
+        by_mean=True,
     ),
 }
 PAPER_TITLE = (

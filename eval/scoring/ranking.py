@@ -58,11 +58,7 @@ class SimilarityScore:
 
 
 def spearman(cosines: Sequence[float], scores: Sequence[float]) -> float:
-    """Return Spearman's rank correlation times 100 between n cosines and n judgements.
-
-    Raises:
-        InputError: all cosines or all judgements are equal, so that there is no ranking.
-    """
+    """Return Spearman's rank correlation times 100 between n cosines and n judgements, neither of them all equal."""
     if len(set(scores)) < 2 or len(set(cosines)) < 2:
         what = "cosine" if len(set(scores)) > 1 else "score"
         raise InputError(f"all {len(scores)} pairs have the same {what}; there is nothing to rank")
@@ -120,12 +116,8 @@ def retrieve(
 ) -> list[list[str]]:
     """Return for each query the ids of the ``k`` documents of largest cosine, nearest first.
 
-    Args:
-        queries: (q, d) embeddings.
-        documents: (n, d) embeddings.
-        ids: n ids; for equal cosines the larger id comes first, as in trec_eval.
-        k: number of documents at most.
-        block_scores: number of cosines computed at a time.
+    The embeddings are (q, d) and (n, d). Of equal cosines the larger id comes first, as in trec_eval; ``block_scores``
+    cosines are computed at a time.
     """
     order = sorted(range(len(ids)), key=lambda place: ids[place], reverse=True)
     Q, D = unit(queries), unit(documents)[order]
@@ -153,9 +145,6 @@ def score_retrieval(
         judgements: the query's id, the document's id, and the relevance as an integer. A relevant document that is
             not in the collection counts as not found; of two judgements the last counts.
         own: the queries that are documents themselves, of the same id, which are left out of their own results.
-
-    Raises:
-        InputError: no query has a relevant document.
     """
     relevances: dict[str, dict[str, int]] = {}
     for query, document, relevance in judgements:

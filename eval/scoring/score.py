@@ -82,13 +82,8 @@ class Examples:
 def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) -> Difference:
     """Return ``score`` minus ``other`` on the same rows.
 
-    Args:
-        score, other: scores of the same kind; accuracies with one seed each are compared by McNemar's test, all others
-            by permutation.
-        gold: the judgements of a similarity task by subset.
-
-    Raises:
-        InputError: the scores do not cover the same rows.
+    Accuracies with one seed each are compared by McNemar's test, all others by permutation; ``gold`` holds the
+    judgements of a similarity task by subset.
     """
     if isinstance(score, ProbeScore) and isinstance(other, ProbeScore) and len(score.right) == len(other.right) > 0:
         if score.seeds == other.seeds == 1:
@@ -154,11 +149,7 @@ def score_probe(examples: Examples, embed: EmbeddingCache, protocol: Protocol, s
 
 
 def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:
-    """Return the correlation of each subset.
-
-    Raises:
-        InputError: a subset has no ranking, or the encoder returns no usable embeddings.
-    """
+    """Return the correlation of each subset."""
     pairs = [row for rows in data.subsets.values() for row in rows]
     # Encode both columns in one call, so that batches hold texts of both.
     both = embed([first for _, first, _ in pairs] + [second for _, _, second in pairs])
@@ -173,11 +164,7 @@ def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:
 
 
 def score_collection(data: TaskData, embed: EmbeddingCache) -> RetrievalScore:
-    """Return the metrics of a retrieval collection.
-
-    Raises:
-        InputError: no query has a relevant document, or the encoder returns no usable embeddings.
-    """
+    """Return the metrics of a retrieval collection."""
     queries, documents = data.subsets["queries"], data.subsets["corpus"]
     embeddings = embed([text for _, text in queries + documents])
     return score_retrieval(

@@ -58,9 +58,6 @@ class DataReader:
 
     Args:
         folder: the local data (``senteval/MR.tsv`` and so on); None reads from the hub.
-
-    Raises:
-        InputError: the folder does not exist.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -70,11 +67,7 @@ class DataReader:
         self._hub_is_away = False
 
     def read(self, task: Task) -> TaskData:
-        """Return the rows of ``task``, without the pairs that also occur in the task it excludes.
-
-        Raises:
-            InputError: the data are missing or invalid; the message names the task.
-        """
+        """Return the rows of ``task``, without the pairs that also occur in the task it excludes."""
         data = self._read(task)
         if not isinstance(task, SimilarityTask) or task.without is None:
             return data
@@ -178,11 +171,7 @@ def _missing(layout: Layout, folder: Path) -> Path | None:
 
 
 def _checked_judgements(task: RetrievalTask, data: TaskData) -> TaskData:
-    """Return the data of a collection with what is to be said of it.
-
-    Raises:
-        InputError: an id occurs twice, or no judgement is of this collection.
-    """
+    """Return the data of a collection, if its ids differ and it is judged, with what is to be said of it."""
     for what, name in (("document", "corpus"), ("query", "queries")):
         twice = [id for id, count in Counter(row[0] for row in data.subsets[name]).items() if count > 1]
         if twice:

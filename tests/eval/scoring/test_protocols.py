@@ -17,7 +17,6 @@ from ctx_embed.eval.scoring.protocols import (
     PROTOCOL_NAMES,
     PROTOCOLS,
     ProtocolName,
-    best_rounded_mean,
     scaled_logistic,
     title_of,
 )
@@ -105,11 +104,11 @@ def test_senteval_with_a_development_part():
 
 def test_the_mean_over_folds_of_other_sizes_is_not_that_over_rows():
     right, sizes = np.array([[9.0, 10.0], [3.0, 2.0]]), np.array([10.0, 3.0])
-    assert best_rounded_mean(right, sizes) == 0
+    assert PROTOCOLS["senteval"].best(right, sizes) == 0
     # Alike in two digits: the first.
-    assert best_rounded_mean(np.array([[0.999999, 1.0]]), np.array([1.0])) == 0
-    assert best_rounded_mean(np.array([[0.5, 0.50004999]]), np.array([1.0])) == 0
-    assert best_rounded_mean(np.array([[0.5, 0.5000501]]), np.array([1.0])) == 1
+    assert PROTOCOLS["senteval"].best(np.array([[0.999999, 1.0]]), np.array([1.0])) == 0
+    assert PROTOCOLS["senteval"].best(np.array([[0.5, 0.50004999]]), np.array([1.0])) == 0
+    assert PROTOCOLS["senteval"].best(np.array([[0.5, 0.5000501]]), np.array([1.0])) == 1
 
 
 def test_every_protocol_has_a_title():
