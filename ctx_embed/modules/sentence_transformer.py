@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+from contextlib import nullcontext
 from functools import wraps
 from inspect import signature
 from typing import Any, cast
@@ -46,13 +48,19 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
         if isinstance(inputs, list) and not inputs:
             return cast(Any, self).encode(["a"], **options)[:0]
         if precision != "int8" or options.get("output_value", VECTORS) != VECTORS:
-            return super().encode(inputs, **options)
+            return self._encode(inputs, options)
         as_tensor, as_array = (options.pop(f"convert_to_{name}", name == "numpy") for name in ("tensor", "numpy"))
-        floats = np.asarray(super().encode(inputs, **{**options, "precision": "float32"}))
+        floats = np.asarray(self._encode(inputs, {**options, "precision": "float32"}))
         found = int8(np.atleast_2d(floats)).reshape(floats.shape)
         if as_tensor:
             return torch.from_numpy(found)
         return found if as_array or found.ndim == 1 else list(torch.from_numpy(found))
+
+    def _encode(self, inputs: Any, options: dict[str, Any]) -> Any:
+        # Threads that share a pool of processes would take each other's results from its queue.
+        pool = options.get("pool")
+        with nullcontext() if pool is None else pool.setdefault("turn", threading.Lock()):
+            return super().encode(inputs, **options)
 
     @property
     def dimension(self) -> int | None:
