@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.numpy_model import Embedder, explaining
+from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.contextualizer import Ids, PackedContextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import require_explainable
@@ -145,7 +145,7 @@ def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
         (found,) = attention_weights(cast("SentenceTransformer", model), [text])
         return Explanation(text, found.tokens, found.weights, found.axes)
     contextualizer, tokenizer, ids = read
-    _, shares, contexts = explaining.contributions(contextualizer, ids)
+    _, shares, contexts = contextualizer.contributions(ids)
     weights = shares.astype(np.float32)
     path = _path(contexts) if len(ids) else None
     return Explanation(text, _entries(tokenizer, ids), weights, ("step", "token"), path)
@@ -170,7 +170,7 @@ def contributions(model: SentenceTransformer | Embedder, text: str) -> Contribut
         first = type(cast("SentenceTransformer", model)[0]).__name__
         raise InputError(f"the model's first module must be a Contextualizer, got {first}")
     contextualizer, tokenizer, ids = read
-    vectors, _, contexts = explaining.contributions(contextualizer, ids)
+    vectors, _, contexts = contextualizer.contributions(ids)
     bias = contextualizer.steps.bias.astype(np.float64)
     return Contributions(
         _entries(tokenizer, ids),

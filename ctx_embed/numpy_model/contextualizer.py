@@ -22,6 +22,7 @@ BLOCK_TOKENS = 4096
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
 Lengths = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 
 
 def available_threads() -> int:
@@ -138,3 +139,21 @@ class PackedContextualizer:
             G += x.T @ ((x @ U.T) * count)
             t += (x * count).sum(0)
         return np.asarray(second_order.recurrence(G * weight**2, t * weight, context, self.steps), np.float32)
+
+    def contributions(self, ids: Ids) -> tuple[Doubles, Doubles, Doubles]:
+        """Return what each token of a text adds to each step's update z^k, its share of it, and the contexts.
+
+        Returns:
+            (K, n, m) and (K, n) from :func:`ctx_embed.second_order.contributions_of_steps` and ``shares_of_steps``, and
+            c^0..c^K, (K + 1, m).
+        """
+        n, K = len(ids), len(self.steps.U)
+        first = self.first_contexts(ids, np.array([n])).astype(np.float64)
+        if not n:
+            return np.zeros((K, 0, self.dimension)), np.zeros((K, 0)), np.repeat(first, K + 1, 0)
+        offsets = np.array([0, n])
+        x = self.weighted(ids, offsets).astype(np.float64)
+        steps = Steps(*(parameter.astype(np.float64) for parameter in self.steps))
+        contexts = second_order.direct(x, offsets, first, steps)
+        vectors = np.stack(list(second_order.contributions_of_steps(x, offsets, contexts, steps)))
+        return vectors, second_order.shares_of_steps(x, offsets, contexts, steps), contexts[:, 0]

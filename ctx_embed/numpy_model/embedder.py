@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -15,14 +16,7 @@ from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.numpy_model.contextualizer import Ids, Lengths, PackedContextualizer, available_threads
-from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_parts
-from ctx_embed.numpy_model.saved import (
-    DEFAULT_MODEL,
-    PHRASES,
-    Floats,
-    SavedContextualizer,
-    TokenTable,
-)
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, TokenTable
 from ctx_embed.progress import Meter
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
@@ -32,7 +26,7 @@ from ctx_embed.vectors import comparable, unit_rows
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
+    from ctx_embed.numpy_model.document_state import Cuts, DocumentState
 
 # Limits of a batch, whose tokens and products are in memory together; one longer text is a batch of its own.
 BATCH_CHARACTERS = 1 << 20
@@ -58,14 +52,10 @@ def int8(vectors: Floats) -> NDArray[np.int8]:
     return np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
 
 
-def _ubinary(vectors: Floats) -> NDArray[np.uint8]:
-    return np.packbits(vectors > 0, axis=1)
-
-
 PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
     "float32": lambda vectors: vectors,
     "int8": int8,
-    "ubinary": _ubinary,
+    "ubinary": lambda vectors: np.packbits(vectors > 0, axis=1),
 }
 
 
@@ -138,6 +128,36 @@ def require_dimensions(truncate_dim: int | None, dimension: int | None) -> None:
     _require_positive("truncate_dim", truncate_dim)
     if dimension is not None and truncate_dim > dimension:
         raise InputError(f"truncate_dim must be at most {dimension}, the model's features, got {truncate_dim}")
+
+
+@dataclass(frozen=True)
+class TokenWeight:
+    """The weight that a token, characters ``start`` to ``stop`` of a text, adds to a cosine. It may be negative."""
+
+    text: str
+    start: int
+    stop: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class CosineParts:
+    """A cosine as the sum of what the tokens of a text add to it.
+
+    Attributes:
+        text: the text.
+        tokens: its tokens in their order.
+        rest: what the model adds to each text: c^0 and the biases of its layer normalisations; and a prompt.
+    """
+
+    text: str
+    tokens: list[TokenWeight]
+    rest: float
+
+    @property
+    def cosine(self) -> float:
+        """The sum of all parts."""
+        return self.rest + sum(token.weight for token in self.tokens)
 
 
 class Embedder:
@@ -262,19 +282,12 @@ class Embedder:
             warnings.warn(UnknownTextsWarning(unread, len(listed), bool(zeros)), stacklevel=2)
         return vectors[0] if isinstance(texts, str) else vectors
 
-    def _require_known(self, precision: str, truncate_dim: int | None) -> None:
-        if precision not in PRECISIONS:
-            raise unknown_name("precision", precision, PRECISIONS)
-        require_dimensions(truncate_dim, self.contextualizer.dimension)
-
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:
         """Return what :meth:`encode` reads of texts: the ids of all one after the other, and how many each has.
 
         Prompts are included and texts are cut to ``max_seq_length``; a text that the model cannot read has no ids.
         """
-        if prompt is None and self.default_prompt_name is not None:
-            prompt = self._prompt(self.default_prompt_name)
-        return self.text_tokenizer.read(texts, prompt, self.max_seq_length)
+        return self.text_tokenizer.read(texts, self._given_or_default(prompt), self.max_seq_length)
 
     def finished(
         self,
@@ -291,7 +304,9 @@ class Embedder:
             lengths: (B,) tokens in each text; unit vectors of texts without any are zeros.
             normalize, truncate_dim, precision: as for :meth:`encode`.
         """
-        self._require_known(precision, truncate_dim)
+        if precision not in PRECISIONS:
+            raise unknown_name("precision", precision, PRECISIONS)
+        require_dimensions(truncate_dim, self.contextualizer.dimension)
         if (normalize or (normalize is None and self.saved.normalize)) and np.count_nonzero(lengths) < len(lengths):
             contexts = np.where(lengths[:, None] > 0, contexts, np.float32(0))
         if normalize is not False and self.saved.normalize:
@@ -305,7 +320,7 @@ class Embedder:
         Raises:
             InputError: embeddings of this model cannot grow, or ``stored`` is not a state of this model.
         """
-        from ctx_embed.numpy_model.growing.document_state import DocumentState
+        from ctx_embed.numpy_model.document_state import DocumentState
 
         state = DocumentState(self)
         if stored is not None:
@@ -315,7 +330,7 @@ class Embedder:
     @cached_property
     def cuts(self) -> Cuts:
         """The places at which texts may be cut."""
-        from ctx_embed.numpy_model.growing.document_state import Cuts
+        from ctx_embed.numpy_model.document_state import Cuts
 
         return Cuts(self.text_tokenizer)
 
@@ -341,18 +356,16 @@ class Embedder:
         direction = np.asarray(vector, np.float64)
         if direction.shape != (self.dimension,):
             raise InputError(f"the vector must have shape ({self.dimension},), got {direction.shape}")
-        text = well_formed(text)
-        prompt = self._task_prompt(task)
-        if prompt is None and self.default_prompt_name is not None:
-            prompt = self._prompt(self.default_prompt_name)
-        prompt = prompt or ""
-        whole = np.zeros(self.contextualizer.dimension)
-        whole[: self.dimension] = direction / max(float(np.linalg.norm(direction)), 1e-12)
+        text, prompt = well_formed(text), self._given_or_default(self._task_prompt(task)) or ""
         ids, _ = self.tokens([text], prompt)
-        parts, rest, context = token_parts(self.contextualizer, ids, whole)
-        length = max(float(np.linalg.norm(context[: self.dimension])), 1e-12)
         if not len(ids):
             return CosineParts(text, [], 0.0)
+        whole = np.zeros(self.contextualizer.dimension)
+        whole[: self.dimension] = direction / max(float(np.linalg.norm(direction)), 1e-12)
+        vectors, _, contexts = self.contextualizer.contributions(ids)
+        context, parts = contexts[-1], (vectors @ whole).sum(0)
+        rest = float(context @ whole - parts.sum())
+        length = max(float(np.linalg.norm(context[: self.dimension])), 1e-12)
         tokens = []
         # A text cut to max_seq_length has more spans than tokens.
         spans = self.text_tokenizer.spans(prompt + text)
@@ -383,7 +396,10 @@ class Embedder:
         found: Floats = a @ b.T
         return found
 
-    def _prompt(self, name: str) -> str:
+    def _given_or_default(self, prompt: str | None) -> str | None:
+        name = self.default_prompt_name
+        if prompt is not None or name is None:
+            return prompt
         if name not in self.prompts:
             raise unknown_name("prompt", name, self.prompts)
         return self.prompts[name]

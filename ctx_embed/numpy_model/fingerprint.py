@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import digest, reads_normalised
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, SCALES, TABLE, SavedContextualizer, TokenTable
 from ctx_embed.text import normalisation
@@ -28,31 +30,21 @@ def compute(saved: SavedContextualizer) -> str:
     """Return the fingerprint of the model that torch loads in float32, 64 hexadecimal digits."""
     table = TokenTable.read(saved.tensors)
 
-    def blocks(name: str) -> Iterator[Any]:
-        if name == TABLE:
-            for start in range(0, table.shape[0], BLOCK_ROWS):
-                yield table.rows(slice(start, start + BLOCK_ROWS)).data
-        elif name == PHRASES:
-            yield np.ascontiguousarray(saved.tensors.stored(name), dtype=np.int32).data
-        else:
-            yield np.ascontiguousarray(saved.tensors.floats(name)).data
+    def tensors() -> Iterator[tuple[str, str, tuple[int, ...], Iterable[Any]]]:
+        for name in filter(SCALES.__ne__, saved.tensors.names()):
+            stored, dtype = saved.tensors.stored(name), "torch.float32"
+            blocks: Iterable[Any]
+            if name == TABLE:
+                starts = range(0, table.shape[0], BLOCK_ROWS)
+                blocks = (table.rows(slice(start, start + BLOCK_ROWS)).data for start in starts)
+            elif name == PHRASES:
+                dtype, blocks = "torch.int32", [np.ascontiguousarray(stored, dtype=np.int32).data]
+            else:
+                blocks = [np.ascontiguousarray(saved.tensors.floats(name)).data]
+            yield f"{saved.name}.{name}", dtype, stored.shape, blocks
 
-    return digest(
-        [
-            ("Contextualizer", reads_normalised(saved.config), saved.tokenizer),
-            *(("Normalize", config, None) for config in saved.normalize),
-        ],
-        (
-            (
-                f"{saved.name}.{name}",
-                "torch.int32" if name == PHRASES else "torch.float32",
-                saved.tensors.stored(name).shape,
-                blocks(name),
-            )
-            for name in saved.tensors.names()
-            if name != SCALES
-        ),
-    )
+    normalize = (("Normalize", config, None) for config in saved.normalize)
+    return digest([("Contextualizer", reads_normalised(saved.config), saved.tokenizer), *normalize], tensors())
 
 
 def files_key(saved: SavedContextualizer) -> str:
@@ -75,10 +67,7 @@ def files_key(saved: SavedContextualizer) -> str:
 
 def cache_folder() -> Path:
     """Return the folder where fingerprints of this user's models are stored."""
-    if sys.platform == "win32":
-        home = os.environ.get("LOCALAPPDATA")
-    else:
-        home = os.environ.get("XDG_CACHE_HOME")
+    home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "ctx-embed" / "fingerprints"
 
 
@@ -89,33 +78,20 @@ def fingerprint(saved: SavedContextualizer) -> str:
     stored there. A folder from elsewhere is not asked what it is, so that no model can pose as another.
     """
     key = files_key(saved)
-    # Without a home folder there is no cache.
-    with suppress(RuntimeError):
+    try:
         cached = cache_folder() / f"{key[:32]}.json"
-        known = _read(DEFAULT_MODEL / FILE if saved.folder == DEFAULT_MODEL else cached)
-        if known.get("key") == key and len(str(known.get("fingerprint"))) == 64:
-            return str(known["fingerprint"])
-        found = compute(saved)
-        _write(cached, {"key": key, "fingerprint": found})
-        return found
-    return compute(saved)
-
-
-def _read(path: Path) -> dict[str, Any]:
+    except RuntimeError:  # without a home folder there is no cache
+        return compute(saved)
+    known = None
     with suppress(OSError, ValueError):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict):
-            return content
-    return {}
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    """Write a file whole or not at all; if writing fails, the next process computes the content again."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        file = DEFAULT_MODEL / FILE if saved.folder == DEFAULT_MODEL else cached
+        known = json.loads(file.read_text(encoding="utf-8"))
+    if isinstance(known, dict) and known.get("key") == key and len(str(known.get("fingerprint"))) == 64:
+        return str(known["fingerprint"])
+    found = compute(saved)
+    # If writing fails, the next process computes it again.
+    with suppress(OSError, InputError):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_file(cached) as beside:
+            beside.write_text(json.dumps({"key": key, "fingerprint": found}) + "\n", encoding="utf-8")
+    return found

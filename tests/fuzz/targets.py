@@ -220,7 +220,7 @@ def _state(folder: Path) -> Any:
 def _unpacked(stored: bytes) -> bytes:
     import zlib
 
-    from ctx_embed.numpy_model.growing.document_state import MAGIC
+    from ctx_embed.numpy_model.document_state import MAGIC
 
     return zlib.decompress(stored[len(MAGIC) :])
 
@@ -228,7 +228,7 @@ def _unpacked(stored: bytes) -> bytes:
 def _use_state(folder: Path, name: str) -> None:
     import zlib
 
-    from ctx_embed.numpy_model.growing.document_state import MAGIC
+    from ctx_embed.numpy_model.document_state import MAGIC
 
     stored = (folder / name).read_bytes()
     state = _state(folder)

@@ -51,3 +51,14 @@ def test_sums_over_blocks_are_those_over_all_entries(monkeypatch):
     blocks = made.counted(entries, counts, made.c0)
     monkeypatch.setattr(contextualizer, "BLOCK_TOKENS", 1 << 20)
     assert np.abs(made.counted(entries, counts, made.c0) - blocks).max() <= 1e-5 * np.abs(blocks).max()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("beyond", [-1, 0, 1 << 31])
+def test_ids_beyond_the_table_are_refused(dtype, beyond):
+    made = Embedder.load().contextualizer
+    wrong = made.table.shape[0] + beyond if beyond >= 0 else beyond
+    if wrong > np.iinfo(dtype).max:
+        pytest.skip("no such id")
+    with pytest.raises(IndexError, match=f"ids must be rows of the table, got .*{wrong}"):
+        made.embed(np.array([5, wrong, 7], dtype), np.array([2, 1]))

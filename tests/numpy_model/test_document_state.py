@@ -16,9 +16,8 @@ from tokenizers import pre_tokenizers
 
 from ctx_embed.cli.demo import standard_library_docstrings
 from ctx_embed.errors import InputError
-from ctx_embed.numpy_model import Embedder
-from ctx_embed.numpy_model.growing import document_state
-from ctx_embed.numpy_model.growing.document_state import DocumentState
+from ctx_embed.numpy_model import Embedder, document_state
+from ctx_embed.numpy_model.document_state import DocumentState
 from tests.conftest import SENTENCES, make_model
 from tests.numpy_model.test_embedder import ODD, saved
 
