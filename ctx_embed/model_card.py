@@ -69,7 +69,7 @@ def facts(model: SentenceTransformer) -> list[tuple[str, str]]:
     """Return what a model is, as rows of :func:`described`."""
     module: Any = model[0]
     rows = [("dimension", f"{model.get_embedding_dimension()} ({str(model.dtype).removeprefix('torch.')})")]
-    if hasattr(module, "entry_texts"):
+    if hasattr(module, "text_tokenizer"):
         phrases = 0 if module.phrases is None else len(module.phrases)
         of_phrases = f" and {phrases:,} phrases" if phrases else ""
         rows += [

@@ -7,19 +7,7 @@ Without a compiled library, or with ``CTX_EMBED_KERNEL=numpy``, :func:`kernel` r
 :mod:`ctx_embed.numpy_model` for c^K, :mod:`ctx_embed.text` for ids. The equations are in :mod:`ctx_embed.second_order`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+# What needs NumPy is in ``library.py``, so that `ctx-embed --version` loads none.
 from ctx_embed.kernel.loading import Kernel, kernel, kernel_name
-from ctx_embed.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from ctx_embed.kernel.library import Attention, Found, PhrasesInC, Words
-
-__all__ = ["Attention", "Found", "Kernel", "PhrasesInC", "Words", "kernel", "kernel_name"]
-
-# What needs NumPy is imported at first use, so that `ctx-embed --version` loads none.
-__getattr__, __dir__ = lazy_names(
-    __name__, dict.fromkeys(("Attention", "Found", "PhrasesInC", "Words"), "ctx_embed.kernel.library")
-)
+__all__ = ["Kernel", "kernel", "kernel_name"]

@@ -94,7 +94,6 @@ class Contextualizer(TokenEncoder):
     """
 
     config_file_name = "contextualizer_config.json"
-    config_keys = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
     weight_axes = ("step", "token")
     # c^K, a sum of K layer-normalised updates, is so large that gradients through a random head would be mostly noise.
     first_head = "zeros"
@@ -122,6 +121,8 @@ class Contextualizer(TokenEncoder):
         self.positions = positions
         self.scale = scale
         self.initial_context = initial_context
+        # Ids seed a uniform first context.
+        self.ids_may_be_renumbered = initial_context != "uniform"
         self._held: tuple[list[Any], PackedContextualizer] | None = None
 
     @classmethod
@@ -186,11 +187,6 @@ class Contextualizer(TokenEncoder):
         offsets = offsets.cpu()
         contexts = second_order.direct(x, offsets, first, steps)
         return list(second_order.shares_of_steps(x, offsets, contexts, steps).split(lengths, dim=1))
-
-    @property
-    def ids_may_be_renumbered(self) -> bool:
-        """Whether ids only look up rows: not with a uniform first context, which they seed."""
-        return self.initial_context != "uniform"
 
     def _embed_group(self, ids: Tensor, offsets: Tensor) -> Tensor:
         """Return c^K of a group; where x_i is e(w_i), its products are computed once per vocabulary entry."""

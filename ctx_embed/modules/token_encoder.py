@@ -135,9 +135,10 @@ class TokenEncoder(InputModule):
     # The axes of :meth:`attention_weights`, and the tables, which do not count as parameters of the method.
     weight_axes: tuple[str, ...] = ("head", "token")
     tables: tuple[str, ...] = ("embedding",)
-    # How a linear head over a randomly initialised encoder is initialised: ``random`` (as torch's Linear) or
-    # ``zeros``.
+    # How a linear head over a randomly initialised encoder is initialised: ``random`` (as torch's Linear) or ``zeros``.
     first_head: str = "random"
+    # Whether ids serve to look up rows of the table and nothing else, so that rows may be renumbered.
+    ids_may_be_renumbered: bool = False
     # Ascending hashes of the labelled texts in the training data, see :mod:`ctx_embed.training.labelled_texts`; saved
     # with the model, but not part of its fingerprint.
     labelled_texts: NDArray[np.uint64] | None = None
@@ -177,11 +178,6 @@ class TokenEncoder(InputModule):
         super().__init_subclass__()
         options = [option.name for option in signature(cls).parameters.values() if option.kind != option.VAR_KEYWORD]
         cls.config_keys = [*(name for name in options if name not in NOT_SAVED), "max_seq_length"]
-
-    @property
-    def ids_may_be_renumbered(self) -> bool:
-        """Whether ids serve to look up rows of the table and nothing else, so that rows may be renumbered."""
-        return False
 
     @abstractmethod
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
@@ -241,10 +237,6 @@ class TokenEncoder(InputModule):
     def entries(self) -> int:
         """The rows of the token table: the tokenizer's entries and the phrases."""
         return self.backend_tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
-
-    def entry_texts(self) -> list[str]:
-        """Return the text of each row of the token table; that of a phrase is its parts separated by spaces."""
-        return self.text_tokenizer.entry_texts()
 
     @property
     def max_seq_length(self) -> int:

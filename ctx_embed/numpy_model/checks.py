@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError, described, nearest_name
 from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular
+from ctx_embed.text.tokenizer import parts_of
 
 LARGEST_JSON = 1 << 20
 LARGEST_TOKENIZER = 1 << 26
@@ -155,7 +156,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     longest = getattr(tokenizer.model, "max_input_chars_per_word", 0)
     if longest > LONGEST_WORD:
         raise InputError(f"{path}: max_input_chars_per_word must be at most {LONGEST_WORD}, got {longest}")
-    parts = _parts(tokenizer.normalizer) + _parts(tokenizer.pre_tokenizer)
+    parts = parts_of(tokenizer.normalizer) + parts_of(tokenizer.pre_tokenizer)
     if len(parts) > MOST_PARTS:
         raise InputError(f"{path}: must have at most {MOST_PARTS} normalizers and pre-tokenizers, got {len(parts):,}")
     if (prepended := sum(len(part.get("prepend", "")) for part in parts)) > MOST_REPLACED:
@@ -177,15 +178,3 @@ def read_tokenizer(path: Path) -> Tokenizer:
     if highest != entries - 1 or tokenizer.id_to_token(highest) is None:
         raise InputError(f"{path}: the tokenizer's ids must have no gaps, got {entries} up to {highest}")
     return tokenizer
-
-
-def _parts(component: Any) -> list[dict[str, Any]]:
-    """Return the parts of a normaliser or pre-tokenizer as JSON; sequences are flattened."""
-    # The component's own state leaves out the vocabulary, which is slow to read.
-    waiting = [] if component is None else [json.loads(component.__getstate__())]
-    parts = []
-    while waiting:
-        part = waiting.pop()
-        parts.append(part)
-        waiting += part.get("normalizers", []) + part.get("pretokenizers", [])
-    return parts

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed import second_order
-from ctx_embed.kernel import Attention, kernel
+from ctx_embed.kernel import kernel
+from ctx_embed.kernel.library import Attention
 from ctx_embed.numpy_model.saved import Floats, TokenTable
 from ctx_embed.second_order import Steps
 

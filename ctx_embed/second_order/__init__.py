@@ -3,8 +3,8 @@
 Called by the modules, the systems and the model without torch.
 A change of the equations goes into ``paper.py`` first; tests hold the other forms and the kernel to it.
 
-The paper's equations are in :mod:`ctx_embed.second_order.paper`; ``moments`` has the form for long texts,
-``vocabulary`` the one for many short texts over one table, ``shares`` each token's contribution.
+The paper's equations are in :mod:`ctx_embed.second_order.paper`; ``forms`` has those for long texts and for many short
+texts over one table, and each token's contribution.
 
 Source: Maupome & Meurs (2022), Contextualizer: Connecting the Dots of Context with Second-Order Attention,
 Information 13(6):290.
@@ -13,7 +13,13 @@ Information 13(6):290.
 from __future__ import annotations
 
 from ctx_embed.second_order.arrays import LAYER_NORM_EPS, segment_sum
-from ctx_embed.second_order.moments import long_document, recurrence
+from ctx_embed.second_order.forms import (
+    contributions_of_steps,
+    long_document,
+    over_vocabulary,
+    recurrence,
+    shares_of_steps,
+)
 from ctx_embed.second_order.paper import (
     INITIAL_CONTEXTS,
     POSITIONS,
@@ -28,8 +34,6 @@ from ctx_embed.second_order.paper import (
     position_weights,
     token_positions,
 )
-from ctx_embed.second_order.shares import contributions_of_steps, shares_of_steps
-from ctx_embed.second_order.vocabulary import over_vocabulary
 
 __all__ = [
     "INITIAL_CONTEXTS",

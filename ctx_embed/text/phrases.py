@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.kernel import PhrasesInC, kernel
+from ctx_embed.kernel import kernel
+from ctx_embed.kernel.library import PhrasesInC
 
 # WordPiece's prefix of entries that continue a word.
 CONTINUED = "##"

@@ -18,7 +18,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 
 from ctx_embed.errors import InputError
-from ctx_embed.kernel import Found, Kernel, Words, kernel
+from ctx_embed.kernel import Kernel, kernel
+from ctx_embed.kernel.library import Found, Words
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 from ctx_embed.text.phrases import CONTINUED, Phrases
 from ctx_embed.text.unknown import is_read, letters, unknown_id
@@ -46,30 +47,28 @@ WORD = re.compile(rf"(?!{re.escape(CONTINUED)}).*[^\W\d_]", re.DOTALL)
 ID = np.dtype(np.int32)
 
 
-def _parts(component: dict[str, Any], key: str) -> list[str]:
-    """Return the type names of a normaliser or pre-tokenizer; sequences are flattened."""
-    if component["type"] == "Sequence":
-        return [name for part in component[key] for name in _parts(part, key)]
-    return [component["type"]]
+def parts_of(component: Any) -> list[dict[str, Any]]:
+    """Return the parts of a normaliser or pre-tokenizer in their order as JSON, each sequence before its own parts."""
+    # The component's own state leaves out the vocabulary, which is slow to read.
+    waiting = [] if component is None else [json.loads(component.__getstate__())]
+    parts = []
+    while waiting:
+        part = waiting.pop(0)
+        parts.append(part)
+        waiting = [*part.get("normalizers", ()), *part.get("pretokenizers", ()), *waiting]
+    return parts
 
 
-def _content(component: Any) -> dict[str, Any]:
-    """Return the JSON of one component of a tokenizer.
-
-    That of the whole tokenizer is slow to read, as it has the vocabulary.
-    """
-    content: dict[str, Any] = json.loads(component.__getstate__())
-    return content
+def _kinds(component: Any) -> list[str]:
+    return [part["type"] for part in parts_of(component) if part["type"] != "Sequence"]
 
 
 def is_wordwise(tokenizer: Tokenizer) -> bool:
     """Return whether a text's ids are the ids of its whitespace-separated words one after the other."""
-    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-    normalizers = [] if normalizer is None else _parts(_content(normalizer), "normalizers")
-    pre_tokenizers = [] if pre_tokenizer is None else _parts(_content(pre_tokenizer), "pretokenizers")
+    pre_tokenizers = _kinds(tokenizer.pre_tokenizer)
     added = tokenizer.get_added_tokens_decoder().values()
     return (
-        set(normalizers) <= WORDWISE_NORMALIZERS
+        set(_kinds(tokenizer.normalizer)) <= WORDWISE_NORMALIZERS
         and bool(pre_tokenizers)
         and pre_tokenizers[0] != "Punctuation"
         and set(pre_tokenizers) <= WORDWISE_PRE_TOKENIZERS
@@ -127,11 +126,9 @@ class TextTokenizer:
     @cached_property
     def _cuts(self) -> str:
         """The ASCII punctuation that is a token of its own wherever it stands; not what added tokens contain."""
-        pre_tokenizer = self.tokenizer.pre_tokenizer
         added = self.tokenizer.get_added_tokens_decoder().values()
-        if CUTTING_PRE_TOKENIZER not in _parts(_content(pre_tokenizer), "pretokenizers"):
-            return ""
-        if any(token.single_word for token in added):
+        by_punctuation = CUTTING_PRE_TOKENIZER in _kinds(self.tokenizer.pre_tokenizer)
+        if not by_punctuation or any(token.single_word for token in added):
             return ""
         return "".join(set(string.punctuation).difference(*(token.content for token in added)))
 
@@ -146,8 +143,7 @@ class TextTokenizer:
         if self._longest_word is not None:
             # What follows the first characters of so long a word changes nothing: it is unknown either way.
             word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
-        normalizer = self.tokenizer.normalizer
-        by_bert = normalizer is not None and "BertNormalizer" in _parts(_content(normalizer), "normalizers")
+        by_bert = "BertNormalizer" in _kinds(self.tokenizer.normalizer)
         ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
         places = [found.end() for found in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
         start = 0
@@ -161,12 +157,10 @@ class TextTokenizer:
     def _lowers_words(self) -> bool:
         """Whether the ids of an ASCII word of letters and digits are what WordPiece gives for it in lower case."""
         added = self.tokenizer.get_added_tokens_decoder().values()
-        content = None if self.tokenizer.normalizer is None else _content(self.tokenizer.normalizer)
+        normalizers = parts_of(self.tokenizer.normalizer)
         return (
             isinstance(self.tokenizer.model, WordPiece)
-            and content is not None
-            and content["type"] == "BertNormalizer"
-            and content["lowercase"]
+            and [(part["type"], part.get("lowercase")) for part in normalizers] == [("BertNormalizer", True)]
             and "#" in self._cuts
             and self.tokenizer.model.continuing_subword_prefix == CONTINUED
             and not any(token.content.isalnum() for token in added)

@@ -315,7 +315,7 @@ def test_a_grown_student_begins_near_the_shipped_model(sentences):
     grown = with_phrases(module, np.concatenate([known, more]))
     assert grown.entries == module.entries + 2
     ids, _ = grown.text_tokenizer(["purple idea"])
-    assert grown.entry_texts()[ids[-1]] == "purple idea"
+    assert grown.text_tokenizer.entry_texts()[ids[-1]] == "purple idea"
     composition = Composition(grown)
     leave_own_rows(grown)
     assert not grown.embedding.weight[-2:].any()
