@@ -26,19 +26,8 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 Lengths = NDArray[np.int64]
 
-_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
-_SIZES = ("m", "K", "u", "entries", "shared", "mean", "relative", "held", "path")
+# The arrays of C's ctx_parameters, in their order after the numbers.
 _ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
-
-
-class _Parameters(ctypes.Structure):
-    _fields_ = [(name, _INTEGER) for name in _SIZES] + [(name, _POINTER) for name in _ARRAYS]
-
-
-class _Phrases(ctypes.Structure):
-    _fields_ = [(name, _INTEGER) for name in ("width", "shift")] + [
-        (name, _POINTER) for name in ("keys", "values", "starts")
-    ]
 
 
 def _at(array: NDArray[Any]) -> int:
@@ -57,10 +46,6 @@ def _held(owner: Any, pointer: int | None, free: Any) -> int:
         raise MemoryError("not enough memory for the model")
     weakref.finalize(owner, free, pointer).atexit = False
     return pointer
-
-
-def _contiguous(values: Any, dtype: Any) -> NDArray[Any]:
-    return np.require(values, dtype, "C")
 
 
 class Attention:
@@ -87,17 +72,20 @@ class Attention:
         mean = config["scale"] == "mean"
         shared = bag and mean and config["initial_context"] != "uniform"
         self._table, self._scales = np.require(table, None, "C"), scales
-        arrays = {name: _contiguous(values, np.float32) for name, values in parameters.items()}
+        arrays = {name: np.require(values, np.float32, "C") for name, values in parameters.items()}
         arrays.setdefault("c0", np.ones(m, np.float32))
         arrays["levels" if scales is not None else "rows"] = self._table
         if scales is not None:
-            self._scales = arrays["scales"] = _contiguous(scales, np.float32)
+            self._scales = arrays["scales"] = np.require(scales, np.float32, "C")
         width = 4 * ((m if shared else 0) + (K - shared) * u)
+        if bag:
+            arrays.pop("s", None)
         sizes = (m, K, u, len(table), shared, mean, config["positions"] == "relative", HELD_BYTES // width)
-        pointers = {name: _at(arrays[name]) for name in _ARRAYS if name in arrays and not (name == "s" and bag)}
-        given = _Parameters(*sizes, PATHS[kernel.name], **pointers)
+        pointers = (_at(arrays[name]) if name in arrays else 0 for name in _ARRAYS)
+        # Numbers and pointers of a structure have 8 bytes each.
+        given = np.array([*sizes, PATHS[kernel.name], *pointers], np.int64)
         self._embed = kernel.embed
-        self._model = _held(self, kernel.model_new(ctypes.addressof(given)), kernel.free)
+        self._model = _held(self, kernel.model_new(_at(given)), kernel.free)
 
     def embed(self, ids: Ids, lengths: Lengths, contexts: Floats, counts: NDArray[np.float64] | None = None) -> None:
         """Replace the first contexts of texts by the last; texts without tokens keep theirs.
@@ -132,8 +120,8 @@ class PhrasesInC:
         order = np.argsort(buckets)
         starts = np.searchsorted(buckets[order], np.arange((1 << bits) + 1, dtype=np.uint64)).astype(np.int32)
         self._arrays = keys[order], (entries + order).astype(np.int32), starts
-        self._given = _Phrases(width, 64 - bits, *map(_at, self._arrays))
-        self.pointer = ctypes.addressof(self._given)
+        self._given = np.array([width, 64 - bits, *map(_at, self._arrays)], np.int64)
+        self.pointer = _at(self._given)
 
 
 class Words:
@@ -182,7 +170,7 @@ class Found:
             joined = "\0".join([text.replace("\0", " ") for text in texts])
         self.data = (joined + END).encode("utf-8", "surrogatepass")
         size = len(self.data) - len(END) + 1
-        slots, known = 1 << size.bit_length(), _INTEGER()
+        slots, known = 1 << size.bit_length(), ctypes.c_int64()
         self._words, self._count, self._size = words, count, size
         # One array for what C writes: asking NumPy where four begin takes longer than C does with a short text.
         self._scratch = np.zeros(count + 2 * size + (size + slots) // 2 + 1, np.int64)

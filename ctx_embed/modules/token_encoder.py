@@ -64,15 +64,6 @@ def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
     return dtype
 
 
-def read_array(path: Path) -> NDArray[Any]:
-    """Return the array of an ``.npy`` file."""
-    try:
-        # A memory map allocates nothing if the header declares an array larger than the file.
-        return np.array(np.load(path, mmap_mode="r"))
-    except (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError) as error:
-        raise InputError(f"{path}: cannot be read as an array ({error!s:.200})") from None
-
-
 def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     """Return a copy of the tokenizer with padding and truncation off."""
     if isinstance(tokenizer, TokenizerView):
@@ -94,10 +85,7 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
 class Features(dict[str, Tensor]):
     """Features with ``token_embeddings`` (B, longest, m), and ``attention_mask``, computed when they are asked for.
 
-    Args:
-        features: the features that are there.
-        lengths: (B,) tokens in each text.
-        tokens: returns those of all texts one after the other, (N, m).
+    ``lengths`` (B,) are the tokens in each text; ``tokens`` returns those of all texts one after the other, (N, m).
     """
 
     def __init__(self, features: dict[str, Tensor], lengths: Tensor, tokens: Callable[[], Tensor]) -> None:
@@ -181,15 +169,7 @@ class TokenEncoder(InputModule):
 
     @abstractmethod
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return the embeddings of packed documents.
-
-        Args:
-            ids: (N,) the documents' token ids one after the other.
-            lengths: (B,) tokens in each document (may be 0); they sum to N.
-
-        Returns:
-            (B, m).
-        """
+        """Return the embeddings (B, m) of documents whose ids (N,) are packed; their ``lengths`` (B,) sum to N."""
 
     def begin_as_mean(self) -> None:
         """Initialise the parameters so that embeddings are (weighted) means of tokens, if the system can."""
@@ -392,5 +372,9 @@ class TokenEncoder(InputModule):
         listed = cls.load_file_path(model_name_or_path, "modules.json", **{**hub, "subfolder": ""})
         module.normalized = listed is not None and '.Normalize"' in Path(listed).read_text(encoding="utf-8")
         if known := cls.load_file_path(model_name_or_path, LABELLED_TEXTS, **hub):
-            module.labelled_texts = read_array(Path(known))
+            try:
+                # A memory map allocates nothing if the header declares an array larger than the file.
+                module.labelled_texts = np.array(np.load(known, mmap_mode="r"))
+            except (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError) as error:
+                raise InputError(f"{known}: cannot be read as an array ({error!s:.200})") from None
         return module.to(dtype)

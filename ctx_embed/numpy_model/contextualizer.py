@@ -50,6 +50,8 @@ class PackedContextualizer:
         self.steps = Steps(*(parameters[name] for name in Steps._fields))
         self.s = parameters["s"] if self.positions != "none" else None
         self.c0: Floats = parameters["c0"] if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
+        # Without position weights any slopes do.
+        self._slopes = self.c0 if self.s is None else self.s
         compiled = kernel()
         self._attention = None
         if compiled is not None:
@@ -99,11 +101,6 @@ class PackedContextualizer:
                 found.append(second_order.direct(x, offsets, context, self.steps)[-1])
             start = stop
         return np.concatenate([part.astype(np.float32) for part in found])
-
-    @property
-    def _slopes(self) -> Floats:
-        """The slopes of the position weights; any without them."""
-        return self.c0 if self.s is None else self.s
 
     def weighted(self, ids: Ids, offsets: Lengths) -> Floats:
         """Return the weighted tokens x_i = e(w_i) * p(i) of packed texts, (N, m).

@@ -50,17 +50,15 @@ class Counts:
 
     def add(self, ids: Ids) -> None:
         """Count further tokens."""
-        self._join(*np.unique(ids, return_counts=True))
+        added = Counts(self._contextualizer)
+        added.entries, added.counts = np.unique(ids, return_counts=True)
+        self.merge(added)
 
     def merge(self, other: Counts) -> None:
         """Count the tokens of another text too."""
-        self._join(other.entries, other.counts)
-
-    def _join(self, entries: Any, counts: Any) -> None:
-        self.entries, place = np.unique(np.concatenate([self.entries, entries]), return_inverse=True)
-        self.counts = np.bincount(place, np.concatenate([self.counts, counts]), minlength=len(self.entries)).astype(
-            np.int64
-        )
+        counts = np.concatenate([self.counts, other.counts])
+        self.entries, place = np.unique(np.concatenate([self.entries, other.entries]), return_inverse=True)
+        self.counts = np.bincount(place, counts, minlength=len(self.entries)).astype(np.int64)
 
     def context(self, first: Floats) -> Floats:
         """Return c^K (m,) of the text, from its first context."""

@@ -336,11 +336,11 @@ class Embedder:
 
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
         """Embed queries: as :meth:`encode`, with the model's prompt for queries if it has one."""
-        return self.encode(texts, **self._for_task("query", options))
+        return self._encode_for("query", texts, options)
 
     def encode_document(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
         """Embed documents: as :meth:`encode`, with the model's prompt for documents if it has one."""
-        return self.encode(texts, **self._for_task("document", options))
+        return self._encode_for("document", texts, options)
 
     def explain(self, text: str, vector: Any, task: Literal["query", "document"] = "document") -> CosineParts:
         """Return what each token of a text adds to the cosine of its vector with another one, exactly.
@@ -408,9 +408,9 @@ class Embedder:
         """Return the prompt for queries or documents; None if the model has none."""
         return next((self.prompts[name] for name in TASK_PROMPTS[task] if name in self.prompts), None)
 
-    def _for_task(self, task: str, options: dict[str, Any]) -> dict[str, Any]:
-        prompt = self._task_prompt(task)
-        return options if options.get("prompt") is not None or prompt is None else {**options, "prompt": prompt}
+    def _encode_for(self, task: str, texts: str | Iterable[str], options: dict[str, Any]) -> NDArray[Any]:
+        prompt = options.pop("prompt", None)
+        return self.encode(texts, prompt=self._task_prompt(task) if prompt is None else prompt, **options)
 
 
 def _unpickled(folder: str, expected: str, attributes: dict[str, Any]) -> Embedder:

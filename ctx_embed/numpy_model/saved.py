@@ -47,11 +47,6 @@ class UnsupportedModelError(InputError):
     """NumPy cannot run the model; torch may be able to."""
 
 
-def _needs_torch(folder: Path, kind: str) -> UnsupportedModelError:
-    name = str(kind).rpartition(".")[2]
-    return UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
-
-
 def _floats(values: Array, dtype: str) -> Floats:
     """Return stored numbers as float32; bfloat16, which NumPy lacks, is the upper half of a float32."""
     if dtype == "BF16":
@@ -193,8 +188,13 @@ class SavedContextualizer:
     def read(cls, folder: Path) -> SavedContextualizer:
         """Read a folder that sentence-transformers wrote."""
         first, *others = modules_of(folder)
+        kinds = [other.kind for other in others]
+        foreign = [kind for kind in kinds if not (kind.startswith(NORMALIZE_HOME) and kind.endswith(NORMALIZE))]
         if first.kind != CONTEXTUALIZER:
-            raise _needs_torch(folder, first.kind)
+            foreign.insert(0, first.kind)
+        if foreign:
+            name = foreign[0].rpartition(".")[2]
+            raise UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
         home = first.home
         config_path = home / "contextualizer_config.json"
         config = read_object(config_path)
@@ -206,8 +206,6 @@ class SavedContextualizer:
         normalize: list[dict[str, Any]] = []
         files = [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"]
         for other in others:
-            if not (other.kind.startswith(NORMALIZE_HOME) and other.kind.endswith(NORMALIZE)):
-                raise _needs_torch(folder, other.kind)
             file = other.home / "config.json"
             options = read_object(file) if file.exists() else {}
             if {**UNIT, **options} != UNIT:
