@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, require_size
 from ctx_embed.integrations.shared import shared_model
-from ctx_embed.modules.token_encoder import require_size
 
 
 def _columns(X: Any) -> list[list[Any]]:

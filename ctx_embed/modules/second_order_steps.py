@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ctx_embed import second_order
-from ctx_embed.errors import unknown_name
-from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.errors import require_size, unknown_name
 from ctx_embed.second_order import Steps
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
-from ctx_embed.errors import InputError, UnknownTextsWarning, described
+from ctx_embed.errors import InputError, UnknownTextsWarning, described, require_size
 from ctx_embed.modules import int8_rows
 from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
 from ctx_embed.numpy_model.checks import read_object, read_tokenizer
@@ -43,14 +43,6 @@ LABELLED_TEXTS = "labelled_texts.npy"
 OF_HUB = ("token", "cache_folder", "revision", "local_files_only")
 # Arguments of encoders that are not saved in the configuration, or are saved last in it.
 NOT_SAVED = ("tokenizer", "phrases", "weights", "max_seq_length")
-
-
-def require_size(name: str, value: int) -> None:
-    """Raise an error unless the size is a positive integer that torch can count to."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a positive integer, got {value!r}")
-    if value >= 2**63:
-        raise InputError(f"{name} must be below 2^63, got {value}")
 
 
 def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:

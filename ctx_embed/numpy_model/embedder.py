@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
+from ctx_embed.errors import InputError, UnknownTextsWarning, require_size, unknown_name
 from ctx_embed.numpy_model.contextualizer import Ids, Lengths, PackedContextualizer, available_threads
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, TokenTable
 from ctx_embed.progress import Meter
@@ -24,8 +23,6 @@ from ctx_embed.texts import as_texts, well_formed
 from ctx_embed.vectors import comparable, unit_rows
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from ctx_embed.numpy_model.document_state import Cuts, DocumentState
 
 # Limits of a batch, whose tokens and products are in memory together; one longer text is a batch of its own.
@@ -43,7 +40,6 @@ SHIPPED = DEFAULT_MODEL.parts[-3:]
 LIMITS = ("truncate_dim", "max_seq_length")
 
 Precision = Literal["float32", "int8", "ubinary"]
-Result = TypeVar("Result")
 
 
 def int8(vectors: Floats) -> NDArray[np.int8]:
@@ -57,23 +53,6 @@ PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
     "int8": int8,
     "ubinary": lambda vectors: np.packbits(vectors > 0, axis=1),
 }
-
-
-def concurrently(calls: Iterable[Callable[[], Result]], threads: int) -> Iterator[Result]:
-    """Yield the results of calls in their order. The next call is drawn while fewer than ``threads`` run."""
-    if threads == 1:
-        yield from (call() for call in calls)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(threads) as pool:
-        running: deque[Future[Result]] = deque()
-        for call in calls:
-            running.append(pool.submit(call))
-            if len(running) == threads:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
 
 
 def batches(texts: list[str], size: int) -> list[slice]:
@@ -101,13 +80,17 @@ def embed_in_batches(
 
     ``embed`` does both for at most ``size`` texts.
     """
-    parts = batches(texts, size)
+    parts, threads = batches(texts, size), available_threads()
     if len(parts) == 1:
         return embed(texts)
+    from concurrent.futures import ThreadPoolExecutor
+
     vectors, unread = np.empty((0, 0), np.float32), 0
-    calls = (partial(embed, texts[part]) for part in parts)
-    with Meter("encoding", len(texts), shown=show_progress, leave=False) as meter:
-        for part, (converted, empty) in zip(parts, concurrently(calls, available_threads()), strict=True):
+    meter = Meter("encoding", len(texts), shown=show_progress, leave=False)
+    with meter, ThreadPoolExecutor(threads) as pool:
+        given = (texts[part] for part in parts)
+        results = map(embed, given) if threads == 1 else pool.map(embed, given)
+        for part, (converted, empty) in zip(parts, results, strict=True):
             if not len(vectors):
                 vectors = np.empty((len(texts), *converted.shape[1:]), converted.dtype)
             vectors[part] = converted
@@ -116,16 +99,11 @@ def embed_in_batches(
     return vectors, unread
 
 
-def _require_positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a positive integer, got {value!r}")
-
-
 def require_dimensions(truncate_dim: int | None, dimension: int | None) -> None:
     """Refuse a number of features to keep that a model does not have; None keeps all."""
     if truncate_dim is None:
         return
-    _require_positive("truncate_dim", truncate_dim)
+    require_size("truncate_dim", truncate_dim)
     if dimension is not None and truncate_dim > dimension:
         raise InputError(f"truncate_dim must be at most {dimension}, the model's features, got {truncate_dim}")
 
@@ -264,7 +242,7 @@ class Embedder:
         Raises:
             InputError: a text is not a string, or an option cannot be used.
         """
-        _require_positive("batch_size", batch_size)
+        require_size("batch_size", batch_size)
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
 
         def embedded(part: list[str]) -> tuple[NDArray[Any], int]:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import unknown_name
-from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.errors import require_size, unknown_name
 from ctx_embed.second_order import token_positions
 from ctx_embed.systems.attention import SCORES, segment_softmax
 from ctx_embed.systems.encoder import HeadsEncoder, TableOptions

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.errors import require_size
 from ctx_embed.systems.attention import segment_max
 from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, recurrent_states
 

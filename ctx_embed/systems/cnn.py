@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError
-from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.errors import InputError, require_size
 from ctx_embed.systems.attention import groups_of, rows_of_documents
 from ctx_embed.systems.encoder import SystemEncoder, TableOptions, require_share
 

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import TypedDict, Unpack
 
-from ctx_embed.errors import InputError
-from ctx_embed.modules.token_encoder import TokenEncoder, require_size
+from ctx_embed.errors import InputError, require_size
+from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.second_order import document_ids, token_positions
 from ctx_embed.systems.attention import attended, groups_of
 

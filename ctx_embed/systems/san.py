@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError
-from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.errors import InputError, require_size
 from ctx_embed.systems.attention import attended, groups_of, redundancy, segment_softmax, structured_scores
 from ctx_embed.systems.encoder import HeadsEncoder, TableOptions, offsets_of
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.modules.token_encoder import TokenEncoder, require_size
+from ctx_embed.errors import InputError, require_size, unknown_name
+from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.second_order import segment_sum, token_positions
 from ctx_embed.systems.attention import Group, groups_of, self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import random
@@ -22,7 +21,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load_embedder
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
-from ctx_embed.numpy_model.embedder import batches, concurrently
+from ctx_embed.numpy_model.embedder import batches, embed_in_batches
 from ctx_embed.systems import system
 from tests.conftest import SENTENCES, make_model
 
@@ -284,31 +283,28 @@ def test_two_threads_share_texts_in_four_batches(monkeypatch):
     assert (len(parts), parts[-1].stop) == (4, 403)
 
 
-def test_calls_share_threads_and_answer_in_order():
-    lock, at_work, most = threading.Lock(), 0, 0
+def test_threads_share_batches_and_answer_in_order(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    three = threading.Barrier(3, timeout=60)
+    texts = [chr(97 + number) * 4000 for number in range(12)]
 
-    def call(number: int) -> int:
-        nonlocal at_work, most
-        with lock:
-            at_work += 1
-            most = max(most, at_work)
-        time.sleep(0.02 if number % 2 else 0.001)
-        with lock:
-            at_work -= 1
-        return number
+    def embed(part: list[str]) -> tuple[np.ndarray, int]:
+        three.wait()
+        return np.array([[ord(text[0])] for text in part]), 1
 
-    assert list(concurrently([functools.partial(call, number) for number in range(12)], 3)) == list(range(12))
-    assert most == 3
+    vectors, unread = embed_in_batches(texts, embed, 3, False)
+    assert (vectors[:, 0].tolist(), unread) == (list(range(97, 109)), 12)
 
 
-def test_after_a_failure_no_further_call_is_drawn():
-    drawn = []
+def test_after_a_failure_no_further_batch_is_embedded(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    begun = []
 
-    def calls():
-        for number in range(20):
-            drawn.append(number)
-            yield lambda number=number: 1 / (number - 2)
+    def embed(part: list[str]) -> tuple[np.ndarray, int]:
+        begun.append(part)
+        time.sleep(0.05)
+        raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(concurrently(calls(), 2))
-    assert len(drawn) <= 5
+        embed_in_batches(["a" * 2000] * 40, embed, 2, False)
+    assert len(begun) <= 10
