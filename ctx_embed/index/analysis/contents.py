@@ -16,7 +16,7 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.view import View
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
-from ctx_embed.numpy_model.explaining import CosineParts
+from ctx_embed.numpy_model.embedder import CosineParts
 from ctx_embed.texts import require_explainable
 
 # SQLite's types of JSON values, by the type of a field.
