@@ -33,7 +33,6 @@ LEFT_OUT = {
     "lib2to3",
     "turtledemo",
     "distutils",
-    "__pycache__",
 }
 DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -72,11 +71,6 @@ def standard_library_docstrings() -> dict[str, str]:
     return {name: text for text, name in first_name.items()}
 
 
-def _document(name: str, docstring: str) -> str:
-    """Return the text to index: the words of the name, and the docstring."""
-    return f"{name.replace('.', ' ').replace('_', ' ')}: {docstring}"
-
-
 @command()
 @click.option("--query", "queries", multiple=True, metavar="TEXT", help="Ask this instead of the sample queries.")
 @click.option("-k", default=3, type=click.IntRange(min=1), help="Number of hits for each query.")
@@ -95,7 +89,9 @@ def demo(queries: tuple[str, ...], k: int) -> None:
     with tempfile.TemporaryDirectory(prefix="ctx-embed-") as folder:
         start = time.perf_counter()
         with SearchIndex.create(Path(folder) / "docstrings.index") as index:
-            index.add([_document(name, text) for name, text in named.items()], list(named))
+            # The words of a name are searched too.
+            texts = [f"{name.replace('.', ' ').replace('_', ' ')}: {text}" for name, text in named.items()]
+            index.add(texts, list(named))
             click.echo(f"{index.count()} docstrings indexed in {time.perf_counter() - start:.1f} s; {RANKED}")
             asked = list(queries or QUERIES)
             for query, hits in zip(asked, index.search(asked, k, mode="hybrid"), strict=True):
