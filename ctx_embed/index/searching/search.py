@@ -99,15 +99,6 @@ def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) ->
     return Queries([well_formed(text) for text in given])
 
 
-def checked_examples(exclude: Any) -> list[str | int]:
-    """Return the texts and ids to avoid."""
-    given = listed(exclude, "exclude", "a text, an id or a list of them")
-    _require_at_most("exclude", len(given), MOST_EXCLUDED, "texts and ids")
-    characters = sum(len(item) for item in given if isinstance(item, str))
-    _require_at_most("exclude", characters, MOST_CHARACTERS, "characters")
-    return [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in given]
-
-
 def _require_at_most(name: str, count: int, most: int, unit: str) -> None:
     if count > most:
         raise InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
@@ -197,7 +188,11 @@ class Search:
         self.model = model
         self.queries = queries
         self.mode = options.mode or ("dense" if queries.like or queries.vectors is not None else "hybrid")
-        self.exclude = checked_examples(options.exclude)
+        exclude = listed(options.exclude, "exclude", "a text, an id or a list of them")
+        _require_at_most("exclude", len(exclude), MOST_EXCLUDED, "texts and ids")
+        characters = sum(len(item) for item in exclude if isinstance(item, str))
+        _require_at_most("exclude", characters, MOST_CHARACTERS, "characters")
+        self.exclude = [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in exclude]
         if self.exclude and self.mode == "words":
             raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
         if queries.vectors is None and not queries.like:
