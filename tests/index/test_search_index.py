@@ -483,12 +483,3 @@ def test_an_index_and_its_hits_describe_themselves(tmp_path, hash_model):
     assert repr(index) == f"SearchIndex({str(path)!r}, closed)"
     with pytest.raises(InputError, match=r"open an index with SearchIndex\.open\('x\.index'\)"):
         SearchIndex("x.index")
-
-
-def test_changes_of_metadata_that_cannot_be_stored_change_nothing(index):
-    index.add(["a", "b"], metadata=[{"n": 1}, {"n": 2}])
-    with pytest.raises(InputError, match=r"^document 1: the metadata field 'm' cannot be stored as JSON"):
-        index.update_metadata([0, 1], {"m": float("inf")})
-    with pytest.raises(InputError, match="no document has the id 7"):
-        index.update_metadata([0, 7], {"m": 1})
-    assert [index.get(number).metadata for number in (0, 1)] == [{"n": 1}, {"n": 2}]

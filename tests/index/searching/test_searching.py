@@ -138,15 +138,6 @@ def test_rankings_are_fused_by_hand():
     assert fused.values.tolist() == [1 / 62 + 1 / 61, 1 / 61, 1 / 62]
 
 
-@pytest.mark.parametrize("mode", ["dense", "words", "hybrid"])
-def test_an_offset_continues_the_ranking(index, mode):
-    whole = index.search("a new record for a runner", 10, mode=mode)
-    pages = [index.search("a new record for a runner", 3, offset=offset, mode=mode) for offset in (0, 3, 6, 9)]
-    assert [hit for page in pages for hit in page] == index.search("a new record for a runner", 12, mode=mode)
-    assert pages[0] == whole[:3]
-    assert index.search("x", 5, offset=1000, mode=mode) == []
-
-
 def test_mmr_by_hand():
     vectors = np.array([[1, 0], [0.98, 0.199], [0, 1]], np.float32)
     relevance = np.array([0.9, 0.85, 0.5])
@@ -369,6 +360,7 @@ def test_pages_agree(sentences_index, mode, options):
         for at in range(0, 300, 50)
     ]
     assert [hit.id for part in parts for hit in part] == fused
+    assert sentences_index.search("word1", 5, offset=10_000, mode=mode, **options) == []
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
