@@ -252,45 +252,6 @@ def test_a_folder_that_is_no_model(tmp_path):
     assert error(file) == f"{file}: not a SentenceTransformer model folder (no modules.json)"
 
 
-DAMAGE = [
-    ("modules.json", "{", "modules.json: cannot be read as JSON (Expecting property name"),
-    ("modules.json", "[{}]", "modules.json: each module must have a name, a path and a type, got {}"),
-    ("modules.json", "[1]", "modules.json: each module must have a name, a path and a type, got 1"),
-    ("modules.json", "[]", "modules.json: must be a list of 1 to 100 modules"),
-    ("config_sentence_transformers.json", "no", "config_sentence_transformers.json: cannot be read as JSON (Expec"),
-    ("config_sentence_transformers.json", "[]", "config_sentence_transformers.json: must be a JSON object, got a list"),
-    ("config_sentence_transformers.json", '{"similarity_fn_name": "taste"}', "'taste'"),
-    (
-        "config_sentence_transformers.json",
-        '{"default_prompt_name": "q"}',
-        "must name one of the prompts, got 'q'",
-    ),
-    ("contextualizer_config.json", "{", "contextualizer_config.json: cannot be read as JSON (Expecting property name"),
-    (
-        "contextualizer_config.json",
-        '{"taste": 1}',
-        "the options must be dimension, steps, rank, positions",
-    ),
-    ("model.safetensors", "garbage", "no readable safetensors file (it is cut short)"),
-    ("tokenizer.json", "garbage", "tokenizer.json: no tokenizer (expected value at line 1 column 1)"),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "message"), DAMAGE)
-def test_a_damaged_folder(folder, name, content, message):
-    (folder / name).write_text(content)
-    line = error(folder)
-    assert message in line
-    assert "\n" not in line
-
-
-@pytest.mark.parametrize("share", [0, 4, 100, 2000])
-def test_weights_cut_short(folder, share):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:share])
-    assert error(folder).startswith(f"{path}: no readable safetensors file (")
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "contextualizer_config.json"])
 def test_a_missing_file(folder, name):
     (folder / name).unlink()

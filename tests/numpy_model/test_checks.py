@@ -150,6 +150,8 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a header of a list": (header(lambda fields: "[1]"), UNREADABLE),
     "a deep header": (header(lambda fields: DEEP), UNREADABLE),
     "a long header": (header(lambda fields: "{}" + " " * (1 << 21)), UNREADABLE),
+    "empty weights": (written(WEIGHTS, ""), UNREADABLE),
+    "weights of text": (written(WEIGHTS, "garbage"), f"{UNREADABLE} file (it is cut short)"),
     "cut weights": (lambda folder: os.truncate(folder / WEIGHTS, 100), UNREADABLE),
     "max_seq_length 0": (option("max_seq_length", 0), "max_seq_length must be a positive integer, got 0"),
     "max_seq_length of text": (option("max_seq_length", "9"), "max_seq_length must be a positive integer, got '9'"),
@@ -170,6 +172,11 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "deep modules": (written("modules.json", DEEP), "cannot be read as JSON"),
     "no modules": (written("modules.json", "[]"), "must be a list of 1 to 100 modules"),
     "modules of numbers": (written("modules.json", "[1, 2]"), "must have a name, a path and a type, got 1"),
+    "modules cut short": (
+        written("modules.json", "{"),
+        "cannot be read as JSON (Expecting property name",
+    ),
+    "an empty module": (written("modules.json", "[{}]"), "must have a name, a path and a type, got {}"),
     "many modules": (written("modules.json", "[" + "1," * 400_000 + "1]"), "must be a list of 1 to 100 modules"),
     "a large file": (written("modules.json", " " * (1 << 21)), "must have at most 1,048,576 bytes, got 2,097,152"),
     "a large tokenizer": (
@@ -235,6 +242,7 @@ def test_words_may_be_as_long_as_the_limit(hostile, load):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (written(CONFIG, '{"taste": 1}'), "the options must be dimension, steps, rank, positions"),
         (edited("modules.json", lambda modules: modules.pop(0)), "must begin with a module that reads texts, got Norm"),
         (
             written("1_Normalize/config.json", '{"module_input_name": []}'),
