@@ -8,14 +8,13 @@ in the column ``metadata``, so that nothing is lost. Filters can use only fields
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Path, Value
 from ctx_embed.stores.store import Batch, Collection, Floats
 from ctx_embed.texts import well_formed
 
@@ -101,7 +100,7 @@ def arrow_schema(collection: Collection) -> pyarrow.Schema:
         of_value = types[kind.removeprefix(LIST)]
         columns.append((name, pa.list_(of_value) if kind.startswith(LIST) else of_value))
     columns.append((METADATA, pa.string()))
-    return pa.schema(columns, metadata={"ctx_embed": json.dumps(collection.as_json())})
+    return pa.schema(columns, metadata={"ctx_embed": json.dumps(asdict(collection))})
 
 
 def arrow_table(rows: Batch, collection: Collection) -> pyarrow.Table:
@@ -152,28 +151,3 @@ def metadata_of(row: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]
         return {**found, **json.loads(row.get(METADATA) or "{}")}
     except (TypeError, ValueError, RecursionError):
         raise InputError(f"the metadata of the row {row[ID]!r:.80} is damaged; encode its text again") from None
-
-
-def hit_of(row: Mapping[str, Any], score: float, fields: Iterable[str]) -> Hit:
-    """Return the hit of a table's row."""
-    text = row[TEXT]
-    return Hit(id=row[ID], score=score, text=text, metadata=metadata_of(row, fields))
-
-
-def column_of(name: str, path: Path, fields: Mapping[str, str]) -> tuple[str, str]:
-    """Return the column of a field, and its type; it is an InputError if it has none."""
-    if len(path) > 1 or path[0] not in fields:
-        known = ", ".join(map(repr, fields)) or "none"
-        raise InputError(
-            f"{name}: the field {'.'.join(path)!r} has no column to filter by (columns: {known}); choose one of them, "
-            "or a store that filters JSON: PostgreSQL, Qdrant, a search index"
-        )
-    return path[0], fields[path[0]]
-
-
-def comparable(values: Sequence[Value], kind: str) -> list[Value]:
-    """Return those of the values that a column of this type can equal."""
-    if kind in ("int", "float"):
-        return [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    wanted = bool if kind == "bool" else str
-    return [value for value in values if isinstance(value, wanted)]

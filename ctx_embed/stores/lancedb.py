@@ -13,18 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
-from ctx_embed.stores.columns import (
-    EMBEDDING,
-    ID,
-    LIST,
-    METADATA,
-    TEXT,
-    arrow_schema,
-    arrow_table,
-    column_of,
-    comparable,
-    hit_of,
-)
+from ctx_embed.stores.columns import EMBEDDING, ID, LIST, METADATA, TEXT, arrow_schema, arrow_table, metadata_of
 from ctx_embed.stores.filters import Condition, translated
 from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
 
@@ -166,9 +155,14 @@ class LanceDB(Database):
                 search = search.where(condition(self.name, tree, fields), prefilter=True)
             with self._reporting_errors():
                 rows = search.to_list()
-            scored = ((row, 1 - row["_distance"]) for row in rows)
-            # The cosine with a vector of zeros is NaN.
-            found.append([hit_of(row, score, fields) for row, score in scored if not math.isnan(score)])
+            found.append(
+                [
+                    Hit(id=row[ID], score=1 - row["_distance"], text=row[TEXT], metadata=metadata_of(row, fields))
+                    for row in rows
+                    # The cosine with a vector of zeros is NaN.
+                    if not math.isnan(row["_distance"])
+                ]
+            )
         return found
 
 
@@ -182,8 +176,14 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
     """Return a filter as SQL over the columns of a table, given with their types. It is never null."""
 
     def one(tree: Condition) -> str:
-        column, kind = column_of(name, tree.path, fields)
-        quoted = f"`{column}`"
+        column, *inner = tree.path
+        if inner or column not in fields:
+            known = ", ".join(map(repr, fields)) or "none"
+            raise InputError(
+                f"{name}: the field {'.'.join(tree.path)!r} has no column to filter by (columns: {known}); choose one "
+                "of them, or a store that filters JSON: PostgreSQL, Qdrant, a search index"
+            )
+        quoted, kind = f"`{column}`", fields[column]
         if isinstance(tree, IsNull):
             return f"({quoted} IS NULL)"
         if isinstance(tree, Contains):
@@ -195,8 +195,15 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
     )
 
 
+def _can_equal(kind: str, value: Value) -> bool:
+    """Return whether a column of this type can hold a value."""
+    if kind in ("int", "float"):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, bool if kind == "bool" else str)
+
+
 def _compared(quoted: str, kind: str, operator: str, value: Value) -> str:
-    if kind.startswith(LIST) or not comparable([value], kind):
+    if kind.startswith(LIST) or not _can_equal(kind, value):
         return "false"
     left, right = quoted, _literal(value)
     if "float" in (kind, type(value).__name__):
@@ -209,7 +216,7 @@ def _compared(quoted: str, kind: str, operator: str, value: Value) -> str:
 def _containing(quoted: str, kind: str, value: Value) -> str:
     if kind.startswith(LIST):
         of_item = kind.removeprefix(LIST)
-        if not comparable([value], of_item):
+        if not _can_equal(of_item, value):
             return "false"
         item = repr(float(value)) if of_item == "float" else _literal(value)
         if of_item == "int" and isinstance(value, float):

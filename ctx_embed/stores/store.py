@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -58,13 +58,9 @@ class Collection:
         """Return the record of the vectors of an embedder."""
         return cls(embedder.fingerprint, embedder.dimension, embedder.reference, fields=dict(fields or {}))
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, name: str, note: Any) -> Collection:
-        """Return the collection that :meth:`as_json` described; the store's name is for messages."""
+        """Return the collection that a note describes; the store's name is for messages."""
         try:
             found = cls(**note)
             sound = (
@@ -131,7 +127,7 @@ class Batch:
         return self if places == list(range(len(self))) else self.take(places)
 
 
-class Store(ABC):
+class Store(AbstractContextManager["Store"], ABC):
     """Documents and their vectors in a database or a folder; :func:`ctx_embed.stores.open` returns one.
 
     A document that the model cannot read is stored with a vector of zeros, which no search finds.
@@ -168,7 +164,7 @@ class Store(ABC):
         there = self.collection
         if there is None:
             self._require_free()
-            self.write_note(COLLECTION, collection.as_json())
+            self.write_note(COLLECTION, asdict(collection))
             there = collection
         else:
             there.require(self.name, collection)
@@ -243,10 +239,10 @@ class Store(ABC):
                     found[place] = Hits(texts[place], hits)
         return found[0] if isinstance(query, str) else found
 
-    def _require_free(self) -> None:  # noqa: B027
+    def _require_free(self) -> None:
         """Raise an InputError if the collection's name is taken by anything else."""
 
-    def _create(self, collection: Collection) -> None:  # noqa: B027
+    def _create(self, collection: Collection) -> None:
         """Make an empty collection if there is none yet."""
 
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
@@ -275,7 +271,7 @@ class Store(ABC):
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
         """Store a note. It replaces an earlier one of this name."""
 
-    def finish(self, *, unique: bool = False) -> None:  # noqa: B027
+    def finish(self, *, unique: bool = False) -> None:
         """Complete a run of upserts, for example by building the store's vector index.
 
         Args:
@@ -287,12 +283,8 @@ class Store(ABC):
         """Keep other runs from writing during the block, where the store can; it is an InputError if one is writing."""
         yield
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Release connections and files."""
-
-    def __enter__(self) -> Store:
-        """Return the store."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Close the store."""

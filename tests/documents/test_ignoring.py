@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ctx_embed.documents.ignoring import Rules
+from ctx_embed.documents.walking import Rules
 
 NAMES = "a b.log a.log/x src/a.log src/deep/a.log src/deep/b doc/a/b x[1] #c !d é/a"
 PATHS = [*NAMES.split(), "e "]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import asdict
 
 import pyarrow
 import pytest
@@ -142,7 +143,7 @@ def test_damaged_parts_are_one_line(tmp_path, embedder, rows):
     "damage", [{"fields": 3}, {"fields": {"n": 3}}, {"model": 3}, {"dimension": None}, {"more": 1}]
 )
 def test_a_damaged_record_of_the_model_is_one_line(embedder, damage):
-    note = stores.Collection.of(embedder).as_json()
+    note = asdict(stores.Collection.of(embedder))
     assert stores.Collection.from_json("out", note) == stores.Collection.of(embedder)
     with pytest.raises(InputError, match=r"^out: the record of its model is damaged; encode it again$"):
         stores.Collection.from_json("out", note | damage)
