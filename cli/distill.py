@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ctx_embed.cli.declared import options_of, section
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import (
     OF_RECIPE,
@@ -18,8 +19,6 @@ from ctx_embed.cli.options import (
     data_option,
     encoder_options,
     field_options,
-    options_of,
-    section,
 )
 from ctx_embed.progress import duration
 from ctx_embed.training.distillation.options import (

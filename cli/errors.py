@@ -31,14 +31,12 @@ class _Interruption:
 
     def __init__(self, resume: Callable[[], str]) -> None:
         self._resume = resume
-        self._lock = threading.Lock()
+        self._unsaid = threading.Semaphore()
 
     def say(self) -> None:
-        with self._lock:
-            if resume := self._resume():
-                # The message starts with a line end because a progress bar may be on the current line.
-                click.echo(f"\nInterrupted; {resume}.", err=True)
-            self._resume = lambda: ""
+        if self._unsaid.acquire(blocking=False) and (resume := self._resume()):
+            # The message starts with a line end because a progress bar may be on the current line.
+            click.echo(f"\nInterrupted; {resume}.", err=True)
 
 
 _interruption = _Interruption(lambda: "nothing was changed")

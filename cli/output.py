@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from ctx_embed.index import Hit
-    from ctx_embed.index.following.location import Location
+    from ctx_embed.index.following.records import Location
 
 # Maximum characters to show of a hit's passage, and minimum characters per line, however narrow the terminal.
 SHOWN_CHARACTERS, FEWEST_CHARACTERS = 240, 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,10 +40,8 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
         vectors = view.vectors.get(np.array([row for row, _ in passages], np.int64))
         return [{**passage, embedding: vector} for (_, passage), vector in zip(passages, vectors, strict=True)]
 
-    try:
+    with closing(folder):
         found = folder.read(rows)
-    finally:
-        folder.documents.close()
     if len({type(row["id"]) for row in found}) > 1:
         raise InputError(f"{index.path}: the ids must be all integers or all strings for a data set, got both")
     # Dataset.from_list drops a column that the first row lacks.

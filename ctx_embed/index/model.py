@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,11 +39,9 @@ def _reembed(folder: Path, reference: str | None) -> str:
 
 
 class IndexModel:
-    """The model of an index: embeds documents and queries as unit vectors.
+    """The model of an index, a NumPy Embedder or a SentenceTransformer: embeds documents and queries as unit vectors.
 
-    Args:
-        model: a :class:`ctx_embed.numpy_model.Embedder` or any SentenceTransformer.
-        reference: the name or path that loads it again: ``default``, an absolute path or a name; None if unknown.
+    ``reference`` is the name or path that loads it again: ``default``, an absolute path or a name; None if unknown.
     """
 
     def __init__(self, model: Model, reference: str | None) -> None:
@@ -61,15 +59,10 @@ class IndexModel:
     def of(
         cls, model: str | Path | Model | None, backend: str | None = None, *, local_files_only: bool = False
     ) -> IndexModel:
-        """Return an embedder for a model.
+        """Return an embedder for a model: None or ``default``, a path or name, or a loaded model.
 
-        Args:
-            model: None or ``default``, a path or name, or a loaded model.
-            backend: the backend for a model given by name, see :func:`ctx_embed.loading.load_embedder`.
-            local_files_only: never download the model; for a name that the user has not given.
-
-        Raises:
-            InputError: there is no such model.
+        A model given by name takes a backend, see :func:`ctx_embed.loading.load_embedder`; ``local_files_only`` never
+        downloads it, for a name that the user has not given. InputError if there is no such model.
         """
         if model is not None and not isinstance(model, str | Path):
             return cls(model, None)
@@ -86,16 +79,8 @@ class IndexModel:
     ) -> IndexModel:
         """Return an embedder for the model that an index was built with.
 
-        Args:
-            folder: the index, for messages.
-            settings: its settings.
-            model: the name or path that the user gives; None takes the reference in the settings, or the default model
-                if they have none.
-            backend: as for :meth:`of`.
-
-        Raises:
-            OtherModelError: the model is a different one, or cannot be loaded.
-            InputError: there is no ``model``.
+        ``model`` is the name or path that the user gives; None takes the reference in the settings, or the default
+        model if they have none. OtherModelError if it is a different one, or cannot be loaded.
         """
         try:
             embedder = cls.of(settings.model if model is None else model, backend, local_files_only=model is None)
@@ -111,11 +96,7 @@ class IndexModel:
 
     @staticmethod
     def require(folder: Path, settings: Settings, embedder: IndexModel) -> None:
-        """Raise an error unless ``embedder`` is the one that an index was built with.
-
-        Raises:
-            OtherModelError: it is a different one; the message names both.
-        """
+        """Raise OtherModelError, which names both models, unless the index was built with this one."""
         if (embedder.fingerprint, embedder.dimension) != (settings.model_fingerprint, settings.dimension):
             given = "this one" if embedder.reference is None else f"the model {embedder.reference!r}"
             raise OtherModelError(
@@ -140,8 +121,7 @@ class IndexModel:
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Return unit vectors (len(texts), dimension) of documents; the model's document prompt is used if it has one.
 
-        Raises:
-            InputError: the model returns vectors of the wrong shape, NaN or infinity.
+        InputError if the model returns vectors of the wrong shape, NaN or infinity.
         """
         return self._unit_vectors(self.model.encode_document, texts)
 
@@ -157,7 +137,11 @@ class IndexModel:
 
     def _unit_vectors(self, encode: Callable[..., Any], texts: Sequence[str]) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)
-        for batch, embeddings in self._embedded(encode, texts):
+        # The Embedder batches the texts itself.
+        batches_itself = isinstance(self.model, NumpyEmbedder)
+        for batch in [list(range(len(texts)))] if batches_itself else length_batches(texts):
+            options = {} if batches_itself else {"batch_size": len(batch), "show_progress_bar": False}
+            embeddings = encode([texts[place] for place in batch], **options)
             if embeddings.shape != (len(batch), self.dimension):
                 raise InputError(
                     f"the model must return embeddings of shape ({self.dimension},), got {embeddings.shape[1:]}"
@@ -168,12 +152,3 @@ class IndexModel:
                 raise InputError(f"the model returns NaN or infinity for the text {text[:40]!r}")
             vectors[batch] = unit_rows(embeddings)
         return vectors
-
-    def _embedded(self, encode: Callable[..., Any], texts: Sequence[str]) -> Iterator[tuple[list[int], Any]]:
-        """Yield batches: the positions of their texts and the embeddings."""
-        if isinstance(self.model, NumpyEmbedder):
-            # The Embedder batches the texts itself.
-            yield list(range(len(texts))), encode(texts)
-            return
-        for batch in length_batches(texts):
-            yield batch, encode([texts[place] for place in batch], batch_size=len(batch), show_progress_bar=False)

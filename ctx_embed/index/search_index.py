@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, unknown_name
 from ctx_embed.files import replaced_folder
-from ctx_embed.index.ann import factories
+from ctx_embed.index.ann import faiss_file
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.duplicates import Pair
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.analysis.verification import Problems
-    from ctx_embed.index.following.location import Location
+    from ctx_embed.index.following.records import Location
     from ctx_embed.index.following.report import Synced
     from ctx_embed.index.model import Model
     from ctx_embed.index.searching.reranking import Reranker
@@ -99,7 +99,7 @@ class SearchIndex:
         cls,
         path: str | Path,
         model: str | Path | Model | None = None,
-        factory: str = factories.AUTO,
+        factory: str = faiss_file.AUTO,
         chunk: str = "none",
         backend: str | None = None,
         dtype: str = DEFAULT,
@@ -149,7 +149,7 @@ class SearchIndex:
         checked_chunk(chunk)
         checked_dtype(dtype)
         embedder = IndexModel.of(model, backend)
-        factories.checked_factory(factory, embedder.dimension)
+        faiss_file.checked_factory(factory, embedder.dimension)
         settings = Settings(
             uuid.uuid4().hex,
             embedder.fingerprint,
@@ -327,7 +327,7 @@ class SearchIndex:
         found = hit if isinstance(hit, Hit) else self.get(hit)
         if found is None or "source" not in found.metadata:
             return None
-        from ctx_embed.index.following.location import location_of
+        from ctx_embed.index.following.records import location_of
 
         if isinstance(found, Hit):
             return location_of(self._folder.documents, found.metadata, found.line, found.page)
@@ -625,7 +625,7 @@ class SearchIndex:
         Args:
             target: the folder, which must not exist or be empty.
         """
-        from ctx_embed.index.building.backup import back_up
+        from ctx_embed.index.building.merging import back_up
 
         back_up(self._folder, Path(target).absolute())
 

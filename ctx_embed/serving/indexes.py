@@ -18,7 +18,7 @@ import anyio
 
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.following.location import named_location
+from ctx_embed.index.following.records import named_location
 from ctx_embed.index.searching.by_words import respelled
 from ctx_embed.index.searching.hits import Hit, Hits, snippets
 from ctx_embed.index.storage.database import within

@@ -13,7 +13,6 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.writing import compaction
 from tests.index.support.child import child
 from tests.index.support.hash_model import hash_vectors
 from tests.index.support.stored import stored
@@ -150,7 +149,7 @@ def test_deletions_compact_when_most_vectors_are_dead(tmp_path, hash_model, monk
         index.delete(range(5))
         assert dead(index) == 5
         with monkeypatch.context() as broken:
-            broken.setattr(compaction, "_forget", refusing)
+            broken.setattr(DocumentStore, "damaged_rows", refusing)
             assert index.delete([5]) == 1
             assert dead(index) == 6
             assert caplog.messages == [f"{path}: was not compacted (the disk is full)"]

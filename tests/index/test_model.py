@@ -61,13 +61,6 @@ def test_embeddings_of_another_width_are_refused(tmp_path, hash_model):
         assert index.count() == 0
 
 
-def test_a_zero_vector_is_like_nothing(tmp_path, hash_model, monkeypatch):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        index.add(["a", "b", "c"])
-        monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: np.zeros((len(texts), 8), np.float32))
-        assert index.search("nothing", mode="dense") == []
-
-
 @pytest.mark.parametrize("factory", ["Flat", "HNSW16", "IVF8,Flat", "IVF8,PQ8x4", "SQ8"])
 @pytest.mark.filterwarnings("ignore:.*too few words that the model knows")
 def test_no_kind_of_index_finds_texts_that_the_shipped_model_cannot_read(tmp_path, factory):

@@ -25,7 +25,7 @@ from ctx_embed.index.writing.writer import Steps
 from ctx_embed.stores import indexing
 
 indexing.build_index = partial(indexing.build_index, steps=Steps({step}, 600, 4))
-record, commits = build.partial.record, [0]
+record, commits = build.record, [0]
 
 def recorded(store, state):
     record(store, state)
@@ -33,7 +33,7 @@ def recorded(store, state):
     if commits[0] == {commit}:
         os.kill(os.getpid(), signal.SIGKILL)
 
-build.partial.record = recorded
+build.record = recorded
 indexing.index_parquet({source!r}, {path!r}, mode={mode!r}, resume=True)
 """
 

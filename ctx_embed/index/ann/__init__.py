@@ -1,6 +1,5 @@
-"""Nearest neighbours: exact search, FAISS indexes and their cache, and the tuning of their search effort.
+"""Nearest neighbours: exact search, and FAISS's index of the vectors.
 
 Called by the view of an index, its writer and its analyses.
-Kinds of FAISS index change in ``factories.py``; how the file is written, in ``faiss_file.py``; how it is read and
-searched, in ``nearest.py``.
+How the file is read and searched changes in ``nearest.py``; its kinds, and how it is written, in ``faiss_file.py``.
 """

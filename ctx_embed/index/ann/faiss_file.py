@@ -14,13 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import faiss as _faiss
 import numpy as np
 
-from ctx_embed.errors import InputError, OtherModelError
+from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.files import fsync_file, fsync_folder
-from ctx_embed.index.ann import factories, nearest
-from ctx_embed.index.ann.nearest import Record, crc32_of, loaded, recorded
+from ctx_embed.index.ann import nearest
+from ctx_embed.index.ann.nearest import Record, crc32_of, faiss, inner, loaded, recorded
 from ctx_embed.index.storage.database import FAISS_SUFFIX, ranges_of
 from ctx_embed.index.storage.vectors import Rows, Vectors
 
@@ -28,13 +27,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ctx_embed.index.model import IndexModel
-    from ctx_embed.index.storage.database import Database
+    from ctx_embed.index.storage.database import Database, Settings
     from ctx_embed.index.storage.documents import DocumentStore
     from ctx_embed.index.view import View
 
-# FAISS's type stubs lack its limits on reading.
-faiss: Any = _faiss
-
+AUTO = "auto"
+# `auto` searches exactly up to this number of rows.
+EXACT_ROWS = 50_000
+# Training takes at most MOST_TRAINING vectors for each centroid, and starts once there are LEAST_TRAINING for each.
+MOST_TRAINING, LEAST_TRAINING = 64, 39
+OPQ_CENTROIDS = 256
+# Vectors of fewer dimensions are too small to be worth compressing.
+LEAST_COMPRESSED = 64
+LARGEST_LISTS = 65_536
+LONGEST_FACTORY, MOST_LINKS = 100, 512
+_ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
 # The file is extended when it lacks this number of rows, or this share of them; one that compares all, only when it
 # lacks more than these rows.
 STALE_ROWS, STALE_PART, STALE_FLAT = 25_000, 0.1, 4096
@@ -52,6 +59,116 @@ LEVELS = (
 COARSE_SPARE = 300
 
 
+def reason(error: Exception) -> str:
+    """Return FAISS's error message without its position in the C++ source."""
+    return re.split(r"failed: |cpp:\d+: (?:Error: )?", " ".join(str(error).split()))[-1] or type(error).__name__
+
+
+def auto_factory(rows: int, dimension: int) -> str:
+    """Return the factory for a number of vectors: exact, then about sqrt(rows) inverted lists of compressed vectors.
+
+    Two bits a dimension suffice, since the candidates are scored again from the stored vectors; vectors of few
+    dimensions take eight bits.
+    """
+    if rows <= EXACT_ROWS:
+        return "Flat"
+    lists = min(2 ** round(np.log2(rows**0.5)), LARGEST_LISTS)
+    codes = "SQ8" if dimension < LEAST_COMPRESSED or dimension % 2 else f"PQ{dimension // 2}x4fs"
+    return f"IVF{lists},{codes}"
+
+
+def factory_for(rows: int, settings: Settings) -> str:
+    """Return the factory string for a number of rows; Flat depends on the data type of the vectors."""
+    found = auto_factory(rows, settings.dimension) if settings.factory == AUTO else settings.factory
+    return flat(settings.dtype) if found == "Flat" else found
+
+
+def flat(dtype: str) -> str:
+    """Return the kind that compares all vectors of a data type."""
+    return {"float16": "SQfp16", "int8": "SQ8"}.get(dtype, "Flat")
+
+
+def checked_factory(factory: Any, dimension: int) -> str:
+    """Return ``factory``, such as ``auto``, ``Flat`` or ``IVF256,PQ32``, if an index of this dimension can use it.
+
+    Raises:
+        InputError: FAISS does not know it, or it cannot add vectors step by step or compare by inner products.
+    """
+    if not isinstance(factory, str):
+        raise InputError(f"the FAISS factory must be a string, e.g. 'Flat', got {described(factory)}")
+    if factory != AUTO:
+        new_index(factory, dimension)
+    return factory
+
+
+def new_index(factory: str, dimension: int) -> Any:
+    """Return an empty FAISS index that compares by inner products; InputError as :func:`checked_factory`."""
+    # A folder from elsewhere names its factory, too: FAISS recurses for parentheses, and allocates what sizes say.
+    sizes = [int(size) for size in re.findall(r"\d+", factory[:LONGEST_FACTORY])]
+    if len(factory) > LONGEST_FACTORY or max(sizes, default=0) > LARGEST_LISTS:
+        raise InputError(
+            f"FAISS factory {factory!r:.{LONGEST_FACTORY}}: must have at most {LONGEST_FACTORY} characters, and sizes "
+            f"up to {LARGEST_LISTS:,}; {_ADVICE}"
+        )
+    try:
+        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    except (RuntimeError, MemoryError) as error:
+        raise InputError(f"FAISS factory {factory!r}: {reason(error)}; {_ADVICE}") from None
+    kind = type(index).__name__
+    problem = ""
+    # FAISS accepts sizes of 0, but then crashes in a division or never returns.
+    if any(int(size) == 0 for size in re.findall(r"\d+", factory)) or re.search(r"HNSW0*1(?!\d)", factory):
+        problem = "a size in it is too small"
+    elif any(int(links) > MOST_LINKS for links in re.findall(r"HNSW(\d+)", factory)):
+        problem = f"a graph may have at most {MOST_LINKS} links"
+    elif "IDMap" in kind:
+        problem = "the index stores ids itself, so leave IDMap out"
+    elif "NSG" in kind or "NNDescent" in kind:
+        problem = "its graph cannot grow, so use HNSW instead"
+    elif index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        problem = "it cannot compare by inner products"
+    if problem:
+        raise InputError(f"FAISS factory {factory!r}: {problem}; {_ADVICE}")
+    return index
+
+
+def centroids(index: Any) -> int:
+    """Return the number of centroids that training must learn, the highest of any part; 0 if nothing is trained.
+
+    FAISS's warning about too few training vectors is silenced: :data:`LEAST_TRAINING` already heeds it.
+    """
+    needed = 0 if index.is_trained else 1
+    for part in ("rq", "lsq", "prq", "plsq"):
+        if hasattr(index, part):
+            bits = faiss.vector_to_array(getattr(index, part).nbits)
+            needed = max(needed, 2 ** int(bits.max()))
+    if hasattr(index, "nlist"):
+        needed = max(needed, index.nlist)
+        index.cp.min_points_per_centroid = 1
+    if hasattr(index, "pq"):
+        needed = max(needed, index.pq.ksub)
+        index.pq.cp.min_points_per_centroid = 1
+    if hasattr(index, "chain"):
+        for place in range(index.chain.size()):
+            transform = faiss.downcast_VectorTransform(index.chain.at(place))
+            if isinstance(transform, faiss.OPQMatrix):
+                # OPQ fits its rotation to a product quantizer with this many centroids.
+                needed = max(needed, OPQ_CENTROIDS)
+    for part in ("index", "base_index", "storage"):
+        if hasattr(index, part):
+            needed = max(needed, centroids(faiss.downcast_index(getattr(index, part))))
+    return needed
+
+
+def is_coarse(index: Any) -> bool:
+    """Return whether vectors are stored so coarsely (e.g. product quantization) that many need a second scoring."""
+    parts = [faiss.downcast_index(index), inner(index)]
+    if hasattr(parts[1], "storage"):
+        parts.append(faiss.downcast_index(parts[1].storage))
+    coarse = ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform")
+    return any(word in type(part).__name__ for part in parts for word in coarse)
+
+
 def is_stale(folder: Path, store: DocumentStore) -> bool:
     """Return whether FAISS's file is missing or lacks enough rows to be written again, without reading it."""
     settings, record, next_row = store.present(), recorded(store), store.state().next_row
@@ -65,8 +182,8 @@ def is_stale(folder: Path, store: DocumentStore) -> bool:
     if not covered:
         missing -= store.deleted_rows()
     rows = held + missing
-    wanted = factories.factory_for(settings.factory, rows, settings)
-    if kind and settings.factory == factories.AUTO and outgrown(kind, wanted):
+    wanted = factory_for(rows, settings)
+    if kind and settings.factory == AUTO and outgrown(kind, wanted):
         return True
     if wanted in nearest.COMPARING_ALL:
         return missing > max(STALE_FLAT, STALE_PART * rows)
@@ -92,29 +209,25 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
         OSError, RuntimeError: the file cannot be written.
     """
     settings, rows = view.settings, view.rows[view.readable]
-    wanted = factories.factory_for(settings.factory, len(rows), settings)
+    wanted = kind = factory_for(len(rows), settings)
     index, held = None, rows[:0]
     if not anew and view.record is not None and wanted not in nearest.COMPARING_ALL:
         found = loaded(view.folder.path, view.record, settings)
         if found is not None and not found.exact and not outgrown(view.record.facts["for"], wanted):
             index, held = found.index, found.rows
-    kind = wanted
-    if index is None:
-        index = trained(view, kind, rows)
+    measured = None
+    while measured is None:
         if index is None:
-            return None
-    for of_block, vectors in view.vectors.blocks(int(held[-1]) if len(held) else -1):
-        index.add(vectors)
-        held = np.concatenate([held, of_block])
-    measured = _measured(view, index, held, kind, embedder)
-    if measured is None:
-        # Finding enough costs more than comparing all.
-        kind = factories.flat(settings.dtype)
-        index, held = trained(view, kind, rows), rows[:0]
-        for of_block, vectors in view.vectors.blocks():
+            index, held = trained(view, kind, rows), rows[:0]
+            if index is None:
+                return None
+        for of_block, vectors in view.vectors.blocks(int(held[-1]) if len(held) else -1):
             index.add(vectors)
             held = np.concatenate([held, of_block])
         measured = _measured(view, index, held, kind, embedder)
+        if measured is None:
+            # Finding enough costs more than comparing all.
+            kind, index = flat(settings.dtype), None
     token = uuid.uuid4().hex
     path = view.folder.path / f"{token}{FAISS_SUFFIX}"
     beside = path.with_suffix(f"{FAISS_SUFFIX}.tmp")
@@ -126,27 +239,15 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
         fsync_folder(path.parent)
     finally:
         beside.unlink(missing_ok=True)
-    assert measured is not None
-    next_row = view.state.next_row
-    facts = {
-        "kind": kind,
-        "for": wanted,
-        "rows": len(held),
-        "next_row": next_row,
-        "bytes": size,
-        "crc32": checksum,
-        **measured,
-    }
-    return Record(token, facts, ranges_of(held))
+    facts = {"kind": kind, "for": wanted, "rows": len(held), "next_row": view.state.next_row}
+    return Record(token, {**facts, "bytes": size, "crc32": checksum, **measured}, ranges_of(held))
 
 
 def listed(database: Database, record: Record | None) -> None:
     """List a file in place of the one before, inside :meth:`Database.writing`."""
-    with database.reporting_errors():
-        database.connection.execute("DELETE FROM faiss")
-        if record is not None:
-            values = (record.token, json.dumps(record.facts), record.ranges)
-            database.connection.execute("INSERT INTO faiss VALUES (?, ?, ?)", values)
+    database.run("DELETE FROM faiss")
+    if record is not None:
+        database.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))
 
 
 def remove_unlisted(folder: Path, record: Record | None) -> None:
@@ -161,18 +262,18 @@ def remove_unlisted(folder: Path, record: Record | None) -> None:
 
 def trained(view: View, kind: str, rows: Rows) -> Any:
     """Return an empty index of a kind, trained on a sample of the rows, or None if there are too few."""
-    index = factories.new_index(kind, view.settings.dimension)
+    index = new_index(kind, view.settings.dimension)
     if index.is_trained:
         return index
-    centroids = factories.centroids(index)
-    if len(rows) < factories.LEAST_TRAINING * centroids:
+    needed = centroids(index)
+    if len(rows) < LEAST_TRAINING * needed:
         return None
-    size = min(len(rows), max(factories.MOST_TRAINING * centroids, 10_000))
+    size = min(len(rows), max(MOST_TRAINING * needed, 10_000))
     sample = view.vectors.get(rows[np.linspace(0, len(rows) - 1, size, dtype=np.int64)])
     try:
         index.train(sample)
     except RuntimeError as error:
-        raise InputError(f"FAISS factory {kind!r} on {len(rows)} vectors: {factories.reason(error)}") from None
+        raise InputError(f"FAISS factory {kind!r} on {len(rows)} vectors: {reason(error)}") from None
     return index
 
 
@@ -184,12 +285,12 @@ def _measured(
     With `auto` they are raised until both recalls are reached, or None is returned.
     """
     effort = nearest.effort_of(index)
-    spare = COARSE_SPARE if factories.is_coarse(index) else nearest.SPARE_CANDIDATES
-    if type(nearest.inner(index)).__name__ == "IndexFlat" or not len(rows):
+    spare = COARSE_SPARE if is_coarse(index) else nearest.SPARE_CANDIDATES
+    if type(inner(index)).__name__ == "IndexFlat" or not len(rows):
         return {"effort": None, "spare": spare, "recall": {}}
     queries = _queries(view, rows, embedder)
     truth = {name: nearest.compared(view, vectors, NEIGHBOURS, view.readable) for name, vectors in queries.items()}
-    auto = view.settings.factory == factories.AUTO and kind not in nearest.COMPARING_ALL
+    auto = view.settings.factory == AUTO and kind not in nearest.COMPARING_ALL
     usual = None if effort is None else effort[1]
     levels: Sequence[tuple[int | None, int]] = LEVELS if auto else [(usual, spare)]
     for value, more in levels:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import faiss as _faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from ctx_embed.files import open_regular
 from ctx_embed.index.storage.database import FAISS_SUFFIX, Database, Settings, require_time, rows_of
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 Ranking: TypeAlias = list[tuple[float, int]]
 
-# FAISS's type stubs lack its limits on reading, and the keyword arguments of its Python layer.
+# FAISS's type stubs lack its limits on reading, the keyword arguments of its Python layer and array arguments.
 faiss: Any = _faiss
 _LIMITS = ("deserialization_vector_byte_limit", "deserialization_loop_limit")
 _LIMITED = threading.Lock()
@@ -45,11 +44,11 @@ FEW_PART = 0.02
 def search(
     view: View, queries: Vectors, k: int, allowed: Mask | None = None, effort: int | None = None
 ) -> list[Ranking]:
-    """Return the k nearest rows to each query by cosine, nearest first; ties go to the row added first.
+    """Return the k nearest rows to each of the queries (Q, dimension), nearest first; ties go to the row added first.
 
     Args:
         view: the generation to search.
-        queries: (Q, dimension), l2-normalised.
+        queries: l2-normalised.
         k: at least 1.
         allowed: which positions may be found; None allows all.
         effort: nprobe or efSearch; None takes the recorded one.
@@ -104,7 +103,8 @@ def _proposed(view: View, queries: Vectors, wanted: int, mask: Mask | None, effo
 
 
 def _asked(index: Any, queries: Vectors, asked: int, mask: Mask | None, effort: int | None) -> Rows:
-    selector = None if mask is None else selector_of(mask)
+    # FAISS does not keep the selector alive.
+    selector = None if mask is None else faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
     parameters = search_parameters(index, effort, selector)
     with suppress(RuntimeError):
         return np.asarray(index.search(queries, asked, params=parameters)[1])
@@ -117,14 +117,9 @@ def _asked(index: Any, queries: Vectors, asked: int, mask: Mask | None, effort: 
 
 
 def ranking(view: View, query: Vectors, rows: Rows, most: int | None = None, *, alike: bool = True) -> Ranking:
-    """Return rows ranked by their cosine with one query (dimension,), nearest first, ties by row.
+    """Return the ``most`` rows (None: all) nearest to one query (dimension,), nearest first, ties by row.
 
-    Args:
-        view: the generation to search.
-        query: (dimension,), l2-normalised.
-        rows: any rows of the view.
-        most: how many of the rows to return; None: all.
-        alike: whether to leave out zero vectors, which resemble no vector; a zero query then finds no rows.
+    ``alike`` leaves out zero vectors, which resemble no vector; a zero query then finds no rows.
     """
     vectors = view.vectors.get(rows)
     if alike:
@@ -141,11 +136,7 @@ def ranking(view: View, query: Vectors, rows: Rows, most: int | None = None, *, 
 def compared(view: View, queries: Vectors, k: int, mask: Mask | None) -> list[Rows]:
     """Return the k rows nearest to each query by inner product, and rows tied with the k-th, of all that a mask has.
 
-    Args:
-        view: the generation to search.
-        queries: (Q, dimension), l2-normalised.
-        k: at least 1.
-        mask: which positions may be found (n,), all of which have vectors that are not zero; None: all that have.
+    The mask (n,) has positions with vectors that are not zero; None: all of them.
     """
     mask = view.readable if mask is None else mask
     best: list[tuple[Rows, Vectors]] = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
@@ -185,12 +176,9 @@ def highest(scores: Vectors, k: int) -> Rows:
 
 
 class Record(NamedTuple):
-    """What the database says about FAISS's file.
+    """What the database says about FAISS's file: its name without the suffix, its rows as ranges, and more facts.
 
-    Args:
-        token: its name without the suffix.
-        facts: its kind, number of rows, size, checksum, search effort, spare candidates and measured recall.
-        ranges: its rows, see :func:`ctx_embed.index.storage.database.rows_of`.
+    The facts are its kind, number of rows, size, checksum, search effort, spare candidates and measured recall.
     """
 
     token: str
@@ -205,13 +193,8 @@ class Record(NamedTuple):
 class Loaded(NamedTuple):
     """FAISS's index, its rows by position (m,), and how thoroughly it is searched.
 
-    Args:
-        token: see :class:`Record`.
-        index: FAISS's index.
-        rows: the row of each of its vectors (m,), ascending.
-        effort: nprobe or efSearch; None if it has neither.
-        spare: candidates to ask for beyond those wanted.
-        exact: whether it compares all vectors.
+    ``effort`` is nprobe or efSearch, None if it has neither, and ``spare`` the candidates to ask for beyond those
+    wanted; ``exact`` says whether it compares all vectors.
     """
 
     token: str
@@ -224,22 +207,17 @@ class Loaded(NamedTuple):
 
 def recorded(database: Database) -> Record | None:
     """Return what the database says about FAISS's file; None if nothing that can be used."""
-    with database.reporting_errors():
-        row = database.connection.execute("SELECT token, facts, ranges FROM faiss").fetchone()
-    with suppress(ValueError, TypeError, RecursionError):
-        if row is not None and _TOKEN.fullmatch(row[0]) and isinstance(facts := json.loads(row[1]), dict):
-            return Record(row[0], facts, bytes(row[2]))
+    for token, written, ranges in database.run("SELECT token, facts, ranges FROM faiss"):
+        with suppress(ValueError, TypeError, RecursionError):
+            if _TOKEN.fullmatch(token) and isinstance(facts := json.loads(written), dict):
+                return Record(token, facts, bytes(ranges))
     return None
 
 
 def loaded(folder: Path, record: Record, settings: Settings, memory_map: bool = False) -> Loaded | None:
     """Return FAISS's index, or None if its file is missing or does not fit its record.
 
-    Args:
-        folder: the index.
-        record: what the database says.
-        settings: the settings of the index.
-        memory_map: whether to leave the vectors on disk whatever the kind.
+    ``memory_map`` leaves the vectors on disk whatever the kind.
     """
     path = record.path(folder)
     # Another process may remove the file at any time; whatever is wrong with it, the stored vectors are there.
@@ -311,13 +289,7 @@ def effort_of(index: Any) -> tuple[str, int, int] | None:
 
 
 def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
-    """Return FAISS's parameters for one search.
-
-    Args:
-        index: the index to search.
-        effort: nprobe or efSearch; None if it has neither.
-        selector: FAISS's selector of the rows that may be found, or None for all.
-    """
+    """Return FAISS's parameters for one search with an effort and a selector of the rows that may be found, or None."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
         return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, effort, selector))
@@ -331,8 +303,3 @@ def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
     if isinstance(index, faiss.IndexHNSW):
         return faiss.SearchParametersHNSW(efSearch=effort or 64, **options)
     return faiss.SearchParameters(**options) if options else None
-
-
-def selector_of(mask: NDArray[np.bool_]) -> Any:
-    """Return FAISS's selector of the rows where ``mask`` is true; keep a reference to it while the search runs."""
-    return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))

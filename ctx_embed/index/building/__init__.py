@@ -1,5 +1,5 @@
 """Building an index from files, with resume.
 
 Called by ``ctx-embed index build``, ``merge``, ``backup`` and ``reembed``.
-Each of these changes in its own file; sources are read in ``readers.py``.
+Builds change in ``build.py`` and ``readers.py``; copies of whole indexes, in ``merging.py``.
 """

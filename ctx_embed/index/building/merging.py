@@ -1,26 +1,30 @@
-"""Merging: copy documents from index to index with their vectors, without embedding them again."""
+"""Copies of indexes: merge several with their vectors, add a build to an index, and back one up."""
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace as replaced
 from pathlib import Path
 
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_folder
-from ctx_embed.index.building import partial
-from ctx_embed.index.building.partial import Run
+from ctx_embed.files import fsync_file, replaced_folder
+from ctx_embed.index.ann.nearest import recorded
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE, Settings
-from ctx_embed.index.storage.documents import DocumentStore, Id
+from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder, read_settings
 from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.index.writing.transaction import Copied, TakenIdError
 from ctx_embed.progress import Meter
+
+# Pages that SQLite copies at a time.
+PAGES = 4096
 
 
 def merge_indexes(
@@ -53,46 +57,67 @@ def merge_indexes(
             if here != there:
                 raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
     target = Path(path).absolute()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target}: already exists; choose another name")
+    _require_free(target)
+    # No new number is an id that another document was given.
+    select = "SELECT max(id) FROM documents WHERE typeof(id) = 'integer' AND id NOT IN (SELECT id FROM automatic)"
+    next_id = 0
+    for folder in folders:
+        with closing(IndexFolder(folder).documents) as store:
+            (largest,) = store.run_one(select)
+            next_id = max(next_id, 0 if largest is None else largest + 1)
     try:
         with replaced_folder(target, new=True) as beside:
             DocumentStore.create(beside / DATABASE, replaced(first, index_id=uuid.uuid4().hex, table=1))
             with SearchIndex.open(beside) as index:
                 with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
-                    # No new number is an id that another document was given.
-                    edit.state = replaced(edit.state, next_id=max(map(_largest_given_id, folders)) + 1)
+                    edit.state = replaced(edit.state, next_id=next_id)
                     for folder in folders:
                         edit.add_all(meter.each(_copies(IndexFolder(folder))), replacing=replace)
                     meter.now("finishing")
                 return index.count()
     except TakenIdError as error:
-        first_owner, second_owner, *_ = [folder for folder in folders if _has(folder, error.identifier)]
+        owners = []
+        for folder in folders:
+            with closing(IndexFolder(folder).documents) as store:
+                owners += [str(folder)] if store.rows_of_ids([error.identifier]) else []
         raise InputError(
-            f"{first_owner} and {second_owner} both have a document {error.identifier!r}; --replace keeps the later one"
+            f"{' and '.join(owners[:2])} both have a document {error.identifier!r}; --replace keeps the later one"
         ) from None
 
 
-def add_build(source: SearchIndex, target: Path, run: Run, *, replacing: bool) -> None:
-    """Add the documents of a finished build to an index with the same model and chunking, only once.
+def add_build(source: SearchIndex, target: Path, replacing: bool, committing: Callable[[DocumentStore], None]) -> None:
+    """Add the documents of a finished build to an index with the same model and chunking, in one commit.
 
-    Args:
-        source: the index that the build made; nobody else writes to it.
-        target: the folder of the index to add to.
-        run: the build, which is recorded in the same commit, so that a repeated call does nothing.
-        replacing: whether documents replace stored ones with the same ids.
-
-    Raises:
-        InputError: an id is taken, or another process is writing.
+    Nobody else writes to ``source``. ``replacing`` says whether its documents replace stored ones with the same ids,
+    and ``committing`` is called before the commit.
     """
-    with SearchIndex(IndexFolder(target), source.embedder) as index:
-        with closing(DocumentStore(target / DATABASE)) as store:
-            if run.run in {known.run for known in partial.recorded(store)}:
-                return
-        copies = _copies(IndexFolder(source.path))
-        with index.writer.editing() as edit:
-            edit.add_all(copies, replacing=replacing)
-            partial.record(edit.store, run)
+    with SearchIndex(IndexFolder(target), source.embedder) as index, index.writer.editing() as edit:
+        edit.add_all(_copies(IndexFolder(source.path)), replacing=replacing)
+        committing(edit.store)
+
+
+def back_up(folder: IndexFolder, target: Path) -> None:
+    """Copy one generation of an index to a new folder while others read and write, with FAISS's file if it is there."""
+    _require_free(target)
+    try:
+        with replaced_folder(target, new=True) as beside:
+            with closing(DocumentStore(folder.documents.path)) as store, store.reading():
+                # One transaction, so that a writer's commits do not begin the copy again.
+                store.state()
+                with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
+                    store.connection.backup(copy, pages=PAGES)
+                record = recorded(store)
+            fsync_file(beside / DATABASE)
+            if record is not None:
+                with suppress(OSError):
+                    shutil.copyfile(record.path(folder.path), record.path(beside))
+    except (OSError, sqlite3.Error) as error:
+        raise InputError(f"cannot write {target}: {error}") from None
+
+
+def _require_free(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target}: already exists; choose another name")
 
 
 def _copies(folder: IndexFolder) -> Iterator[Copied]:
@@ -108,16 +133,6 @@ def _copies(folder: IndexFolder) -> Iterator[Copied]:
                 spans=document.spans,
                 vectors=vectors.get(rows),
             )
-
-
-def _largest_given_id(folder: Path) -> int:
-    with closing(IndexFolder(folder).documents) as store:
-        return store.largest_given_id()
-
-
-def _has(folder: Path, identifier: Id) -> bool:
-    with closing(IndexFolder(folder).documents) as store:
-        return bool(store.find([identifier]))
 
 
 def _model(settings: Settings) -> str:

@@ -39,9 +39,6 @@ def read_sources(
         documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: the lines of text files and the records of
             tables and JSON, and all other files as a whole.
         encoding: the encoding of plain text; None: detected.
-
-    Raises:
-        InputError: a file cannot be read; the message names the place.
     """
     for file in files:
         if is_structured(file, documents):
@@ -86,11 +83,7 @@ def _structured(file: str, documents: str | None, encoding: str | None) -> Itera
 
 
 def preview(sources: Sequence[str], options: FolderOptions, encoding: str | None = None) -> Iterator[str]:
-    """Yield a line for each source that says how a build would read it, and for each table in a folder.
-
-    Raises:
-        InputError: a source cannot be read.
-    """
+    """Yield a line for each source that says how a build would read it, and for each table in a folder."""
     for source in sources:
         if source != "-" and os.path.isdir(source):
             formats: Counter[str] = Counter()

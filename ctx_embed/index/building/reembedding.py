@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ctx_embed.index.ann import factories, faiss_file
+from ctx_embed.index.ann import faiss_file
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.database import NEXT, Settings
 from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.vectors import Vectors, VectorTable, create_table
+from ctx_embed.index.storage.vectors import Vectors, VectorTable, schema
 from ctx_embed.index.writing.writer import STEPS, Steps
 from ctx_embed.progress import Meter
 
@@ -28,7 +28,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
     Readers and writers go on with the old vectors until the last commit. Finished steps are stored in the index; after
     an interruption, another call with the same model resumes there.
     """
-    factories.checked_factory(folder.settings.factory, embedder.dimension)
+    faiss_file.checked_factory(folder.settings.factory, embedder.dimension)
     with closing(DocumentStore(folder.documents.path)) as store:
         _remove_old_tables(store)
         present = store.present()
@@ -36,8 +36,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
             return False
         following = _begun(folder, store, embedder)
         vectors = VectorTable(store, following)
-        with store.reading(), store.reporting_errors():
-            (row,) = store.connection.execute(f"SELECT ifnull(max(row), -1) FROM {vectors.name}").fetchone()
+        (row,) = store.run_one(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
         with Meter("embedding", store.state().next_row, "passages", done=row + 1, shown=progress) as meter:
             switched = False
             while not switched:
@@ -60,7 +59,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                         store.store_settings(replace(following, dtype=store.present().dtype))
                         store.store_settings(None, NEXT)
                         faiss_file.listed(store, None)
-                        store.finish(replace(store.state(), generation=store.state().generation + 1))
+                        store.finish(store.state())
                         switched = True
         _remove_old_tables(store)
     return True
@@ -74,11 +73,11 @@ def _begun(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> S
         wanted = embedder.fingerprint, embedder.dimension
         if following is not None and (following.model_fingerprint, following.dimension) == wanted:
             return following
-        with store.reporting_errors():
-            if following is not None:
-                store.connection.execute(f"DROP TABLE vectors_{following.table}")
-            table = max(present.table, following.table if following else 0) + 1
-            create_table(store.connection, table)
+        if following is not None:
+            store.run(f"DROP TABLE vectors_{following.table}")
+        table = max(present.table, following.table if following else 0) + 1
+        for statement in schema(table):
+            store.run(statement)
         following = replace(
             present,
             model_fingerprint=embedder.fingerprint,
@@ -106,28 +105,22 @@ def _vectors(documents: Sequence[Stored], embedder: IndexModel, titled: bool) ->
 def _store(store: DocumentStore, vectors: VectorTable, documents: Sequence[Stored], of_documents: Vectors) -> None:
     """Store the vectors of the documents that are still there."""
     rows = np.concatenate([np.arange(document.row, document.row + document.passages) for document in documents])
-    there = store.rows_there([document.row for document in documents])
-    kept = np.repeat([document.row in there for document in documents], [document.passages for document in documents])
+    firsts = [document.row for document in documents]
+    there = {row for (row,) in store.run_among("SELECT row FROM documents WHERE row IN ({})", firsts)}
+    kept = np.repeat([row in there for row in firsts], [document.passages for document in documents])
     vectors.put(rows[kept].tolist(), of_documents[kept])
 
 
 def _remove_old_tables(store: DocumentStore) -> None:
     """Remove tables of vectors that no settings name, in small commits."""
-    with store.reading(), store.reporting_errors():
-        following = store.settings(NEXT)
-        used = {store.present().table, *([] if following is None else [following.table])}
-        names = [
-            name
-            for (name,) in store.connection.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'vectors_[0-9]*'"
-            )
-            if name not in {f"vectors_{number}" for number in used}
-        ]
-    for name in names:
+    with store.reading():
+        used = {f"vectors_{settings.table}" for settings in (store.present(), store.settings(NEXT)) if settings}
+        tables = store.run("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'vectors_[0-9]*'")
+    for name in {name for (name,) in tables} - used:
         left = True
         while left:
-            with store.writing(), store.reporting_errors():
-                rows = f"SELECT row FROM {name} ORDER BY row LIMIT {ROWS_AT_ONCE}"
-                left = store.connection.execute(f"DELETE FROM {name} WHERE row IN ({rows})").rowcount == ROWS_AT_ONCE
+            with store.writing():
+                store.run(f"DELETE FROM {name} WHERE row IN (SELECT row FROM {name} ORDER BY row LIMIT {ROWS_AT_ONCE})")
+                left = bool(store.run(f"SELECT 1 FROM {name} LIMIT 1"))
                 if not left:
-                    store.connection.execute(f"DROP TABLE {name}")
+                    store.run(f"DROP TABLE {name}")

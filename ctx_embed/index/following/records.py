@@ -1,15 +1,19 @@
-"""Records of the folders that an index follows: their files, and the documents of each file."""
+"""Records of the folders that an index follows: their files, the documents of each, and the place of a passage."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ctx_embed.errors import REMEDY, DamagedError
-from ctx_embed.index.storage.documents import VALUES_A_QUERY, DocumentStore, Id, metadata_json
+from ctx_embed.index.storage.documents import DocumentStore, Id, metadata_json
 from ctx_embed.texts import Document
+
+if TYPE_CHECKING:
+    from ctx_embed.documents.walking import File
 
 # These tables are made with the first folder of an index. `id` has no type, as in `documents`.
 _SCHEMA = (
@@ -71,130 +75,84 @@ class RecordedFile(NamedTuple):
 
 def folders(store: DocumentStore) -> list[FollowedFolder]:
     """Return the folders that an index follows, in the order in which they were added."""
-    with store.reporting_errors():
-        if not store.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'folders'").fetchone():
-            return []
-        rows = store.connection.execute("SELECT folder, path, prefix, options FROM folders ORDER BY folder").fetchall()
-    return [FollowedFolder(number, path, prefix, _options(options)) for number, path, prefix, options in rows]
-
-
-def _options(written: str) -> FolderOptions:
-    fields = json.loads(written)
-    return FolderOptions(
-        tuple(fields["include"]),
-        tuple(fields["exclude"]),
-        fields["documents"],
-        fields["text_field"],
-        # Older versions did not store this option.
-        fields.get("follow_links", False),
-    )
+    if not store.run("SELECT 1 FROM sqlite_master WHERE name = 'folders'"):
+        return []
+    found = []
+    for number, path, prefix, written in store.run("SELECT folder, path, prefix, options FROM folders ORDER BY folder"):
+        options = json.loads(written)
+        globs = {name: tuple(options[name]) for name in ("include", "exclude")}
+        found.append(FollowedFolder(number, path, prefix, FolderOptions(**{**options, **globs})))
+    return found
 
 
 def follow(store: DocumentStore, path: str, prefix: str, options: FolderOptions) -> FollowedFolder:
     """Record a folder, or its new options if it is known; call it inside :meth:`Database.writing`."""
-    with store.reporting_errors():
-        for statement in _SCHEMA:
-            store.connection.execute(statement)
-        store.connection.execute(
-            "INSERT INTO folders (path, prefix, options) VALUES (?, ?, ?) "
-            "ON CONFLICT (path) DO UPDATE SET options = excluded.options",
-            (path, prefix, json.dumps(asdict(options))),
-        )
+    for statement in _SCHEMA:
+        store.run(statement)
+    store.run(
+        "INSERT INTO folders (path, prefix, options) VALUES (?, ?, ?) "
+        "ON CONFLICT (path) DO UPDATE SET options = excluded.options",
+        (path, prefix, json.dumps(asdict(options))),
+    )
     return next(folder for folder in folders(store) if folder.path == path)
 
 
 def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedFile]:
     """Yield the files of a folder sorted by source; the caller may change records that were already yielded."""
+    select = (
+        "SELECT file, source, size, modified, hash, problem, counted FROM files "
+        f"WHERE folder = ? AND source > ? ORDER BY source LIMIT {_PAGE}"
+    )
     after = ""
-    while True:
-        with store.reporting_errors():
-            rows = store.connection.execute(
-                "SELECT file, source, size, modified, hash, problem, counted FROM files "
-                "WHERE folder = ? AND source > ? ORDER BY source LIMIT ?",
-                (folder.number, after, _PAGE),
-            ).fetchall()
-        for number, source, size, modified, digest, problem, counted in rows:
-            yield RecordedFile(number, source, size, modified, digest, problem, bool(counted))
-        if len(rows) < _PAGE:
-            return
-        if rows[-1][1] <= after:
-            raise DamagedError(f"{store.path}: damaged (its files are out of order); {REMEDY}")
-        after = rows[-1][1]
+    while found := [RecordedFile(*row) for row in store.run(select, (folder.number, after))]:
+        yield from found
+        if found[-1].source <= after:
+            raise store.damaged("its files are out of order")
+        after = found[-1].source
 
 
 def record(
     store: DocumentStore,
     folder: FollowedFolder,
-    source: str,
-    size: int,
+    file: File,
     modified: int,
     digest: bytes,
     problem: str | None = None,
     counted: bool = False,
 ) -> int:
     """Record a file as it was read, and return its number; call it inside :meth:`Database.writing`."""
-    with store.reporting_errors():
-        values = (folder.number, source, size, modified, digest, problem, int(counted))
-        row = store.connection.execute(
-            "INSERT INTO files (folder, source, size, modified, hash, problem, counted) VALUES (?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, modified = excluded.modified, "
-            "hash = excluded.hash, problem = excluded.problem, counted = excluded.counted RETURNING file",
-            values,
-        ).fetchone()
-    return int(row[0])
-
-
-def forget_contents(store: DocumentStore, folder: FollowedFolder) -> None:
-    """Make the next run read every file of a folder again; call it inside :meth:`Database.writing`."""
-    with store.reporting_errors():
-        statement = "UPDATE files SET modified = ?, hash = x'' WHERE folder = ?"
-        store.connection.execute(statement, (READ_AGAIN, folder.number))
-
-
-def forget(store: DocumentStore, file: int) -> None:
-    """Remove the record of a file whose documents are gone; call it inside :meth:`Database.writing`."""
-    with store.reporting_errors():
-        store.connection.execute("DELETE FROM files WHERE file = ?", (file,))
+    found = store.run(
+        "INSERT INTO files (folder, source, size, modified, hash, problem, counted) VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, modified = excluded.modified, "
+        "hash = excluded.hash, problem = excluded.problem, counted = excluded.counted RETURNING file",
+        (folder.number, file.source, file.size, modified, digest, problem, int(counted)),
+    )
+    return int(found[0][0])
 
 
 def ids_of(store: DocumentStore, file: int) -> list[Id]:
     """Return the ids of the documents of a file."""
-    with store.reporting_errors():
-        return [row[0] for row in store.connection.execute("SELECT id FROM origins WHERE file = ?", (file,))]
+    return [identifier for (identifier,) in store.run("SELECT id FROM origins WHERE file = ?", (file,))]
 
 
 def add_origins(store: DocumentStore, file: int, written: Mapping[Id, dict[str, Any]]) -> None:
-    """Record that documents come from a file, with the metadata it gave them; call it inside :meth:`Database.writing`.
-
-    Args:
-        store: the index.
-        file: the number of the file.
-        written: the metadata by id.
-    """
-    with store.reporting_errors():
-        store.connection.executemany(
-            "INSERT INTO origins VALUES (?, ?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
-            ((identifier, file, metadata_json(metadata, 1)) for identifier, metadata in written.items()),
-        )
+    """Record that documents come from a file, with the metadata by id that it gave them."""
+    store.run_many(
+        "INSERT INTO origins VALUES (?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
+        ((identifier, file, metadata_json(metadata, 1)) for identifier, metadata in written.items()),
+    )
 
 
 def with_changes(store: DocumentStore, documents: Sequence[Document]) -> list[Document]:
     """Return new documents of files with what people changed in the metadata of the stored documents of these ids."""
     ids = [document.id for document in documents if document.id is not None]
     stored = store.find(ids)
-    written: dict[Id, dict[str, Any]] = {}
-    for start in range(0, len(ids), VALUES_A_QUERY):
-        part = ids[start : start + VALUES_A_QUERY]
-        marks = ",".join("?" * len(part))
-        with store.reporting_errors():
-            rows = store.connection.execute(f"SELECT id, written FROM origins WHERE id IN ({marks})", part).fetchall()
-        written |= {identifier: json.loads(text) for identifier, text in rows}
+    written = dict(store.run_among("SELECT id, written FROM origins WHERE id IN ({})", ids))
     found = []
     for document in documents:
-        before = None if document.id is None else written.get(document.id)
-        if document.id in stored and before is not None:
-            now = stored[document.id].metadata
+        if document.id in stored and document.id in written:
+            before, now = json.loads(written[document.id]), stored[document.id].metadata
             changed = {name: value for name, value in now.items() if name not in before or before[name] != value}
             kept = {name: value for name, value in document.metadata.items() if name in now or name not in before}
             document = replace(document, metadata={**kept, **changed})
@@ -204,36 +162,73 @@ def with_changes(store: DocumentStore, documents: Sequence[Document]) -> list[Do
 
 def remove_origins(store: DocumentStore, ids: Iterable[Id]) -> None:
     """Forget where documents come from; call it inside :meth:`Database.writing`."""
-    with store.reporting_errors():
-        store.connection.executemany("DELETE FROM origins WHERE id = ?", ((identifier,) for identifier in ids))
+    store.run_many("DELETE FROM origins WHERE id = ?", ((identifier,) for identifier in ids))
 
 
 def taken(store: DocumentStore, ids: Sequence[Id], file: int | None) -> Id | None:
     """Return an id that belongs to a document of another origin than ``file``; None if there is none."""
-    for start in range(0, len(ids), VALUES_A_QUERY):
-        part = ids[start : start + VALUES_A_QUERY]
-        marks = ",".join("?" * len(part))
-        with store.reporting_errors():
-            found = store.connection.execute(
-                f"SELECT d.id FROM documents d LEFT JOIN origins o ON o.id = d.id "
-                f"WHERE d.id IN ({marks}) AND (o.file IS NULL OR o.file IS NOT ?) LIMIT 1",
-                (*part, file),
-            ).fetchone()
-        if found is not None:
-            identifier: Id = found[0]
-            return identifier
-    return None
+    found = store.run_among(
+        "SELECT d.id, o.file FROM documents d LEFT JOIN origins o ON o.id = d.id WHERE d.id IN ({})", ids
+    )
+    return next((identifier for identifier, other in found if other is None or other != file), None)
 
 
 def set_modified(store: DocumentStore, file: int, modified: str) -> None:
     """Set the field ``modified`` of the documents of a file; call it inside :meth:`Database.writing`."""
-    with store.reporting_errors():
-        store.connection.execute(
-            "UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) "
-            "WHERE id IN (SELECT id FROM origins WHERE file = ?)",
-            (modified, file),
-        )
-        store.connection.execute(
-            "UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", (modified, file)
-        )
-    store.store_checksums("id IN (SELECT id FROM origins WHERE file = ?)", file)
+    of_file = "id IN (SELECT id FROM origins WHERE file = ?)"
+    store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {of_file}", (modified, file))
+    store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", (modified, file))
+    store.store_checksums(of_file, file)
+
+
+class Location(NamedTuple):
+    """The place of a passage.
+
+    Args:
+        name: the metadata field ``source``: a path, relative to the followed folder if there is one.
+        path: the file, if it is found.
+        line: the number of the passage's first line in the file, from 1, if known.
+        page: the number of its page, from 1, if known.
+    """
+
+    name: str
+    path: Path | None
+    line: int | None
+    page: int | None
+
+    @property
+    def label(self) -> str:
+        """The place as text, such as ``notes/a.md:12`` or ``report.pdf, page 3``."""
+        if self.line is not None:
+            return f"{self.name}:{self.line}"
+        return self.name if self.page is None else f"{self.name}, page {self.page}"
+
+    @property
+    def url(self) -> str | None:
+        """The file's URL with its line or page, for terminals and PDF readers; None if the file was not found."""
+        if self.path is None:
+            return None
+        place = f"#page={self.page}" if self.page is not None else "" if self.line is None else f"#{self.line}"
+        return f"{self.path.as_uri()}{place}"
+
+
+def location_of(store: DocumentStore, metadata: dict[str, Any], line: int | None, page: int | None) -> Location | None:
+    """Return the location of a passage, given its document's metadata; None if these have no field ``source``."""
+    found = named_location(metadata, line, page)
+    if found is None:
+        return None
+    followed = [folder for folder in folders(store) if found.name.startswith(folder.prefix)]
+    candidates = [Path(folder.path) / found.name.removeprefix(folder.prefix) for folder in followed]
+    # If the name is absolute, pathlib drops the folder.
+    candidates += [Path.cwd() / found.name, store.path.parent.parent / found.name]
+    for path in candidates:
+        with suppress(OSError, ValueError):
+            if path.is_file():
+                return found._replace(path=path)
+    return found
+
+
+def named_location(metadata: dict[str, Any], line: int | None, page: int | None) -> Location | None:
+    """Return the location of a passage as :func:`location_of` does, without looking for the file."""
+    name = metadata.get("source")
+    return Location(name, None, line, page) if isinstance(name, str) and name and "\0" not in name else None

@@ -7,14 +7,15 @@ record change in one commit: after a kill, the next run continues with the files
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
@@ -28,10 +29,9 @@ from ctx_embed.documents.units import (
     modified,
     record_documents,
 )
-from ctx_embed.documents.walking import File, Skipped, is_index, walk
+from ctx_embed.documents.walking import File, Skipped, is_index, modified_of, walk
 from ctx_embed.errors import InputError
 from ctx_embed.index.following import records
-from ctx_embed.index.following.changes import Change, changes, content_hash, has_changed
 from ctx_embed.index.following.records import FolderOptions, FollowedFolder, RecordedFile
 from ctx_embed.index.following.report import Synced
 from ctx_embed.index.storage.database import DATABASE
@@ -51,6 +51,14 @@ EMPTY = "empty"
 # A folder that has lost this number of files, and more than half of all, is not synchronised without being told so.
 MANY_FILES = 20
 CHANGED = "changed while it was read"
+
+
+class Change(NamedTuple):
+    """A difference: a file to read (sets ``file``), to remove (only ``record``), or to mark as touched (``digest``)."""
+
+    file: File | None
+    record: RecordedFile | None
+    digest: bytes | None = None
 
 
 class _TryAgainError(UnreadableFileError):
@@ -95,55 +103,66 @@ def sync_folder(
             last.text_field if text_field is None else text_field,
             last.follow_links if follow_links is None else follow_links,
         )
+        makes_others = (options.documents, options.text_field) != (last.documents, last.text_field)
         # Listing the first file raises an error for invalid globs before anything is written.
         files = walk(path, options.include, options.exclude, options.follow_links)
         found = chain(list(islice(files, 1)), files)
         if dry_run:
+            recorded = iter(()) if known is None else records.recorded(store, known)
+            if makes_others:
+                recorded = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in recorded)
             with Meter("comparing", unit="files", shown=progress) as meter:
-                return _compared(store, known, found, options, result, meter)
+                for change in _changes(found, recorded, result, meter):
+                    _count(change, options, result)
+            return result
         if known is not None and not allow_empty:
             _require_present(store, known)
-        followed = _followed(store, known, path, options, prefixed)
+        followed = known
+        if followed is None or followed.options != options:
+            prefix = known.prefix if known else _prefix(store, path, prefixed)
+            with store.writing():
+                followed = records.follow(store, path, prefix, options)
+                if known is not None and makes_others:
+                    # The files become other documents: read all of them again.
+                    statement = "UPDATE files SET modified = ?, hash = x'' WHERE folder = ?"
+                    store.run(statement, (records.READ_AGAIN, followed.number))
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
-            differences = changes(found, records.recorded(store, followed), result, meter)
+            differences = _changes(found, records.recorded(store, followed), result, meter)
             read = extraction.read((change, _path_to_read(change)) for change in differences)
-            _apply(index, followed, read, result, steps, committing)
+            more = True
+            while more:
+                began, stored = time.monotonic(), result.documents
+                with index.writer.editing(tidy=False) as edit:
+                    step = _Step(edit, followed, result, steps.batch)
+                    while more and not steps.ends(result.documents - stored, began):
+                        next_change, texts = next(read, (None, []))
+                        if next_change is None:
+                            more = False
+                        else:
+                            step.take(next_change, texts)
+                    step.store()
+                    if committing is not None:
+                        committing(edit, result.documents - stored)
     # Updates FAISS's file, and compacts if most vectors belong to deleted documents.
     with index.writer.editing():
         pass
     return result
 
 
-def _compared(
-    store: DocumentStore,
-    known: FollowedFolder | None,
-    found: Iterator[File | Skipped],
-    options: FolderOptions,
-    result: Synced,
-    meter: Meter,
-) -> Synced:
-    """Count the files that differ from their records, and look at the tables among them, without changing anything."""
-    recorded = iter(()) if known is None else records.recorded(store, known)
-    if known is not None and _makes_others(options, known.options):
-        recorded = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in recorded)
-    for change in changes(found, recorded, result, meter):
-        is_new = change.record is None or change.record.problem is not None
-        if change.file is None:
-            result.removed += not is_new
-        elif change.digest is None:
-            result.added += is_new
-            result.changed += not is_new
-            said = described_records(change.file.path, options.documents, options.text_field)
-            result.tables |= {} if said is None else {change.file.source: said}
-    return result
+def _count(change: Change, options: FolderOptions, result: Synced) -> None:
+    """Count a change without making it, and say how the records of its file would be read."""
+    is_new = change.record is None or change.record.problem is not None
+    if change.file is None:
+        result.removed += not is_new
+    elif change.digest is None:
+        result.added += is_new
+        result.changed += not is_new
+        said = described_records(change.file.path, options.documents, options.text_field)
+        result.tables |= {} if said is None else {change.file.source: said}
 
 
 def require_source_folder(folder: str | Path) -> str:
-    """Return the absolute path of a folder without links in it.
-
-    Raises:
-        InputError: there is no such folder, it is a search index, or its path is not UTF-8.
-    """
+    """Return the absolute path of a folder without links in it; InputError if its files cannot be followed."""
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: {'must be a folder, got a file' if os.path.exists(folder) else 'no such folder'}")
     if is_index(folder):
@@ -163,11 +182,7 @@ def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | N
 
 
 def _require_present(store: DocumentStore, known: FollowedFolder) -> None:
-    """Refuse a folder that has lost all its files, or most of many, as one whose disk is not mounted.
-
-    Raises:
-        InputError: it has.
-    """
+    """Refuse a folder that has lost all its files, or most of many, as one whose disk is not mounted."""
     files = [record.source for record in records.recorded(store, known) if record.problem is None]
     gone = sum(not os.path.lexists(os.path.join(known.path, source)) for source in files)
     if gone and (gone == len(files) or (gone >= MANY_FILES and 2 * gone > len(files))):
@@ -183,31 +198,8 @@ def _globs(name: str, given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _followed(
-    store: DocumentStore, known: FollowedFolder | None, path: str, options: FolderOptions, prefixed: bool
-) -> FollowedFolder:
-    """Return the record of a folder after bringing its path and options up to date."""
-    if known is not None and known.options == options:
-        return known
-    prefix = known.prefix if known else _prefix(store, path, prefixed)
-    with store.writing():
-        followed = records.follow(store, path, prefix, options)
-        if known is not None and _makes_others(options, known.options):
-            records.forget_contents(store, followed)
-    return followed
-
-
-def _makes_others(options: FolderOptions, last: FolderOptions) -> bool:
-    """Return whether these options turn the same files into other documents."""
-    return (options.documents, options.text_field) != (last.documents, last.text_field)
-
-
 def _prefix(store: DocumentStore, path: str, prefixed: bool) -> str:
-    """Return the prefix of a new folder's sources: empty for the first folder, otherwise its name.
-
-    Raises:
-        InputError: another folder of the index has the same name.
-    """
+    """Return the prefix of a new folder's sources: empty for the first folder, otherwise its name."""
     others = records.folders(store)
     if not others and not prefixed:
         return ""
@@ -226,29 +218,64 @@ def _path_to_read(change: Change) -> str | None:
     return file.path
 
 
-def _apply(
-    index: SearchIndex,
-    folder: FollowedFolder,
-    read: Iterator[tuple[Change, list[Extracted] | Exception]],
-    result: Synced,
-    steps: Steps,
-    committing: Callable[[Edit, int], None] | None,
-) -> None:
-    """Make the changes, step by step."""
-    more = True
-    while more:
-        began, documents = time.monotonic(), result.documents
-        with index.writer.editing(tidy=False) as edit:
-            step = _Step(edit, folder, result, steps.batch)
-            while more and not steps.ends(result.documents - documents, began):
-                change, texts = next(read, (None, []))
-                if change is None:
-                    more = False
-                else:
-                    step.take(change, texts)
-            step.store()
-            if committing is not None:
-                committing(edit, result.documents - documents)
+def _changes(
+    found: Iterator[File | Skipped], recorded: Iterator[RecordedFile], result: Synced, meter: Meter
+) -> Iterator[Change]:
+    """Yield the differences between a folder and its records in one pass, in bounded memory.
+
+    Both the files and the records are sorted by source. ``result`` counts the files that need no change, and those that
+    are left out.
+    """
+    record = next(recorded, None)
+    for entry in found:
+        source = entry.source
+        unlisted = isinstance(entry, Skipped) and entry.unreadable
+        # A folder that cannot be listed may still have its files.
+        while record is not None and record.source < (f"{source}/" if unlisted else source):
+            yield Change(None, record)
+            record = next(recorded, None)
+        if isinstance(entry, Skipped):
+            result.leave_out(source, entry.reason, named=entry.failed)
+            while unlisted and record is not None and record.source.startswith(f"{source}/"):
+                _unchanged(record, result)
+                record = next(recorded, None)
+            continue
+        meter.update()
+        if record is None or record.source != source:
+            yield Change(entry, None)
+            continue
+        same, record = record, next(recorded, None)
+        digest = None
+        if same.size == entry.size and same.modified != entry.modified and same.hash:
+            # A file that cannot be read fails when its text is read.
+            with suppress(OSError):
+                digest = content_hash(entry)
+        touched = digest is not None and digest == same.hash
+        if (same.size, same.modified) == (entry.size, entry.modified) or touched:
+            _unchanged(same, result)
+        if (same.size, same.modified) != (entry.size, entry.modified):
+            yield Change(entry, same, digest if touched else None)
+    while record is not None:
+        yield Change(None, record)
+        record = next(recorded, None)
+
+
+def _unchanged(record: RecordedFile, result: Synced) -> None:
+    if record.problem is None:
+        result.unchanged += 1
+    else:
+        result.leave_out(record.source, record.problem, named=not record.counted)
+
+
+def content_hash(file: File) -> bytes:
+    """Return a BLAKE2 hash (16 bytes) of a file, of as many bytes as it had when it was listed."""
+    digest = hashlib.blake2b(digest_size=16)
+    left = file.size
+    with open(file.path, "rb") as content:
+        while left and (part := content.read(min(left, 1 << 20))):
+            digest.update(part)
+            left -= len(part)
+    return digest.digest()
 
 
 class _Step:
@@ -267,34 +294,26 @@ class _Step:
 
     def take(self, change: Change, texts: list[Extracted] | Exception) -> None:
         """Make one change; new documents wait until a batch is full."""
-        file, record, digest = change
-        if file is not None and (digest is not None or format_of(file.path).installed):
-            if digest is None:
-                self._read(file, record, texts)
-            else:
-                assert record is not None
-                self._touch(file, record, digest)
+        store, (file, record, digest) = self.edit.store, change
+        if file is not None and digest is not None:
+            # Only its time has changed.
+            assert record is not None
+            records.record(store, self.folder, file, file.modified, digest, record.problem, record.counted)
+            records.set_modified(store, record.number, modified(file.modified))
+            # Readers cache the rows that match a filter until the generation changes.
+            self.edit.changed = True
+            return
+        if file is not None and format_of(file.path).installed:
+            self._read(file, record, texts)
             return
         if record is not None:
-            self._remove(records.ids_of(self.edit.store, record.number))
-            records.forget(self.edit.store, record.number)
+            self._remove(records.ids_of(store, record.number))
+            store.run("DELETE FROM files WHERE file = ?", (record.number,))
         if file is not None:
             # The file is not recorded, since the extra may be installed before the next run.
             self.result.lacking[suffix_of(file.path)] += 1
         elif record is not None:
             self.result.removed += record.problem is None
-
-    def _touch(self, file: File, record: RecordedFile, digest: bytes) -> None:
-        """Record the new time of a file whose contents have not changed."""
-        self._record(file, file.modified, digest, record.problem, record.counted)
-        records.set_modified(self.edit.store, record.number, modified(file.modified))
-        # Readers cache the rows that match a filter until the generation changes.
-        self.edit.changed = True
-
-    def _record(self, file: File, seen: int, digest: bytes, problem: str | None, counted: bool) -> int:
-        return records.record(
-            self.edit.store, self.folder, file.source, file.size, seen, digest, problem=problem, counted=counted
-        )
 
     def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
         """Replace the documents of a file with those that it has now, and record the file."""
@@ -317,13 +336,15 @@ class _Step:
             problem, new = _TryAgainError(f"cannot be read ({error.strerror})"), []
         if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
             # Perhaps a download that was cut short: what the file said before stays until it can be read.
-            self._record(file, records.READ_AGAIN, b"", None, False)
+            records.record(self.edit.store, self.folder, file, records.READ_AGAIN, b"")
             self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
             return
-        if isinstance(problem, _TryAgainError) or (problem is None and has_changed(file)):
-            number = self._record(file, records.READ_AGAIN, b"", *_said(problem))
+        if isinstance(problem, _TryAgainError) or (problem is None and _has_changed(file)):
+            seen, digest = records.READ_AGAIN, b""
         else:
-            number = self._record(file, file.modified, digest, *_said(problem))
+            seen = file.modified
+        said = (None, False) if problem is None else (str(problem), problem.counted)
+        number = records.record(self.edit.store, self.folder, file, seen, digest, *said)
         if problem is not None:
             self.result.leave_out(file.source, str(problem), named=not problem.counted)
             self.result.removed += bool(old)
@@ -338,11 +359,7 @@ class _Step:
         self._remove([identifier for identifier in old if identifier not in kept])
 
     def _documents_of(self, file: File, texts: list[Extracted] | Exception) -> Callable[[], Iterator[Document]]:
-        """Return a function that yields the documents of a file.
-
-        Raises:
-            UnreadableFileError: it has none.
-        """
+        """Return a function that yields the documents of a file; UnreadableFileError if it has none."""
         if isinstance(texts, Exception):
             raise texts
         options = self.folder.options
@@ -357,12 +374,14 @@ class _Step:
         return lambda: iter(found)
 
     def _new_ids(self, documents: Iterator[Document], record: RecordedFile | None) -> list[Id]:
-        """Return the ids of the documents of a file.
-
-        Raises:
-            UnreadableFileError: there are none, or an id cannot be stored, occurs twice or belongs to another document.
-        """
-        ids = [_checked_id(document, number) for number, document in enumerate(documents, 1)]
+        """Return the ids of the documents of a file; UnreadableFileError if they cannot be stored."""
+        ids: list[Id] = []
+        try:
+            for number, document in enumerate(documents, 1):
+                metadata_json(document.metadata, number)
+                ids.append(checked_id(document.id, number))
+        except InputError as error:
+            raise UnreadableFileError(str(error)) from None
         if not ids:
             raise UnreadableFileError(EMPTY, counted=True)
         twice = next((identifier for identifier, count in Counter(ids).items() if count > 1), None)
@@ -376,28 +395,24 @@ class _Step:
         return ids
 
     def _add_all(self, documents: Iterator[Document], ids: list[Id]) -> None:
-        """Add the documents of a file that have these ids.
-
-        Raises:
-            UnreadableFileError: the file has changed since its ids were read; none of its documents is stored.
-        """
-        added = 0
-        try:
-            for part in _read_again(documents, ids, self._batch):
-                self._add(part)
-                added += len(part)
-        except UnreadableFileError:
-            self.store()
-            self._remove(ids[:added])
-            raise
-
-    def _add(self, documents: list[Document]) -> None:
-        self._documents += records.with_changes(self.edit.store, documents)
-        self._waiting |= {document.id for document in documents}
-        self._written |= {document.id: document.metadata for document in documents if document.id is not None}
-        self._characters += sum(len(document.text) for document in documents)
-        if len(self._documents) >= self._batch or self._characters >= BATCH_CHARACTERS:
-            self.store()
+        """Add the documents of a file that have these ids; none of them if it has changed since its ids were read."""
+        added, parts = 0, in_blocks(documents, self._batch)
+        while added < len(ids):
+            try:
+                part = next(parts, [])
+            except (InputError, OSError, UnreadableFileError):
+                part = []
+            if not part or [document.id for document in part] != ids[added : added + len(part)]:
+                self.store()
+                self._remove(ids[:added])
+                raise _TryAgainError(CHANGED)
+            self._documents += records.with_changes(self.edit.store, part)
+            self._waiting |= {document.id for document in part}
+            self._written |= {document.id: document.metadata for document in part if document.id is not None}
+            self._characters += sum(len(document.text) for document in part)
+            added += len(part)
+            if len(self._documents) >= self._batch or self._characters >= BATCH_CHARACTERS:
+                self.store()
 
     def _remove(self, ids: list[Id]) -> None:
         if ids:
@@ -414,37 +429,10 @@ class _Step:
             self._waiting.clear()
 
 
-def _said(problem: UnreadableFileError | None) -> tuple[str | None, bool]:
-    return (None, False) if problem is None else (str(problem), problem.counted)
-
-
-def _checked_id(document: Document, number: int) -> Id:
-    """Return the id of the ``number``-th document of a file, after checking that the document can be stored.
-
-    Raises:
-        UnreadableFileError: its id or metadata cannot be stored.
-    """
+def _has_changed(file: File) -> bool:
+    """Return whether a file has changed since it was listed."""
     try:
-        metadata_json(document.metadata, number)
-        return checked_id(document.id, number)
-    except InputError as error:
-        raise UnreadableFileError(str(error)) from None
-
-
-def _read_again(documents: Iterator[Document], ids: Sequence[Id], batch: int) -> Iterator[list[Document]]:
-    """Yield the documents of a file in batches.
-
-    Raises:
-        UnreadableFileError: the file has changed: it can no longer be read, or its documents have other ids.
-    """
-    parts = in_blocks(documents, batch)
-    read = 0
-    while read < len(ids):
-        try:
-            part = next(parts, [])
-        except (InputError, OSError):
-            raise _TryAgainError(CHANGED) from None
-        if not part or [document.id for document in part] != list(ids[read : read + len(part)]):
-            raise _TryAgainError(CHANGED)
-        yield part
-        read += len(part)
+        found = os.stat(file.path)
+    except OSError:
+        return True
+    return (found.st_size, modified_of(found)) != (file.size, file.modified)

@@ -16,10 +16,10 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, LateError, UnwritableError
 from ctx_embed.files import has_locks
-from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, create_table, page_size
+from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
 
 # The version of the file format.
 FORMAT_VERSION = 1
@@ -43,17 +43,12 @@ OLD_FILES = ("manifest.json", "documents.sqlite")
 # The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
 CHUNKS = re.compile(r"none|sentences|passages|(?:tokens|passages):0*[1-9]\d{0,8}")
 
+# The types of the settings in JSON.
 _TYPES: dict[str, tuple[type, ...]] = {
-    "format_version": (int,),
-    "index_id": (str,),
-    "model_fingerprint": (str,),
+    **dict.fromkeys(("format_version", "dimension", "table"), (int,)),
+    **dict.fromkeys(("index_id", "model_fingerprint", "factory", "chunk", "dtype"), (str,)),
     "model": (str, type(None)),
-    "dimension": (int,),
-    "factory": (str,),
-    "chunk": (str,),
-    "dtype": (str,),
     "unrelated": (list, type(None)),
-    "table": (int,),
 }
 
 
@@ -63,16 +58,14 @@ class Settings:
 
     Args:
         index_id: its random id.
-        model_fingerprint: the fingerprint of its model, see :func:`ctx_embed.fingerprint.fingerprint`.
+        model_fingerprint: see :func:`ctx_embed.fingerprint.fingerprint`.
         model: ``default``, a path or a name that loads the model; None if its origin is unknown.
         dimension: the dimension of the vectors.
         factory: the FAISS factory string, or ``auto``.
-        chunk: how documents are cut into passages, see :mod:`ctx_embed.index.writing.chunking`.
-        dtype: the data type in which new vectors are stored, see :mod:`ctx_embed.index.storage.vectors`.
-        unrelated: the mean and deviation of the model's cosines of unrelated questions, see
-            :class:`ctx_embed.index.searching.hits.Unrelated`; None if it can read too few of them.
+        chunk: how documents are cut, see :mod:`ctx_embed.index.writing.chunking`.
+        dtype: the data type of new vectors, see :mod:`ctx_embed.index.storage.vectors`.
+        unrelated: see :class:`ctx_embed.index.searching.hits.Unrelated`; None if the model reads too little.
         table: the number of the table of vectors; a reembedding fills the next one.
-        format_version: the version of the file format.
     """
 
     index_id: str
@@ -91,18 +84,14 @@ class Settings:
         """Whether passages are embedded with the title of their document, as they seldom say what it is about."""
         return self.chunk.partition(":")[0] == "passages"
 
-    def json(self) -> str:
-        """Return the settings as JSON."""
-        return json.dumps(asdict(self))
+    def stored(self) -> tuple[str, int]:
+        """Return the settings as JSON, with its checksum."""
+        content = json.dumps(asdict(self))
+        return content, zlib.crc32(content.encode())
 
     @classmethod
     def of(cls, content: Any, checksum: Any) -> Settings:
-        """Return the settings in a row of the database.
-
-        Raises:
-            InputError: they are of another format.
-            ValueError: they are damaged; the message says how.
-        """
+        """Return the settings of :meth:`stored`: ValueError if they are damaged, InputError if of another format."""
         if not isinstance(content, str) or checksum != zlib.crc32(content.encode()):
             raise ValueError("its settings are damaged")
         fields = json.loads(content)
@@ -146,11 +135,7 @@ def is_late() -> bool:
 
 
 def require_time() -> None:
-    """Raise an error if the deadline has passed.
-
-    Raises:
-        LateError: it has.
-    """
+    """Raise LateError if the deadline has passed."""
     if is_late():
         raise LateError(f"took longer than {_DEADLINE.get()[1]:g} s; ask for less, or give it a later deadline")
 
@@ -181,6 +166,8 @@ CREATE TABLE builds (
 # Words are stemmed and stripped of accents; the texts themselves stay in `documents`.
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 WORDS = f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{TOKENIZER}')"
+# Number of values in one statement, below SQLite's limit on parameters.
+VALUES_A_QUERY = 500
 # The names of the settings of the index, and of those that a reembedding will give it.
 PRESENT, NEXT = "present", "next"
 # Seconds that a writer waits for another one before it gives up; long enough for small additions to take turns.
@@ -196,15 +183,7 @@ OPERATIONS_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class State:
-    """What each commit changes besides documents and vectors.
-
-    Args:
-        generation: the number of commits.
-        next_row: the next row.
-        next_id: the next automatic id.
-        documents: the number of documents.
-        edited: the last generation that changed metadata in place.
-    """
+    """What each commit changes besides documents and vectors; ``edited`` last changed metadata in place."""
 
     generation: int = 0
     next_row: int = 0
@@ -229,17 +208,17 @@ def ranges_of(rows: NDArray[np.int64]) -> bytes:
 
 
 def rows_of(ranges: bytes) -> NDArray[np.int64]:
-    """Return the rows of :func:`ranges_of`.
-
-    Raises:
-        ValueError: the ranges are damaged.
-    """
+    """Return the rows of :func:`ranges_of`; ValueError if the ranges are damaged."""
     pairs = np.frombuffer(ranges, "<i8").reshape(-1, 2).astype(np.int64)
     flat = pairs.ravel()
     if len(flat) and (flat[0] < 0 or (np.diff(flat[1:]) < 0).any() or (pairs[:, 0] > pairs[:, 1]).any()):
         raise ValueError("ranges of rows overlap")
-    lengths = pairs[:, 1] - pairs[:, 0] + 1
-    starts = np.repeat(pairs[:, 0] - np.append(0, np.cumsum(lengths)[:-1]), lengths) if len(pairs) else flat
+    return expanded(pairs[:, 0], pairs[:, 1] - pairs[:, 0] + 1)
+
+
+def expanded(firsts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return all rows of some ranges, given by their first rows and their lengths."""
+    starts = np.repeat(firsts - np.concatenate([[0], np.cumsum(lengths)])[:-1], lengths)
     return starts + np.arange(len(starts))
 
 
@@ -265,13 +244,8 @@ class ChangedError(InputError):
 class Database:
     """A connection to ``index.sqlite``, in WAL mode, so readers never wait for the writer.
 
-    A child process that inherits it by a fork gets a connection of its own, see the end of this file.
-
-    Args:
-        path: an existing database, see :meth:`create`.
-
-    Raises:
-        InputError: it is missing or cannot be read.
+    A child process that inherits it by a fork gets a connection of its own, see the end of this file. Every method
+    raises InputError if the file is missing, damaged, of another format or being written, or if the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -301,7 +275,11 @@ class Database:
         if self._connection is None:
             if self._closed:
                 raise InputError(f"{self.path.parent}: this index is closed; open it again")
-            _require_own(self)
+            if self.opened in _of_parent:
+                raise InputError(
+                    f"{self.path.parent}: the parent process was reading or changing this index when it forked; start "
+                    "workers with the method 'spawn' or 'forkserver', or fork at another moment"
+                )
             self._connection = self._connected()
         return self._connection
 
@@ -369,13 +347,10 @@ class Database:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
             connection.execute(WORDS)
-            create_table(connection, settings.table)
+            connection.executescript(";".join(schema(settings.table)))
             connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", astuple(State()))
             connection.execute("INSERT INTO compaction VALUES (0, 0, x'')")
-            content = settings.json()
-            connection.execute(
-                "INSERT INTO settings VALUES (?, ?, ?)", (PRESENT, content, zlib.crc32(content.encode()))
-            )
+            connection.execute("INSERT INTO settings VALUES (?, ?, ?)", (PRESENT, *settings.stored()))
             connection.commit()
 
     def close(self) -> None:
@@ -386,15 +361,13 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Let the block read one unchanging state of the database.
-
-        Raises:
-            ChangedError: this process may not write, and another one has written to the database meanwhile.
-        """
+        """Let the block read one unchanging state; ChangedError if others wrote to what this process may only read."""
         with self.lock:
             try:
                 with self.reporting_errors():
-                    self._begin("BEGIN")
+                    # Ctrl-C may have left a transaction behind.
+                    self._end()
+                    self.connection.execute("BEGIN")
                 yield
             finally:
                 self._end()
@@ -406,27 +379,19 @@ class Database:
     def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
         """Run the block as the only writer, in one transaction: committed to disk at its end, undone if it raises.
 
-        Args:
-            patience: seconds to wait for another writer.
-
-        Raises:
-            InputError: another writer is at work, or the disk is full.
+        Another writer is waited for as many seconds as ``patience`` says.
         """
         with self.lock:
             try:
                 with self.reporting_errors():
                     self.connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
-                    self._begin("BEGIN IMMEDIATE")
+                    self._end()
+                    self.connection.execute("BEGIN IMMEDIATE")
                 yield
                 with self.reporting_errors():
                     self.connection.execute("COMMIT")
             finally:
                 self._end()
-
-    def _begin(self, statement: str) -> None:
-        """Begin a transaction, after ending one that Ctrl-C has left behind."""
-        self._end()
-        self.connection.execute(statement)
 
     def _end(self) -> None:
         if self._connection is not None and self._connection.in_transaction:
@@ -434,11 +399,7 @@ class Database:
 
     @contextmanager
     def reporting_errors(self) -> Iterator[None]:
-        """Turn SQLite's errors about the file into one line; errors in our SQL keep their traceback.
-
-        Raises:
-            InputError: the index is closed, damaged or being written, the disk is full, or the deadline has passed.
-        """
+        """Turn SQLite's errors about the file into InputErrors of one line; errors in our SQL keep their traceback."""
         try:
             # Threads share the connection; the lock separates their cursors.
             with self.lock:
@@ -474,79 +435,80 @@ class Database:
             raise DamagedError(f"{self.path}: cannot be read ({message}); {REMEDY}") from None
         except (TypeError, OverflowError, UnicodeDecodeError) as error:
             # Damaged records may have NULL or huge numbers in any column, and SQLite may quote bytes that are not text.
-            raise DamagedError(f"{self.path}: damaged ({error}); {REMEDY}") from error
+            raise self.damaged(error) from error
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement and return the rows that it finds."""
+        with self.reporting_errors():
+            return self.connection.execute(statement, values).fetchall()
+
+    def run_one(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """Run a statement and return the first row that it finds."""
+        found = self.run(statement, values)
+        if not found:
+            raise self.damaged("a row is missing")
+        return found[0]
+
+    def run_many(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each of some rows of values."""
+        with self.reporting_errors():
+            self.connection.executemany(statement, values)
+
+    def run_among(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run a statement that has ``IN ({})`` for some hundred values at a time, and return all rows that it finds."""
+        found: list[tuple[Any, ...]] = []
+        for start in range(0, len(values), VALUES_A_QUERY):
+            part = values[start : start + VALUES_A_QUERY]
+            found += self.run(statement.format(",".join("?" * len(part))), part)
+        return found
+
+    def damaged(self, what: object) -> DamagedError:
+        """Return the error that says what is damaged in the database."""
+        return DamagedError(f"{self.path}: damaged ({what}); {REMEDY}")
 
     def state(self) -> State:
         """Return the state of the newest commit, or of the current transaction."""
-        with self.reporting_errors():
-            row = self.connection.execute(
-                "SELECT generation, next_row, next_id, documents, edited FROM state"
-            ).fetchone()
-        if row is None or any(type(value) is not int or value < 0 for value in row):
-            raise DamagedError(f"{self.path}: damaged (its state has a wrong type); {REMEDY}")
-        return State(*row)
+        rows = self.run("SELECT generation, next_row, next_id, documents, edited FROM state")
+        if not rows or any(type(value) is not int or value < 0 for value in rows[0]):
+            raise self.damaged("its state has a wrong type")
+        return State(*rows[0])
 
     def finish(self, state: State) -> None:
-        """Store the state that a commit publishes; call it inside :meth:`writing`."""
-        with self.reporting_errors():
-            assigned = ", ".join(f"{field.name} = ?" for field in fields(State))
-            self.connection.execute(f"UPDATE state SET {assigned}", astuple(state))
+        """Store the state that a commit publishes, as the next generation; call it inside :meth:`writing`."""
+        state = replace(state, generation=state.generation + 1)
+        self.run(f"UPDATE state SET {', '.join(f'{field.name} = ?' for field in fields(State))}", astuple(state))
 
     def settings(self, name: str = PRESENT) -> Settings | None:
-        """Return settings, or None if there are none of this name.
-
-        Raises:
-            DamagedError: they are damaged or of another format.
-        """
-        with self.reporting_errors():
-            row = self.connection.execute("SELECT content, checksum FROM settings WHERE name = ?", (name,)).fetchone()
-        if row is None:
-            return None
+        """Return settings, or None if there are none of this name."""
+        rows = self.run("SELECT content, checksum FROM settings WHERE name = ?", (name,))
         try:
-            return Settings.of(*row)
+            return Settings.of(*rows[0]) if rows else None
         except InputError as error:
             raise InputError(f"{self.path.parent}: {error}") from None
         except (ValueError, RecursionError) as error:
-            raise DamagedError(f"{self.path}: damaged ({error}); {REMEDY}") from None
+            raise self.damaged(error) from None
 
     def present(self) -> Settings:
         """Return the settings of the index."""
         found = self.settings()
         if found is None:
-            raise DamagedError(f"{self.path}: damaged (it has no settings); {REMEDY}")
+            raise self.damaged("it has no settings")
         return found
 
     def store_settings(self, settings: Settings | None, name: str = PRESENT) -> None:
         """Store or delete settings; call it inside :meth:`writing`."""
-        with self.reporting_errors():
-            self.connection.execute("DELETE FROM settings WHERE name = ?", (name,))
-            if settings is not None:
-                values = (name, settings.json(), zlib.crc32(settings.json().encode()))
-                self.connection.execute("INSERT INTO settings VALUES (?, ?, ?)", values)
+        self.run("DELETE FROM settings WHERE name = ?", (name,))
+        if settings is not None:
+            self.run("INSERT INTO settings VALUES (?, ?, ?)", (name, *settings.stored()))
 
     def compaction(self) -> Compaction:
-        """Return the last compaction.
-
-        Raises:
-            DamagedError: its row is missing or damaged.
-        """
+        """Return the last compaction."""
         with self.reporting_errors():
-            row = self.connection.execute("SELECT generation, stop, ranges FROM compaction").fetchone()
+            generation, stop, ranges = self.run_one("SELECT generation, stop, ranges FROM compaction")
             try:
-                rows = rows_of(row[2])
+                return Compaction(generation, stop, rows_of(ranges))
             except (ValueError, TypeError, MemoryError):
-                raise DamagedError(f"{self.path}: damaged (its rows overlap); {REMEDY}") from None
-        return Compaction(row[0], row[1], rows)
-
-    def vacuum(self) -> None:
-        """Free the disk space of deleted rows.
-
-        Raises:
-            InputError: another writer is at work, or the disk is full.
-        """
-        with self.reporting_errors():
-            self.connection.execute("VACUUM")
-            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                raise self.damaged("its rows overlap") from None
 
 
 # SQLite's locks belong to a process, but it keeps their books in memory, which a fork copies: a child that goes on with
@@ -558,19 +520,6 @@ _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _held: list[Database] = []
 # Device and inode of files that the parent was using at the fork.
 _of_parent: set[tuple[int, int] | None] = set()
-
-
-def _require_own(database: Database) -> None:
-    """Raise an error if the parent process was using the file at the fork.
-
-    Raises:
-        InputError: it was.
-    """
-    if database.opened in _of_parent:
-        raise InputError(
-            f"{database.path.parent}: the parent process was reading or changing this index when it forked; start "
-            "workers with the method 'spawn' or 'forkserver', or fork at another moment"
-        )
 
 
 def _before() -> None:
@@ -591,7 +540,8 @@ def _after_in_child() -> None:
     for database in list(_databases):
         connection = database._connection
         if connection is not None:
-            _abandon(connection)
+            # It stays for ever: closing it would release the locks' books, and remove the parent's log.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
             database._connection = None
             _of_parent.add(database.opened)
     _after_in_parent()
@@ -601,11 +551,6 @@ def _after_in_child() -> None:
             database.lock = type(database.lock)()
         else:
             database.lock.release()
-
-
-def _abandon(connection: sqlite3.Connection) -> None:
-    """Keep a connection for ever: closing it would release the locks' books, and remove the parent's log."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 if hasattr(os, "register_at_fork"):

@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ctx_embed.errors import InputError, described
 
@@ -148,22 +148,30 @@ class Condition:
     fields: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str
     text: str
     place: int
 
 
 def parse(text: str) -> Filter:
-    """Return the tree of a filter.
-
-    Raises:
-        InputError: the filter does not follow the grammar above; the message names the place and what is expected.
-    """
+    """Return the tree of a filter; InputError names the place where it does not follow the grammar above."""
     if not isinstance(text, str):
         raise InputError(f"the filter must be a string, e.g. 'year >= 2020', got {described(text)}")
-    return _Parser(text).parse()
+    parser = _Parser(text)
+    tree = parser.any()
+    if parser.token is not None:
+        raise parser.unexpected("'and', 'or' or the end")
+    return tree
+
+
+def parse_filter(text: str) -> Condition:
+    """Return the SQL condition of a filter; InputError as :func:`parse`."""
+    tree = parse(text)
+    condition, parts = _condition(tree), list(_comparisons(tree))
+    optional = {part.path for part in parts if isinstance(part, IsNull)}
+    fields = dict.fromkeys(_json_path(part.path) for part in parts if part.path not in optional)
+    return Condition(condition.sql, condition.values, tuple(fields))
 
 
 def _comparisons(tree: Filter) -> Iterator[Comparison | Among | Contains | IsNull]:
@@ -174,25 +182,8 @@ def _comparisons(tree: Filter) -> Iterator[Comparison | Among | Contains | IsNul
         yield tree
 
 
-def parse_filter(text: str) -> Condition:
-    """Return the SQL condition of a filter.
-
-    Raises:
-        InputError: as :func:`parse`.
-    """
-    tree = parse(text)
-    condition, parts = _condition(tree), list(_comparisons(tree))
-    optional = {part.path for part in parts if isinstance(part, IsNull)}
-    fields = dict.fromkeys(_json_path(part.path) for part in parts if part.path not in optional)
-    return Condition(condition.sql, condition.values, tuple(fields))
-
-
 def field_path(text: str) -> str:
-    """Return SQLite's JSON path of a field, written as in a filter: ``year``, ``author.name``, ```any name```.
-
-    Raises:
-        InputError: it is not the name of a field.
-    """
+    """Return SQLite's JSON path of a field, written as in a filter: ``year``, ``author.name``, ```any name```."""
     if not isinstance(text, str):
         raise InputError(f"the field must be a string, e.g. 'year', got {described(text)}")
     parser = _Parser(text, "field", "year")
@@ -234,12 +225,6 @@ class _Parser:
 
     def error(self, what: str) -> InputError:
         return InputError(f"{self.kind} {self.text[:_SHOWN_CHARACTERS]!r}: {what}; an example: {self.example}")
-
-    def parse(self) -> Filter:
-        tree = self.any()
-        if self.token is not None:
-            raise self.unexpected("'and', 'or' or the end")
-        return tree
 
     def unexpected(self, expected: str) -> InputError:
         if self.token is None:

@@ -28,11 +28,7 @@ ATTEMPTS = 20
 
 
 def read_settings(path: str | Path) -> Settings:
-    """Return the settings of the index in a folder.
-
-    Raises:
-        InputError: the folder is not an index, or it is damaged or of another format.
-    """
+    """Return the settings of the index in a folder; InputError if it has none that can be read."""
     with closing(DocumentStore(database_of(Path(path).absolute()))) as store:
         return store.present()
 
@@ -46,43 +42,31 @@ def holds_only_an_index(folder: Path, *others: str) -> bool:
 
 
 def database_of(folder: Path) -> Path:
-    """Return the database of the index in a folder.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the database of the index in a folder; InputError if there is none."""
     path = folder / DATABASE
     try:
         # Opening a pipe would wait for its writer, and a link may lead anywhere.
         if not stat.S_ISREG(path.lstat().st_mode):
             raise DamagedError(f"{path}: damaged (not a regular file); {REMEDY}")
+        return path
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.is_dir() and all((folder / name).exists() for name in OLD_FILES):
+            reason = "made by an earlier development version; build the index again"
+        elif folder.is_dir():
+            reason = f"a folder but not an index (it has no {DATABASE})"
+        elif folder.exists():
+            reason = "must be the folder of an index, got a file"
+        else:
+            reason = "no such index; make one with `ctx-embed index build` or SearchIndex.create"
+        raise InputError(f"{folder}: {reason}") from None
     except OSError as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise InputError(_why_no_index(folder)) from None
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    return path
-
-
-def _why_no_index(folder: Path) -> str:
-    if folder.is_dir():
-        if all((folder / name).exists() for name in OLD_FILES):
-            return f"{folder}: made by an earlier development version; build the index again"
-        return f"{folder}: a folder but not an index (it has no {DATABASE})"
-    if folder.exists():
-        return f"{folder}: must be the folder of an index, got a file"
-    return f"{folder}: no such index; make one with `ctx-embed index build` or SearchIndex.create"
 
 
 class IndexFolder:
     """An index: its documents, its settings, and its newest generation.
 
-    Args:
-        path: the folder.
-        memory_map: whether to leave FAISS's vectors on disk, whatever its kind.
-        few_rows: see :class:`View`.
-
-    Raises:
-        InputError: the folder is not an index, or it is damaged or of another format.
+    ``memory_map`` leaves FAISS's vectors on disk, whatever its kind; ``few_rows`` is that of :class:`View`.
     """
 
     def __init__(self, path: str | Path, memory_map: bool = False, few_rows: int | None = None) -> None:
@@ -94,7 +78,7 @@ class IndexFolder:
         self._view: View | None = None
         try:
             self.settings = self.documents.present()
-            self.read(self._check)
+            self.read(self._require_rows)
         except BaseException:
             self.documents.close()
             raise
@@ -112,17 +96,13 @@ class IndexFolder:
             return None
         return found.st_dev, found.st_ino
 
-    def _check(self, view: View) -> None:
+    def _require_rows(self, view: View) -> None:
         rows = self.documents.next_row()
         if rows != view.state.next_row:
             raise DamagedError(f"{self.path}: has {rows} rows, but its count is {view.state.next_row}; {REMEDY}")
 
     def read(self, work: Callable[[View], Result]) -> Result:
-        """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs.
-
-        Raises:
-            InputError: the folder now holds another index.
-        """
+        """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs."""
         for _ in range(ATTEMPTS):
             with suppress(ChangedError), self.documents.reading():
                 return work(self.view())
@@ -143,23 +123,16 @@ class IndexFolder:
         return InputError(f"{self.path}: was embedded again with another model meanwhile; open it again")
 
     def require_no_copy(self) -> None:
-        """Raise an error if a copy of this index, such as a backup, is in the folder now.
+        """Raise InputError if a copy of this index, such as a backup, is in the folder now.
 
         After another index has taken the folder, the opened one still answers. Beside a copy it must not: both are
         known by the same name.
-
-        Raises:
-            InputError: a copy is in the folder.
         """
         if self._file() not in (None, self._opened) and read_settings(self.path).index_id == self.settings.index_id:
             raise self._replaced()
 
     def require_in_place(self) -> None:
-        """Raise an error if the index that was opened has been replaced or removed.
-
-        Raises:
-            InputError: the folder holds another index, or none.
-        """
+        """Raise InputError if the index that was opened has been replaced or removed."""
         if self._file() != self._opened:
             database_of(self.path)
             raise self._replaced()
@@ -173,11 +146,9 @@ class IndexFolder:
         Fields are id, text and metadata, and start if the document has several passages.
         """
         for document in self.documents.all():
-            for row, (start, stop) in enumerate(document.spans, document.row):
-                passage: dict[str, Any] = {"id": document.id, "text": document.text[start:stop]}
-                if document.passages > 1:
-                    passage["start"] = start
-                yield row, {**passage, "metadata": document.metadata}
+            for (row, text), (start, _) in zip(document.texts(), document.spans, strict=True):
+                place = {"start": start} if document.passages > 1 else {}
+                yield row, {"id": document.id, "text": text, **place, "metadata": document.metadata}
 
     def count(self) -> int:
         """Return the number of documents."""

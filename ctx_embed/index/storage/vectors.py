@@ -5,7 +5,6 @@ Unit vectors are stored as float32, float16 or int8, by the name of the data typ
 
 from __future__ import annotations
 
-import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from operator import lt, ne
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import REMEDY, DamagedError, InputError
+from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
     from ctx_embed.index.storage.database import Database, Settings
@@ -33,7 +32,7 @@ class DType(NamedTuple):
     decode: Callable[[NDArray[Any]], Vectors]
 
 
-def _same(vectors: NDArray[Any]) -> Vectors:
+def _to_float32(vectors: NDArray[Any]) -> Vectors:
     return np.ascontiguousarray(vectors, np.float32)
 
 
@@ -76,18 +75,14 @@ def _from_float16(halves: NDArray[np.float16]) -> Vectors:
 
 
 DTYPES = {
-    DEFAULT: DType(np.float32, _same, _same),
+    DEFAULT: DType(np.float32, _to_float32, _to_float32),
     "float16": DType(np.float16, lambda vectors: vectors.astype(np.float16), _from_float16),
     "int8": DType(np.int8, _to_int8, _from_int8),
 }
 
 
 def checked_dtype(dtype: Any) -> str:
-    """Return the name of a data type if vectors can be stored in it.
-
-    Raises:
-        InputError: they cannot.
-    """
+    """Return the name of a data type, or raise InputError if it is none."""
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     return dtype
@@ -95,8 +90,8 @@ def checked_dtype(dtype: Any) -> str:
 
 Rows: TypeAlias = NDArray[np.int64]
 
-# Rows read at a time, one after the other, and by their numbers.
-READ_ROWS, VALUES_A_QUERY = 2048, 500
+# Rows read at a time, one after the other.
+READ_ROWS = 2048
 # Sizes of SQLite's pages to choose from, and the largest part of a page that may stay empty.
 PAGE_SIZES, LARGEST_WASTE = (4096, 8192, 16384, 32768), 0.15
 # What SQLite stores of a row besides its code, and of a page besides its rows.
@@ -113,14 +108,11 @@ def page_size(dimension: int, dtype: str) -> int:
     return PAGE_SIZES[0]
 
 
-def create_table(connection: sqlite3.Connection, number: int) -> None:
-    """Create a table of vectors; an index finds the zero vectors, of texts that the model cannot read."""
-    connection.execute(schema(number)[0])
-    connection.execute(schema(number)[1])
-
-
 def schema(number: int) -> tuple[str, str]:
-    """Return the statements that create a table of vectors and its index."""
+    """Return the statements that create a table of vectors, and the index of its zero vectors.
+
+    Those are of texts that the model cannot read.
+    """
     return (
         f"CREATE TABLE vectors_{number} (row INTEGER PRIMARY KEY, code BLOB NOT NULL, checksum INTEGER NOT NULL)",
         f"CREATE INDEX zeros_{number} ON vectors_{number} (row) WHERE code = x''",
@@ -130,9 +122,7 @@ def schema(number: int) -> tuple[str, str]:
 class VectorTable:
     """The vectors of one model. Codes say their data type by their length; a zero vector has an empty code.
 
-    Args:
-        database: the database; call the methods inside a transaction.
-        settings: the settings of the vectors.
+    Call the methods inside a transaction of the database; all of them raise DamagedError if a vector is damaged.
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
@@ -151,86 +141,67 @@ class VectorTable:
         content = codes.tobytes()
         parts = (content[start : start + width] for start in range(0, len(content), width))
         filled = (part if there else b"" for part, there in zip(parts, np.any(vectors, axis=1), strict=True))
-        with self.database.reporting_errors():
-            self.database.connection.executemany(
-                f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)",
-                ((row, code, zlib.crc32(code)) for row, code in zip(rows, filled, strict=True)),
-            )
+        self.database.run_many(
+            f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)",
+            ((row, code, zlib.crc32(code)) for row, code in zip(rows, filled, strict=True)),
+        )
 
     def get(self, rows: Rows) -> Vectors:
-        """Return the vectors (n, dimension) of rows, in their order.
-
-        Raises:
-            DamagedError: a row is missing, or a vector is damaged.
-        """
+        """Return the vectors (n, dimension) of rows, in their order."""
         # Not np.unique, which imports NumPy's masked arrays.
         wanted = sorted(set(rows.tolist()))
-        found: list[tuple[int, bytes]] = []
-        for start in range(0, len(wanted), VALUES_A_QUERY):
-            part = wanted[start : start + VALUES_A_QUERY]
-            found += self._selected(f"row IN ({','.join('?' * len(part))}) ORDER BY row", part)
+        found = self.database.run_among(
+            f"SELECT row, code, checksum FROM {self.name} WHERE row IN ({{}}) ORDER BY row", wanted
+        )
         if len(found) < len(wanted):
-            raise self._damaged("vectors are missing")
-        vectors = self._decoded([code for _, code in found])
+            raise self.database.damaged("vectors are missing")
+        vectors = self._decoded(found)
         return vectors[np.searchsorted(wanted, rows)] if len(wanted) else vectors
 
     def blocks(self, after: int = -1) -> Iterator[tuple[Rows, Vectors]]:
         """Yield rows beyond ``after`` and their vectors, a few thousand at a time, without zero vectors."""
-        while found := self._selected("row > ? ORDER BY row LIMIT ?", (after, READ_ROWS)):
+        select = f"SELECT row, code, checksum FROM {self.name} WHERE row > ? ORDER BY row LIMIT {READ_ROWS}"
+        while found := self.database.run(select, (after,)):
             if found[0][0] <= after:
-                raise self._damaged("its vectors are out of order")
+                raise self.database.damaged("its vectors are out of order")
             after = found[-1][0]
-            codes = [code for _, code in found if code]
-            if codes:
-                yield np.array([row for row, code in found if code], np.int64), self._decoded(codes)
+            vectors = self._decoded(found)
+            kept = np.array([bool(code) for _, code, _ in found])
+            if kept.any():
+                rows = np.array([row for row, _, _ in found], np.int64)
+                yield (rows, vectors) if kept.all() else (rows[kept], vectors[kept])
 
     def zeros(self, first: int = 0) -> Rows:
         """Return the rows from ``first`` on whose vectors are zero."""
-        with self.database.reporting_errors():
-            select = f"SELECT row FROM {self.name} WHERE code = x'' AND row >= ?"
-            return np.array([row for (row,) in self.database.connection.execute(select, (first,))], np.int64)
-
-    def remove(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Delete vectors, given as pairs of the first row and the number of rows."""
-        with self.database.reporting_errors():
-            self.database.connection.executemany(
-                f"DELETE FROM {self.name} WHERE row >= ? AND row < ? + ?", [(row, row, count) for row, count in pairs]
-            )
+        select = f"SELECT row FROM {self.name} WHERE code = x'' AND row >= ?"
+        return np.array([row for (row,) in self.database.run(select, (first,))], np.int64)
 
     def other_types(self, count: int) -> list[int]:
         """Return at most ``count`` rows whose vectors have another data type than new ones."""
         width = self.dimension * DTYPES[self.dtype].scalar().itemsize
-        with self.database.reporting_errors():
-            select = f"SELECT row FROM {self.name} WHERE length(code) NOT IN (0, ?) LIMIT ?"
-            return [row for (row,) in self.database.connection.execute(select, (width, count))]
+        select = f"SELECT row FROM {self.name} WHERE length(code) NOT IN (0, ?) LIMIT ?"
+        return [row for (row,) in self.database.run(select, (width, count))]
 
-    def _selected(self, condition: str, values: Sequence[Any]) -> list[tuple[int, bytes]]:
-        with self.database.reporting_errors():
-            select = f"SELECT row, code, checksum FROM {self.name} WHERE {condition}"
-            found = self.database.connection.execute(select, values).fetchall()
+    def _decoded(self, found: Sequence[tuple[Any, ...]]) -> Vectors:
+        """Return the vectors of rows, codes and checksums, after checking them."""
         if not found:
-            return []
+            return np.zeros((0, self.dimension), np.float32)
         rows, codes, checksums = zip(*found, strict=True)
         if set(map(type, codes)) != {bytes} or any(map(ne, map(zlib.crc32, codes), checksums)):
-            raise self._damaged("the checksum of a vector is wrong")
+            raise self.database.damaged("the checksum of a vector is wrong")
         # A damaged table may repeat rows without end.
         if not all(map(lt, rows, rows[1:])):
-            raise self._damaged("its vectors are out of order")
-        return list(zip(rows, codes, strict=True))
-
-    def _decoded(self, codes: Sequence[bytes]) -> Vectors:
-        widths = {len(code) for code in codes}
+            raise self.database.damaged("its vectors are out of order")
+        widths = set(map(len, codes))
         if not widths <= {0, *self._types}:
-            raise self._damaged("a vector has a wrong size")
+            raise self.database.damaged("a vector has a wrong size")
         vectors = np.zeros((len(codes), self.dimension), np.float32)
         for width in widths - {0}:
             scalar, decode = self._types[width]
-            if len(widths) == 1:
-                return decode(np.frombuffer(b"".join(codes), scalar).reshape(-1, self.dimension))
             places = [place for place, code in enumerate(codes) if len(code) == width]
             joined = b"".join(codes[place] for place in places)
-            vectors[places] = decode(np.frombuffer(joined, scalar).reshape(-1, self.dimension))
+            decoded = decode(np.frombuffer(joined, scalar).reshape(-1, self.dimension))
+            if len(places) == len(codes):
+                return decoded
+            vectors[places] = decoded
         return vectors
-
-    def _damaged(self, what: str) -> DamagedError:
-        return DamagedError(f"{self.database.path}: damaged ({what}); {REMEDY}")

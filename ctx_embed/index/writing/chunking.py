@@ -43,11 +43,9 @@ def sentences(text: str) -> list[Span]:
 
 
 def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
-    """Return a chunker into passages of at most ``size`` tokens; only words of more tokens are cut.
+    """Return a chunker into passages of at most ``size`` of the tokens that ``offsets`` returns.
 
-    Args:
-        size: the maximum number of tokens in a passage, at least 1.
-        offsets: returns the tokens of a text as spans.
+    Only words of more tokens are cut.
     """
 
     def chunk(text: str) -> list[Span]:
@@ -74,10 +72,7 @@ class Passages:
     that are still too long are cut again, down to paragraphs, sentences or lines, and words. Small neighbouring parts
     stay together, up to a quarter of ``size``. Every page starts a passage.
 
-    Args:
-        size: the most tokens in a passage, at least 1.
-        count: returns the numbers of tokens of some texts.
-        offsets: returns the tokens of a text as spans.
+    ``count`` returns the numbers of tokens of some texts, and ``offsets`` the tokens of a text as spans.
     """
 
     def __init__(
@@ -114,40 +109,37 @@ class Passages:
 
     def _cut(self, text: str, blocks: list[Block], counts: list[int]) -> list[Span]:
         """Return the passages of a text from its blocks and their numbers of tokens."""
-        found, counts = self._refined(text, blocks, counts)
+        if max(counts, default=0) > self.size:
+            blocks, counts = self._refined(text, blocks, counts)
         spans: list[Span] = []
         # A stack of parts still to be cut.
-        parts = [(0, len(found))]
+        parts = [(0, len(blocks))]
         while parts:
             first, last = parts.pop()
-            if last - first == 1 or (sum(counts[first:last]) <= self.size and not _page(found, first, last)):
-                spans.append((found[first].start, found[last - 1].stop))
+            has_page = any(block.depth == PAGE for block in blocks[first + 1 : last])
+            if last - first == 1 or (sum(counts[first:last]) <= self.size and not has_page):
+                spans.append((blocks[first].start, blocks[last - 1].stop))
             else:
-                parts += reversed(self._parts(found, counts, first, last))
+                parts += reversed(self._parts(blocks, counts, first, last))
         return _trimmed(text, spans)
-
-    def _counts(self, text: str, blocks: Sequence[Block]) -> list[int]:
-        return [int(count) for count in self._count([text[block.start : block.stop] for block in blocks])]
 
     def _refined(self, text: str, blocks: list[Block], counts: list[int]) -> tuple[list[Block], list[int]]:
         """Return blocks of at most ``size`` tokens: longer ones are cut into sentences, lines and words."""
-        if max(counts, default=0) <= self.size:
-            return blocks, counts
         for cut in (sentences, _lines, self._words):
             parts: list[Block] = []
             for block, count in zip(blocks, counts, strict=True):
                 if count <= self.size or (cut is sentences and not block.prose):
                     parts.append(block)
                     continue
-                spans = [
-                    (block.start + start, block.start + stop) for start, stop in cut(text[block.start : block.stop])
-                ]
-                parts += [Block(*span, block.depth if not at else NONE, block.prose) for at, span in enumerate(spans)]
+                for place, (start, stop) in enumerate(cut(text[block.start : block.stop])):
+                    depth = NONE if place else block.depth
+                    parts.append(Block(block.start + start, block.start + stop, depth, block.prose))
             if len(parts) > len(blocks):
-                blocks, counts = parts, self._counts(text, parts)
+                blocks = parts
+                counts = [int(count) for count in self._count([text[part.start : part.stop] for part in parts])]
         return blocks, counts
 
-    def _parts(self, blocks: list[Block], counts: list[int], first: int, last: int) -> list[tuple[int, int]]:
+    def _parts(self, blocks: list[Block], counts: list[int], first: int, last: int) -> list[Span]:
         """Return at least two parts of the blocks from ``first`` to ``last``, cut at the best places."""
         depth = min(block.depth for block in blocks[first + 1 : last])
         starts = [first, *(place for place in range(first + 1, last) if blocks[place].depth == depth), last]
@@ -156,7 +148,7 @@ class Passages:
             return list(pairwise(starts))
         # If all places are equally good, cut into passages of similar length.
         even = -(-total // -(-total // self.size)) if depth == NONE else self.size // 4
-        found: list[tuple[int, int]] = []
+        found: list[Span] = []
         begin, length = first, 0
         for start, stop in pairwise(starts):
             part = sum(counts[start:stop])
@@ -167,10 +159,6 @@ class Passages:
                 begin, length = start, 0
             length += part
         return [*found, (begin, last)]
-
-
-def _page(blocks: Sequence[Block], first: int, last: int) -> bool:
-    return any(block.depth == PAGE for block in blocks[first + 1 : last])
 
 
 def _lines(text: str) -> list[Span]:
@@ -199,12 +187,8 @@ def words(text: str) -> list[Span]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
-def tokenizer_of(model: Any) -> Callable[[str], list[Span]]:
-    """Return a function that returns a text's tokens as spans; it uses the model's tokenizer if there is one."""
-    return _offsets(_own_tokenizer(model))
-
-
 def _offsets(own: Any) -> Callable[[str], list[Span]]:
+    """Return a function that returns a text's tokens as spans, by a tokenizer if there is one."""
     if own is None:
         return words
     return lambda text: [span for span in own.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
@@ -243,11 +227,7 @@ def passages_of(model: Any, size: int | None = None) -> Passages:
 
 
 def checked_chunk(chunk: Any) -> str:
-    """Return ``chunk`` if it is valid.
-
-    Raises:
-        InputError: it is not ``none``, ``sentences``, ``passages``, ``passages:N`` or ``tokens:N``.
-    """
+    """Return ``chunk``, or raise InputError if it is not valid."""
     if isinstance(chunk, str) and CHUNKS.fullmatch(chunk):
         return chunk
     raise InputError(
@@ -262,5 +242,5 @@ def chunker(chunk: str, model: Any) -> Chunker | Passages:
     if kind == "passages":
         return passages_of(model, int(size) if size else None)
     if kind == "tokens":
-        return tokens(int(size), tokenizer_of(model))
+        return tokens(int(size), _offsets(_own_tokenizer(model)))
     return {"none": whole, "sentences": sentences}[chunk]

@@ -57,11 +57,7 @@ class Copied(Document):
 
 
 def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) -> list[Document]:
-    """Return documents from lists of texts, ids, metadata and embeddings.
-
-    Raises:
-        InputError: an argument is not a list, or the lists differ in length.
-    """
+    """Return documents from lists of texts, ids, metadata and embeddings, which must be of one length."""
     listed = as_list(texts, "texts", "a list of strings")
     given: dict[str, list[Any]] = {}
     for name, values, needed in (
@@ -83,23 +79,10 @@ def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) ->
     ]
 
 
-def _checked_text(text: Any, number: int) -> str:
-    if not isinstance(text, str):
-        raise InputError(f"document {number}: the text must be a string, got {described(text)}")
-    return well_formed(str(text))
-
-
-def _blocks(document: Document) -> Sequence[Block]:
-    return document.blocks if isinstance(document, Structured) else ()
-
-
 class _Prepared(NamedTuple):
     """A document that is checked and cut but not yet stored.
 
-    Args:
-        new: the document as it will be stored.
-        embedded: the text that is embedded for each passage.
-        vectors: the unit vector of each passage; None if it is still to be embedded.
+    For each passage it has the text that is embedded, and the unit vector; None if that is still to be embedded.
     """
 
     new: NewDocument
@@ -148,14 +131,8 @@ class Edit:
     def add(self, documents: Sequence[Document], *, replacing: bool) -> list[Id]:
         """Add a batch of documents and return their ids; automatic ids are larger than all ids ever used.
 
-        Another thread embeds the texts while this one writes them.
-
-        Args:
-            documents: the documents, with or without ids.
-            replacing: whether a document replaces one with the same id; the last one in a batch is stored.
-
-        Raises:
-            InputError: a document cannot be stored, an id is taken, or the model returns NaN.
+        Another thread embeds the texts while this one writes them. ``replacing`` says whether a document replaces one
+        with the same id, of which the last in a batch is stored.
         """
         if not documents:
             return []
@@ -166,13 +143,35 @@ class Edit:
         taken = {identifier: row for identifier, (row, _) in self.store.rows_of_ids(given).items()}
         if not replacing:
             self._require_new(ids, first, taken)
-        texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
-        spans = self._spans(documents, texts)
+        texts = []
+        for number, document in enumerate(documents, first):
+            if not isinstance(document.text, str):
+                raise InputError(f"document {number}: the text must be a string, got {described(document.text)}")
+            texts.append(well_formed(str(document.text)))
+        # A document that comes with its embedding is not cut.
+        uncut = [
+            place
+            for place, document in enumerate(documents)
+            if not isinstance(document, Copied) and getattr(document, "embedding", None) is None
+        ]
+        blocks = [document.blocks if isinstance(document, Structured) else () for document in documents]
+        cut = dict(zip(uncut, self.chunk([(texts[place], blocks[place]) for place in uncut]), strict=True))
         prepared: dict[Id, _Prepared] = {}
-        for number, (identifier, document) in enumerate(zip(ids, documents, strict=True), first):
-            place = number - first
+        for place, (identifier, document, text) in enumerate(zip(ids, documents, texts, strict=True)):
+            number = first + place
+            metadata = metadata_json(document.metadata, number)
+            spans = document.spans if isinstance(document, Copied) else cut.get(place, [(0, len(text))])
+            vectors: Sequence[Vectors | None] = [None] * len(spans)
+            if isinstance(document, Copied):
+                vectors = document.vectors
+            elif isinstance(document, Embedded) and document.embedding is not None:
+                vectors = [unit_vector(document.embedding, self.vectors.dimension, f"document {number}: the embedding")]
             prepared.pop(identifier, None)
-            prepared[identifier] = self._prepared(document, number, identifier, texts[place], spans[place])
+            prepared[identifier] = _Prepared(
+                NewDocument(identifier, metadata, text, spans),
+                embedded_texts(text, document.metadata, spans, self.titled),
+                vectors,
+            )
         self._store(list(prepared.values()), list(taken))
         automatic = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is None]
         self.store.record_automatic(automatic, given)
@@ -208,36 +207,10 @@ class Edit:
                 raise TakenIdError(number, identifier)
             other = numbers.setdefault(identifier, number)
             if row is not None:
-                other = self.store.documents_up_to(self._first_row, row)
+                between = "SELECT count(*) FROM documents WHERE row BETWEEN ? AND ?"
+                (other,) = self.store.run_one(between, (self._first_row, row))
             if other != number:
                 raise TakenIdError(number, identifier, f"is also that of document {other}")
-
-    def _spans(self, documents: Sequence[Document], texts: Sequence[str]) -> list[Sequence[Span]]:
-        """Return the passages of each document; one that comes with its embedding is not cut."""
-        spans: list[Sequence[Span]] = [
-            document.spans if isinstance(document, Copied) else [(0, len(text))]
-            for document, text in zip(documents, texts, strict=True)
-        ]
-        uncut = [
-            place
-            for place, document in enumerate(documents)
-            if not isinstance(document, Copied) and getattr(document, "embedding", None) is None
-        ]
-        cut = self.chunk([(texts[place], _blocks(documents[place])) for place in uncut])
-        for place, found in zip(uncut, cut, strict=True):
-            spans[place] = found
-        return spans
-
-    def _prepared(self, document: Document, number: int, identifier: Id, text: str, spans: Sequence[Span]) -> _Prepared:
-        metadata = metadata_json(document.metadata, number)
-        embedding = getattr(document, "embedding", None)
-        vectors: Sequence[Vectors | None] = [None] * len(spans)
-        if isinstance(document, Copied):
-            vectors = document.vectors
-        elif embedding is not None:
-            vectors = [unit_vector(embedding, self.vectors.dimension, f"document {number}: the embedding")]
-        embedded = embedded_texts(text, document.metadata, spans, self.titled)
-        return _Prepared(NewDocument(identifier, metadata, text, spans), embedded, vectors)
 
     def _store(self, documents: list[_Prepared], replaced: list[Id]) -> None:
         """Write documents and queue the vectors of their passages: given, copied, or embedded.
@@ -246,7 +219,7 @@ class Edit:
         """
         embedded = [text for document in documents for text in document.embedded]
         given = [vector for document in documents for vector in document.vectors]
-        passages = [text for document in documents for text in document.new.passages()]
+        passages = [new.text[start:stop] for new, _, _ in documents for start, stop in new.spans]
         rows: dict[str, int] = {}
         for row, (text, passage) in enumerate(zip(embedded, passages, strict=True), self.state.next_row):
             if text == passage:
@@ -272,11 +245,7 @@ class Edit:
         self.state = replace(self.state, next_row=next_row, documents=self.state.documents + len(documents))
 
     def update_metadata(self, ids: Sequence[Id], changes: dict[str, Any]) -> int:
-        """Change metadata fields of documents, and remove those whose new value is None; return their number.
-
-        Raises:
-            InputError: there is no document with an id, or a value cannot be stored.
-        """
+        """Change metadata fields of documents, and remove those whose new value is None; return their number."""
         metadata_json(changes, 1)
         checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
         found = self.store.find(list(dict.fromkeys(checked)))
@@ -316,7 +285,5 @@ class Edit:
 
     def finish(self) -> None:
         """Store the state that the transaction's commit publishes."""
-        generation = self.state.generation + 1
-        edited = generation if self.edited else self.state.edited
-        self.state = replace(self.state, generation=generation, edited=edited)
-        self.store.finish(self.state)
+        edited = self.state.generation + 1 if self.edited else self.state.edited
+        self.store.finish(replace(self.state, edited=edited))

@@ -1,27 +1,33 @@
-"""The writer of an index: its edits, FAISS's file, which follows a commit, and the steps of long jobs."""
+"""The writer of an index: its edits, compaction, FAISS's file, which follows a commit, and the steps of long jobs."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ctx_embed.documents.blocks import Block
-from ctx_embed.errors import InputError
-from ctx_embed.index.ann import factories, faiss_file, nearest
+from ctx_embed.errors import InputError, UnwritableError
+from ctx_embed.index.ann import faiss_file
+from ctx_embed.index.ann.nearest import Record, recorded
 from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage.database import expanded, ranges_of
 from ctx_embed.index.storage.documents import DocumentStore, Span
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.vectors import Vectors
+from ctx_embed.index.storage.vectors import Vectors, VectorTable
 from ctx_embed.index.view import View
 from ctx_embed.index.writing import chunking
-from ctx_embed.index.writing.compaction import LEAST_DEAD_ROWS, compact, dead_rows, require_space
 from ctx_embed.index.writing.transaction import Edit
 
 _LOG = logging.getLogger(__name__)
+# Vectors whose data type changes in one commit.
+ROWS_AT_ONCE = 8192
 
 
 class Writer:
@@ -39,9 +45,9 @@ class Writer:
 
     def __init__(self, folder: IndexFolder, embedder: Callable[[], IndexModel], changing: Any) -> None:
         # The folder may come from elsewhere.
-        factories.checked_factory(folder.settings.factory, folder.settings.dimension)
+        faiss_file.checked_factory(folder.settings.factory, folder.settings.dimension)
         self.folder = folder
-        self.least_dead_rows = LEAST_DEAD_ROWS
+        self.least_dead_rows = 20_000
         self._embedder = embedder
         self._changing = changing
         self._chunker: chunking.Chunker | chunking.Passages | None = None
@@ -53,12 +59,8 @@ class Writer:
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
-        Args:
-            tidy: whether to update FAISS's file, and to compact if most vectors belonged to deleted documents.
-            counted: see :class:`Edit`.
-
-        Raises:
-            InputError: another process is writing, the disk is full, or the index has another model by now.
+        ``tidy`` then updates FAISS's file, and compacts if most vectors belonged to deleted documents. ``counted`` is
+        that of :class:`Edit`.
         """
         with self._changing, closing(DocumentStore(self.folder.documents.path)) as store:
             committed = False
@@ -80,10 +82,10 @@ class Writer:
         """Compact if it is due, and return whether it was; a failure is logged and leaves the index as it is."""
         dead = 0
         try:
-            dead = dead_rows(store, self.least_dead_rows)
-            if not dead or dead < self._compact_from:
+            dead = store.deleted_rows()
+            if dead < max(self.least_dead_rows, self._compact_from, store.state().documents + 1):
                 return False
-            compact(self.folder, self.tidy)
+            self._compact(store)
         except (InputError, OSError) as error:
             self._compact_from = 2 * dead
             _LOG.warning("%s: was not compacted (%s)", self.folder.path, error)
@@ -102,18 +104,14 @@ class Writer:
         return [self._chunker(text) for text, _ in texts]
 
     def tidy(self, store: DocumentStore, anew: bool = False) -> None:
-        """Bring FAISS's file up to date with the newest commit if it lacks too much of it.
+        """Bring FAISS's file up to date with the newest commit if it lacks too much of it; ``anew``: in any case.
 
         The next writer can do this, so a failure here does not fail the change.
-
-        Args:
-            store: a connection of this writer.
-            anew: whether to write the file in any case, without extending it.
         """
         with suppress(InputError, OSError, RuntimeError):
             with store.writing(patience=0):
                 self.folder.require_in_place()
-                old = nearest.recorded(store)
+                old = recorded(store)
                 faiss_file.remove_unlisted(self.folder.path, old)
                 if not (anew and old) and not faiss_file.is_stale(self.folder.path, store):
                     return
@@ -121,13 +119,12 @@ class Writer:
                 if new is None and old is None:
                     return
                 faiss_file.listed(store, new)
-                state = store.state()
-                store.finish(replace(state, generation=state.generation + 1))
+                store.finish(store.state())
             # Readers know the new file now; only a writer may remove the old one.
             with store.writing(patience=0):
-                faiss_file.remove_unlisted(self.folder.path, nearest.recorded(store))
+                faiss_file.remove_unlisted(self.folder.path, recorded(store))
 
-    def _written(self, view: View, anew: bool) -> nearest.Record | None:
+    def _written(self, view: View, anew: bool) -> Record | None:
         """Write FAISS's file; if it cannot be built, warn once, and search compares all."""
         try:
             return faiss_file.write(view, self._embedder, anew=anew)
@@ -146,24 +143,61 @@ class Writer:
 
     def compact(self, dtype: str | None = None) -> int:
         """Compact the index and give its space back, see :meth:`SearchIndex.compact`."""
-        with self._changing:
-            removed = compact(self.folder, self.tidy, dtype)
-            with closing(DocumentStore(self.folder.documents.path)) as store:
-                require_space(store)
-                # The index is compact already; a later call can free the space.
-                with suppress(InputError):
-                    store.vacuum()
+        with self._changing, closing(DocumentStore(self.folder.documents.path)) as store:
+            removed = self._compact(store, dtype)
+            # VACUUM writes a copy of the database.
+            needed = 2 * store.path.stat().st_size
+            if (free := shutil.disk_usage(store.path.parent).free) < needed:
+                raise UnwritableError(
+                    f"{store.path}: giving deleted space back needs {needed >> 20} MiB of free space, "
+                    f"got {free >> 20} MiB"
+                )
+            # The index is compact already; a later call can free the space.
+            with suppress(InputError):
+                store.run("VACUUM")
+                store.run("PRAGMA wal_checkpoint(TRUNCATE)")
             return removed
+
+    def _compact(self, store: DocumentStore, dtype: str | None = None) -> int:
+        """Forget the rows of deleted documents, and rewrite FAISS's file; return the number of rows forgotten.
+
+        Readers are not interrupted. Vectors of a data type that the index no longer uses are rewritten in small
+        commits.
+        """
+        with store.writing():
+            self.folder.require_in_place()
+            settings = store.present()
+            if dtype not in (None, settings.dtype):
+                store.store_settings(replace(settings, dtype=str(dtype)))
+            removed = store.deleted_rows()
+            if removed:
+                if store.damaged_rows():
+                    raise store.damaged("`ctx-embed index verify` lists the problems")
+                state, firsts = store.state(), np.array(store.firsts(), np.int64).reshape(-1, 2)
+                left = state.generation + 1, state.next_row, ranges_of(expanded(firsts[:, 0], firsts[:, 1]))
+                store.run("DELETE FROM deleted")
+                store.run("UPDATE compaction SET generation = ?, stop = ?, ranges = ?", left)
+                store.run(f"DELETE FROM hashes WHERE row NOT IN (SELECT row FROM {VectorTable(store, settings).name})")
+                store.finish(state)
+        changed = bool(removed)
+        while True:
+            with store.writing():
+                vectors = VectorTable(store, store.present())
+                rows = vectors.other_types(ROWS_AT_ONCE)
+                if not rows:
+                    break
+                vectors.put(rows, vectors.get(np.array(rows, np.int64)))
+                store.finish(store.state())
+                changed = True
+        self.tidy(store, changed)
+        return removed
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The amount of work between two commits of a long job, limited by both numbers below.
+    """The work between two commits of a long job: it ends after a number of documents or of seconds.
 
-    Args:
-        documents: the number of documents after which to commit.
-        seconds: the time after which to commit.
-        batch: the maximum number of documents that are embedded at a time.
+    At most ``batch`` documents are embedded at a time.
     """
 
     documents: int = 16_384

@@ -88,7 +88,9 @@ def distill(
         return {name: record[name] for name in SUMMARY}
     material = _read(job, architecture.get("rank"))
     record = {"asked": asked, **_record(job, architecture, material)}
-    checkpoint = Checkpoint(job.output, asked)
+    blocks = [block.key for block in material.mixture.blocks]
+    run = identity(record, material.tokenizer.to_str(), blocks, material.labelled, material.pairs)
+    checkpoint = Checkpoint(job.output, run)
     log = checkpoint.folder / LOG
     training = _prepare(job, architecture, material, checkpoint, TrainingLog(log))
     try:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.ann import factories, faiss_file
-from ctx_embed.index.ann.factories import checked_factory
+from ctx_embed.index.ann import faiss_file
+from ctx_embed.index.ann.faiss_file import checked_factory
 from ctx_embed.index.ann.nearest import COMPARING_ALL
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
@@ -26,7 +26,7 @@ REMEDY = "; try auto, Flat, HNSW32 or IVF256,SQ8"
 
 @pytest.fixture(autouse=True)
 def trained_on_few(monkeypatch):
-    monkeypatch.setattr(factories, "LEAST_TRAINING", 4)
+    monkeypatch.setattr(faiss_file, "LEAST_TRAINING", 4)
     # Files that compare all are written for few rows, too.
     monkeypatch.setattr(faiss_file, "STALE_FLAT", 0)
 
@@ -63,15 +63,6 @@ def test_every_kind_returns_cosines_and_all_hits(tmp_path, hash_model, factory):
         assert [hit.id for hit in everything] == list(np.argsort(-cosines("a query"), kind="stable"))
     with opened(tmp_path / "index", hash_model) as index:
         assert index.search(["a query", "another"], k=5, mode="dense") == found
-
-
-def test_flat_is_exact(tmp_path, hash_model):
-    with created(tmp_path / "index", hash_model) as index:
-        index.add(TEXTS)
-        for query in ["a query", "another", "text 7"]:
-            hits = index.search(query, k=10, mode="dense")
-            assert [hit.id for hit in hits] == list(np.argsort(-cosines(query), kind="stable")[:10])
-            np.testing.assert_allclose([hit.score for hit in hits], np.sort(cosines(query))[::-1][:10], atol=1e-7)
 
 
 def cache(path):
@@ -152,12 +143,12 @@ def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_pat
     [("OPQ4,SQ8", 256), ("OPQ4,IVF300,PQ4x4", 300), ("RQ2x5", 32), ("IVF8,RQ2x6", 64), ("PRQ2x2x4", 16), ("SQ8", 1)],
 )
 def test_centroids_are_known_before_the_training(factory, centroids):
-    assert factories.centroids(factories.new_index(factory, 8)) == centroids
+    assert faiss_file.centroids(faiss_file.new_index(factory, 8)) == centroids
 
 
 @pytest.mark.parametrize("dimension", [8, 64])
 def test_auto_is_exact_then_trained_and_measured(tmp_path, monkeypatch, dimension):
-    monkeypatch.setattr(factories, "EXACT_ROWS", 2000)
+    monkeypatch.setattr(faiss_file, "EXACT_ROWS", 2000)
     path = tmp_path / "index"
     texts = [f"text {number}" for number in range(8000)]
     with created(path, HashModel(dimension)) as index:
@@ -179,7 +170,7 @@ def test_auto_is_exact_then_trained_and_measured(tmp_path, monkeypatch, dimensio
 
 
 def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
-    monkeypatch.setattr(factories, "EXACT_ROWS", 1000)
+    monkeypatch.setattr(faiss_file, "EXACT_ROWS", 1000)
     path = tmp_path / "index"
     with created(path, hash_model) as index:
         index.add([f"text {number}" for number in range(1600)])
@@ -188,16 +179,12 @@ def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
         assert index.describe()["faiss"]["for"].startswith("IVF128,")
 
 
-@pytest.mark.parametrize("rows", [0, 1, 50_000])
-def test_auto_compares_with_all_up_to_a_size(rows):
-    assert factories.auto_factory(rows, 320) == "Flat"
-
-
 @pytest.mark.parametrize(("rows", "lists"), [(50_001, 256), (1_000_000, 1024), (10_000_000, 4096), (10**10, 65536)])
 def test_auto_takes_lists_by_size(rows, lists):
-    assert factories.auto_factory(rows, 320) == f"IVF{lists},PQ160x4fs"
+    assert faiss_file.auto_factory(50_000, 320) == "Flat"
+    assert faiss_file.auto_factory(rows, 320) == f"IVF{lists},PQ160x4fs"
     # Few dimensions are not compressed, and an odd number of them cannot be.
-    assert factories.auto_factory(rows, 32) == factories.auto_factory(rows, 321) == f"IVF{lists},SQ8"
+    assert faiss_file.auto_factory(rows, 32) == faiss_file.auto_factory(rows, 321) == f"IVF{lists},SQ8"
 
 
 @pytest.mark.parametrize("factory", ["HNSW8", "IVF4,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4", "PQ4x4,RFlat"])
@@ -255,6 +242,8 @@ def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, fa
         created(tmp_path / "index", hash_model, factory)
     assert str(caught.value) == f"FAISS factory {factory!r}: {reason}{REMEDY}"
     assert not (tmp_path / "index").exists()
+    with pytest.raises(InputError, match=r"the FAISS factory must be a string, e\.g\. 'Flat', got an int"):
+        checked_factory(7, 8)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -267,11 +256,6 @@ def test_a_factory_of_a_stranger_is_bounded_before_faiss_reads_it(factory):
         checked_factory(factory, 8)
     assert len(str(caught.value)) < 400
     assert time.process_time() - began < 1
-
-
-def test_a_factory_is_a_string():
-    with pytest.raises(InputError, match=r"the FAISS factory must be a string, e\.g\. 'Flat', got an int"):
-        checked_factory(7, 8)  # type: ignore[arg-type]
 
 
 def test_a_changed_factory_in_the_settings_is_refused(tmp_path, hash_model):

@@ -9,10 +9,10 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.files import locked
-from ctx_embed.index.building import partial as partial_index
+from ctx_embed.index.building import build
 from ctx_embed.index.building.build import Built, build_index
 from ctx_embed.index.writing.writer import Steps
-from tests.index.support.hash_model import HashModel, hash_vectors
+from tests.index.support.hash_model import HashModel, Interrupting, hash_vectors
 from tests.index.support.stored import stored, vectors_of
 
 TEXTS = [f"line {number}" for number in range(40)]
@@ -31,20 +31,6 @@ def path(tmp_path):
 
 
 build_index = partial(build_index, steps=Steps(8, batch=4))
-
-
-class Interrupting(HashModel):
-    """A model that is interrupted, as by Ctrl-C, when it has embedded a given number of texts."""
-
-    def __init__(self, texts: int) -> None:
-        super().__init__()
-        self.left = texts
-
-    def encode_document(self, texts, **options):
-        self.left -= len(texts)
-        if self.left < 0:
-            raise KeyboardInterrupt
-        return super().encode_document(texts, **options)
 
 
 def interrupted(source, path, texts=20, **options) -> None:
@@ -67,13 +53,10 @@ def test_an_interrupted_build_resumes(source, path, hash_model):
     assert build_index(source, path, model=hash_model, resume=True) == Built(40, was_complete=True)
 
 
-def test_resume_starts_a_build_if_there_is_none(source, path, hash_model):
-    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
-
-
-def test_an_interruption_before_the_first_step_leaves_nothing(source, path):
+def test_an_interruption_before_the_first_step_leaves_nothing_and_resume_starts_a_build(source, path, hash_model):
     interrupted(source, path, texts=3)
     assert [entry.name for entry in path.parent.iterdir()] == ["source.txt"]
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -104,7 +87,7 @@ def test_a_merge_is_done_once(source, path, hash_model, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(partial_index, "remove_folder", killed)
+        patched.setattr(build, "remove_folder", killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(more, path, model=hash_model, mode="append")
     assert len(stored(path)) == 42
@@ -193,22 +176,18 @@ def test_another_model_is_refused(source, path):
         build_index(source, path, model=HashModel(5), resume=True)
 
 
-def test_two_builds_of_one_index(source, path, hash_model):
-    interrupted(source, path)
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_running_build_is_neither_joined_nor_removed(source, path, hash_model, begun):
     partial = path.with_name("index.partial")
-    with locked(partial / "lock"), pytest.raises(InputError) as caught:
-        build_index(source, path, model=hash_model, resume=True)
-    assert str(caught.value) == f"{partial}: another build is running; try again when it has finished"
-    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
-
-
-def test_a_running_build_without_documents_is_not_removed(source, path, hash_model):
-    partial = path.with_name("index.partial")
-    SearchIndex.create(partial, hash_model).close()
+    if begun:
+        interrupted(source, path)
+    else:
+        SearchIndex.create(partial, hash_model).close()
     with locked(partial / "lock"), pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model, resume=True)
     assert str(caught.value) == f"{partial}: another build is running; try again when it has finished"
     assert (partial / "index.sqlite").is_file()
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
 
 
 def test_a_counted_id_that_comes_again_is_a_given_one(source, path, hash_model, tmp_path):

@@ -14,8 +14,7 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing.writer import Steps
 from tests.index.support.child import child
-from tests.index.support.hash_model import HashModel, hash_vectors
-from tests.index.support.settings import changed_settings
+from tests.index.support.hash_model import HashModel, Interrupting, hash_vectors
 from tests.index.support.stored import vectors_of
 
 TEXTS = ["The cat sat. The dog ran.", "Prices rise.", "One. Two. Three.", "Rain fell all night.", "Prices rise."]
@@ -62,13 +61,7 @@ def interrupted(path, model) -> None:
 
 
 def test_an_interrupted_run_resumes(path):
-    class Interrupted(HashModel):
-        def encode_document(self, texts, **options):
-            if len(self.seen) >= 4:
-                raise KeyboardInterrupt
-            return super().encode_document(texts, **options)
-
-    model, first = HashModel(16), Interrupted(16)
+    model, first = HashModel(16), Interrupting(5, 16)
     with SearchIndex.open(path, HashModel()) as index:
         interrupted(path, first)
         assert index.search("Two.", 1, mode="dense")[0].text == "Two."
@@ -100,13 +93,7 @@ def test_changes_by_others_are_kept_and_another_model_begins_again(path):
         assert index.search("Rain falls.", 1, mode="dense")[0].id == "e"
         assert index.verify() == []
 
-    class Interrupted(HashModel):
-        def encode_document(self, texts, **options):
-            if len(self.seen) > 2:
-                raise KeyboardInterrupt
-            return super().encode_document(texts, **options)
-
-    interrupted(path, Interrupted(12))
+    interrupted(path, Interrupting(3, 12))
     with SearchIndex.open(path, HashModel(16)) as index:
         index.delete([3])
         index.reembed(HashModel(24))
@@ -141,20 +128,6 @@ def test_who_had_the_index_open_must_open_it_again(path):
             with pytest.raises(InputError, match="was embedded again with another model meanwhile; open it again"):
                 work()
         assert index.search("Two.", 1, mode="dense")[0].text == "Two."
-
-
-def test_an_index_of_an_older_default_model_has_a_way_out(path):
-    """What everyone sees whose index was made before a new default model."""
-    changed_settings(path, model="default")
-    with SearchIndex.open(path) as index:
-        with pytest.raises(InputError) as caught:
-            index.search("a dog", mode="dense")
-        message = str(caught.value)
-        assert message.startswith(f"{path}: built with the model 'default', fingerprint ")
-        assert message.endswith(f"or embed its documents again: ctx-embed index reembed {path}")
-        assert index.reembed() == 4
-        assert index.search("The dog ran.", 1, mode="dense")[0].text == "The dog ran."
-        assert index.verify() == []
 
 
 def test_a_kill_leaves_the_old_index_or_the_new_one(tmp_path):

@@ -107,7 +107,7 @@ def test_a_failed_change_leaves_everything_searchable_and_can_be_repeated(tmp_pa
     with SearchIndex.create(path, hash_model) as index:
         index.add(["a text", "another text"])
         with monkeypatch.context() as broken:
-            broken.setattr("ctx_embed.index.writing.compaction._rewrite", _full)
+            broken.setattr("ctx_embed.index.storage.vectors.VectorTable.other_types", _full)
             with pytest.raises(InputError, match="the disk is full"):
                 index.compact("int8")
         index.add(["more"])

@@ -185,6 +185,7 @@ def test_ten_thousand_dates_and_times_can_be_listed(tmp_path):
         assert dated.ids(where.replace(" in ", " not in ")) == [3, 4]
 
 
+@pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownFieldsWarning")
 @settings(max_examples=60, deadline=None)
 @given(text=st.text("abyear 0123.<>=!()'\"`,andornotis;-\\\n", max_size=30))
 def test_any_text_is_a_filter_or_one_line(index, text):

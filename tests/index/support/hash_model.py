@@ -40,6 +40,20 @@ class HashModel:
         return {}
 
 
+class Interrupting(HashModel):
+    """A model that is interrupted, as by Ctrl-C, when it is asked for more than a number of texts."""
+
+    def __init__(self, texts: int, dimension: int = DIMENSION) -> None:
+        super().__init__(dimension)
+        self.left = texts
+
+    def encode_document(self, texts, **options) -> np.ndarray:
+        self.left -= len(texts)
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().encode_document(texts, **options)
+
+
 class HashEmbedder:
     """A stand-in for :class:`ctx_embed.index.model.IndexModel` that does not import torch."""
 

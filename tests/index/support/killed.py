@@ -76,7 +76,7 @@ class Models:
 def run_build(source: str, path: str, mode: str) -> None:
     """Build an index with --resume, in small steps, and print the number of documents at each commit."""
     search_index.IndexModel = build.IndexModel = Models
-    record = build.partial.record
+    record = build.record
     committed = [-1]
 
     def reported(store, run) -> None:
@@ -84,7 +84,7 @@ def run_build(source: str, path: str, mode: str) -> None:
         committed.append(run.documents)
         record(store, run)
 
-    build.partial.record = reported
+    build.record = reported
     factory = "HNSW8" if mode == "create" else None
     build.build_index(source, path, mode=mode, resume=True, factory=factory, steps=Steps(12, batch=4))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,33 +14,26 @@ from tests.index.support.hash_model import HashEmbedder, hash_vectors
 
 def vectors_of(path):
     """Return the stored vectors of all passages, in the order of rows."""
-    folder = IndexFolder(path)
-    try:
+    with closing(IndexFolder(path)) as folder:
         return folder.read(lambda view: view.vectors.get(view.rows[view.live]))
-    finally:
-        folder.close()
 
 
 def widths_of(path) -> set[int]:
     """Return the sizes of the stored vectors in bytes."""
-    folder = IndexFolder(path)
-    try:
-        with folder.documents.reading():
-            select = f"SELECT DISTINCT length(code) FROM {folder.view().vectors.name}"
-            return {width for (width,) in folder.documents.connection.execute(select)}
-    finally:
-        folder.close()
+    with closing(IndexFolder(path)) as folder:
+        return folder.read(
+            lambda view: {
+                width for (width,) in view.store.run(f"SELECT DISTINCT length(code) FROM {view.vectors.name}")
+            }
+        )
 
 
 def stored(path: Path, exact: bool = True) -> dict:
     """Return texts by id in the order of rows, after checking that the index is intact and vectors fit texts.
 
-    Args:
-        path: the index.
-        exact: whether its vectors have always been float32.
+    ``exact`` says whether its vectors have always been float32.
     """
-    folder = IndexFolder(path)
-    try:
+    with closing(IndexFolder(path)) as folder:
         assert verify(folder, HashEmbedder) == []
         documents = list(folder.documents.all())
         rows = np.array([document.row for document in documents], np.int64)
@@ -48,5 +42,3 @@ def stored(path: Path, exact: bool = True) -> dict:
         np.testing.assert_allclose(vectors, wanted, rtol=1e-6, atol=0 if exact else 0.01)
         assert len({document.id for document in documents}) == len(documents) == folder.count()
         return {document.id: document.text for document in documents}
-    finally:
-        folder.close()

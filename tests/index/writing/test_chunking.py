@@ -13,10 +13,10 @@ from ctx_embed.index.writing.chunking import (
     Passages,
     _joined,
     _offsets,
+    _own_tokenizer,
     checked_chunk,
     chunker,
     sentences,
-    tokenizer_of,
     tokens,
     whole,
     words,
@@ -73,7 +73,7 @@ def test_passages_lose_no_word_and_do_not_overlap(text, size):
 
 
 def test_the_models_own_tokens_count(tiny_model):
-    offsets = tokenizer_of(tiny_model)
+    offsets = _offsets(_own_tokenizer(tiny_model))
     text = "the cat sat on the mat"
     found = [text[start:stop] for start, stop in offsets(text)]
     assert found == [token.removeprefix("##") for token in tiny_model[0].backend_tokenizer.encode(text).tokens]
