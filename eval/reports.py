@@ -30,7 +30,7 @@ SEEN, SEEN_SHARE = "†", 0.01
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Return results saved from :func:`ctx_embed.eval.results.as_json`: a file or a folder's ``results.json``."""
+    """Return results saved from :attr:`ctx_embed.eval.Evaluation.report`: a file or a folder's ``results.json``."""
     file = path / "results.json" if path.is_dir() else path
     try:
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

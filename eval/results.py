@@ -76,8 +76,51 @@ class Evaluation:
 
     @property
     def report(self) -> dict[str, Any]:
-        """All results as JSON values, unrounded, see :func:`as_json`."""
-        return as_json(self)
+        """All results, unrounded, as JSON values.
+
+        They are ``format_version``, ``date``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (null: the
+        protocol's), ``units``, ``versions``, ``encoders`` (name, fingerprint, cost, remark), ``tasks`` (kind, metric,
+        source, rows, sha256, floor, published scores, judgements, remarks), ``published_sources``, ``results`` (one for
+        each encoder and task: mean, interval, the score of each row, the difference from the first encoder, and the
+        number of texts that the encoder was trained on with labels) and ``failures``.
+        """
+        options = self.options
+        tasks = [task for task in self.tasks if task.name in self.data]
+        described = {task.name: _task_json(task, self) for task in tasks}
+        cited = {name for task in tasks for name in task.published}
+        return {
+            "format_version": FORMAT_VERSION,
+            "date": date.today().isoformat(),
+            "protocol": options.protocol,
+            "protocol_title": title_of(options.protocol),
+            "seeds": list(options.seeds),
+            "folds": options.folds,
+            "units": "accuracies in percent, correlations, nDCG, recall and MRR times 100",
+            "versions": {
+                "python": platform.python_version(),
+                "ctx_embed": __version__,
+                **{package: version(package) for package in PACKAGES},
+            },
+            "encoders": [
+                {
+                    "name": encoder.name,
+                    "fingerprint": encoder.fingerprint,
+                    "cost": asdict(self.costs[encoder.name]) if encoder.name in self.costs else None,
+                    "remark": encoder.remark,
+                }
+                for encoder in self.encoders
+            ],
+            "tasks": list(described.values()),
+            "published_sources": {name: source for name, source in PUBLISHED_SOURCES.items() if name in cited},
+            "results": [
+                {
+                    **_result(self, encoder, task, score, described[task].get("gold", {})),
+                    "labelled": self.labelled.get((encoder, task), 0),
+                }
+                for (encoder, task), score in self.scores.items()
+            ],
+            "failures": self.failures,
+        }
 
     def __repr__(self) -> str:
         names = ", ".join(encoder.name for encoder in self.encoders)
@@ -99,55 +142,6 @@ class Evaluation:
 def suits(encoder: Encoder, task: Task) -> bool:
     """Return whether the encoder can be scored on the task; one without cosines suits probes only."""
     return isinstance(task, ProbeTask) or not encoder.probes_only
-
-
-def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the whole evaluation, unrounded, as JSON values.
-
-    Returns:
-        ``format_version``, ``date``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (null: the protocol's),
-        ``units``, ``versions``, ``encoders`` (name, fingerprint, cost, remark), ``tasks`` (kind, metric, source, rows,
-        sha256, floor, published scores, judgements, remarks), ``published_sources``, ``results`` (one for each encoder
-        and task: mean, interval, the score of each row, the difference from the first encoder, and the number of texts
-        that the encoder was trained on with labels) and ``failures``.
-    """
-    options = evaluation.options
-    tasks = [task for task in evaluation.tasks if task.name in evaluation.data]
-    described = {task.name: _task_json(task, evaluation) for task in tasks}
-    cited = {name for task in tasks for name in task.published}
-    return {
-        "format_version": FORMAT_VERSION,
-        "date": date.today().isoformat(),
-        "protocol": options.protocol,
-        "protocol_title": title_of(options.protocol),
-        "seeds": list(options.seeds),
-        "folds": options.folds,
-        "units": "accuracies in percent, correlations, nDCG, recall and MRR times 100",
-        "versions": {
-            "python": platform.python_version(),
-            "ctx_embed": __version__,
-            **{package: version(package) for package in PACKAGES},
-        },
-        "encoders": [
-            {
-                "name": encoder.name,
-                "fingerprint": encoder.fingerprint,
-                "cost": asdict(evaluation.costs[encoder.name]) if encoder.name in evaluation.costs else None,
-                "remark": encoder.remark,
-            }
-            for encoder in evaluation.encoders
-        ],
-        "tasks": list(described.values()),
-        "published_sources": {name: source for name, source in PUBLISHED_SOURCES.items() if name in cited},
-        "results": [
-            {
-                **_result(evaluation, encoder, task, score, described[task].get("gold", {})),
-                "labelled": evaluation.labelled.get((encoder, task), 0),
-            }
-            for (encoder, task), score in evaluation.scores.items()
-        ],
-        "failures": evaluation.failures,
-    }
 
 
 def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -101,12 +101,10 @@ def copy_rows(
         if form.kind == PARQUET:
             _copy_parquet(files, chosen, output)
         else:
-            with ExitStack() as stack:
-                if packed:
-                    # The gzip header has no name or time, so that equal rows give equal files.
-                    zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=output, mtime=0)
-                    output = cast("IO[bytes]", stack.enter_context(zipped))
-                text = io.TextIOWrapper(output, encoding="utf-8", errors="replace", newline="")
+            # The gzip header has no name or time, so that equal rows give equal files.
+            zipped = gzip.GzipFile("", "wb", 6, output, 0) if packed else nullcontext(output)
+            with zipped as file:
+                text = io.TextIOWrapper(cast("IO[bytes]", file), encoding="utf-8", errors="replace", newline="")
                 _copy_text(files, form, chosen, text, encoding)
                 text.flush()
                 text.detach()
@@ -119,6 +117,13 @@ def copy_rows(
 def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output: IO[str], encoding: str | None) -> None:
     kind = form.kind
     writer = csv.writer(output, lineterminator="\n", delimiter="," if kind == CSV else "\t")
+
+    def write(cells: Iterable[str]) -> None:
+        if kind == CSV or form.quoted:
+            writer.writerow(cells)
+        else:
+            output.write("\t".join(cells) + "\n")
+
     header: list[str] | None = None
     between = "[\n"
     for file in files:
@@ -134,23 +139,16 @@ def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output:
                     if header is not None:
                         raise InputError(f"{file}: all tables must have the columns of the first, {', '.join(header)}")
                     header = list(raw)
-                    _write_cells(output, writer, form, header)
+                    write(header)
                 if not next(chosen):
                     continue
                 if kind == JSON:
                     output.write(f"{between}{json.dumps(raw, ensure_ascii=False)}")
                     between = ",\n"
                 else:
-                    _write_cells(output, writer, form, raw.values())
+                    write(raw.values())
     if kind == JSON:
         output.write("\n]\n")
-
-
-def _write_cells(output: IO[str], writer: Any, form: Form, cells: Iterable[str]) -> None:
-    if form.kind == CSV or form.quoted:
-        writer.writerow(cells)
-    else:
-        output.write("\t".join(cells) + "\n")
 
 
 def _copy_parquet(files: Sequence[str], chosen: Iterator[bool], output: IO[bytes]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.evaluation import evaluate
-from ctx_embed.eval.results import EvaluationOptions, as_json
+from ctx_embed.eval.results import EvaluationOptions
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 
@@ -69,4 +69,4 @@ def report(folder, drawn) -> dict:
     other = Encoder("a|b [v2]", lambda texts: encode(texts)[:, 1:])
     tasks = find_tasks(["MR", "R8", "STS13", "adi"])
     options = EvaluationOptions("quick", cost=True)
-    return json.loads(json.dumps(as_json(evaluate([drawn, other], tasks, DataReader(folder), options))))
+    return json.loads(json.dumps(evaluate([drawn, other], tasks, DataReader(folder), options).report))

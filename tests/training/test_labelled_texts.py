@@ -9,7 +9,7 @@ from ctx_embed import load
 from ctx_embed.eval.encoders import as_encoder
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.reports import notes
-from ctx_embed.eval.results import EvaluationOptions, as_json
+from ctx_embed.eval.results import EvaluationOptions
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.loading import DEFAULT_MODEL
@@ -76,7 +76,7 @@ def test_an_evaluation_on_them_warns(tmp_path, tokenizer, sentences):
         "its score says less about new texts"
     )
     assert told == [line]
-    report = json.loads(json.dumps(as_json(result)))
+    report = json.loads(json.dumps(result.report))
     assert [entry["labelled"] for entry in report["results"]] == [2, 0]
     assert f"† {line}" in notes(report)
 
