@@ -112,5 +112,8 @@ def test_the_text_around_the_tables_says_what_the_stored_results_say():
         f"cost the Contextualizer {ours['R8']:.1f} points on R8 and {ours['AGNEWS']:.1f} on AG news",
         f"AVG gains {-mean['R8']:.1f} on R8 and loses {mean['AGNEWS']:.1f} on AG news",
     ]
+    gains = [page.pretraining.gain(page.found_in("pretraining"), task) for task in page.TABLE4_TASKS]
+    within = all(abs(float(gain)) <= 2 * float(error) for gain, _, error in map(str.split, gains))
     text = " ".join(PAGE.split())
+    assert within == ("**No gain exceeds two standard errors**" in text)
     assert [line for line in says if line not in text] == []
