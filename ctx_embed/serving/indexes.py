@@ -230,10 +230,6 @@ class ServedIndex:
                     del self._results[next(iter(self._results))]
             return self._results[key]
 
-    async def describe(self) -> dict[str, Any]:
-        """Return the properties of the index."""
-        return await self._in(self._reading, self.facts)
-
     def facts(self) -> dict[str, Any]:
         """Return the properties of the index, with its name instead of its path. This waits for no other work."""
         with SearchIndex.open(self.path) as index:

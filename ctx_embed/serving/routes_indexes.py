@@ -148,7 +148,7 @@ async def indexes(request: Request) -> Answer:
 @router.get("/{name}", summary="Describe an index")
 async def describe(served: Served) -> Answer:
     """Return the number of documents, the model, the kind and the size of an index."""
-    return Answer(await served.describe())
+    return Answer(await served.read(lambda _: served.facts()))
 
 
 @router.get("/{name}/fields", summary="List the metadata fields")
