@@ -71,3 +71,20 @@ def fingerprint(model: SentenceTransformer) -> str:
 def identity(*parts: Any) -> str:
     """Return a hash over JSON values that determine the course of a run: its options and its data."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def revision(model: SentenceTransformer) -> str:
+    """Return the model's fingerprint, with eight more digits if its settings change its embeddings or scores.
+
+    The settings are prompts, ``truncate_dim`` and a similarity other than the cosine.
+    """
+    settings = {
+        "default_prompt_name": model.default_prompt_name,
+        "prompts": {name: prompt for name, prompt in model.prompts.items() if prompt},
+        "similarity": None if model.similarity_fn_name == "cosine" else model.similarity_fn_name,
+        "truncate_dim": model.truncate_dim,
+    }
+    if not any(settings.values()):
+        return fingerprint(model)
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return f"{fingerprint(model)}-{digest[:8]}"

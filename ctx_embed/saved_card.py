@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ctx_embed.fingerprint import fingerprint
-from ctx_embed.identity import IdentifiedCard
+from sentence_transformers import SentenceTransformerModelCardData
+
+from ctx_embed.fingerprint import fingerprint, revision
 from ctx_embed.model_card import (
     CARD,
     INHERITED,
@@ -25,6 +26,23 @@ from ctx_embed.model_card import (
 
 # The metadata that sentence-transformers' trainer sets and the hub reads.
 OF_TRAINER = ("base_model", "datasets")
+
+
+class IdentifiedCard(SentenceTransformerModelCardData):
+    """Model card data whose ``base_model_revision`` is the current :func:`revision` of the model.
+
+    MTEB stores scores by name and revision. So different models never share a score, nor does one model before and
+    after training. The revision is computed only when it is read, so that loading stays fast.
+    """
+
+    @property
+    def base_model_revision(self) -> str | None:
+        """The revision of the model; None before the card has a model."""
+        return None if self.model is None else revision(self.model)
+
+    @base_model_revision.setter
+    def base_model_revision(self, value: str | None) -> None:
+        """Ignore the value: sentence-transformers would set the revision of the base model."""
 
 
 class Card(IdentifiedCard):

@@ -19,7 +19,6 @@ LAYERS = [
     {"kernel", "second_order"},
     {"text"},
     {"fingerprint"},
-    {"identity"},
     {"numpy_model"},
     {"runtime"},
     {"model_card"},

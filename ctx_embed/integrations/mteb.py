@@ -8,7 +8,7 @@ from typing import Any
 from mteb.models import ModelMeta, SentenceTransformerEncoderWrapper
 from mteb.models.model_meta import ScoringFunction
 
-from ctx_embed.identity import revision
+from ctx_embed.fingerprint import revision
 from ctx_embed.integrations.shared import shared_model
 from ctx_embed.numpy_model.saved import DEFAULT_NAME
 
