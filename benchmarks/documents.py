@@ -22,7 +22,7 @@ from common import corpus_sentences, data_option, json_option, measured, report
 
 from ctx_embed import SearchIndex
 from ctx_embed.index.ann import nearest
-from ctx_embed.index.view import View
+from ctx_embed.index.storage.folder import View
 
 HELD_OUT = 1000
 PLANTED_SHARE = 0.05

@@ -11,8 +11,7 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.view import View
+from ctx_embed.index.storage.folder import IndexFolder, View
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.rows.reading import unwrapped
 

@@ -10,8 +10,7 @@ import pytest
 from ctx_embed import SearchIndex
 from ctx_embed.index.ann import faiss_file
 from ctx_embed.index.storage.database import ranges_of, rows_of
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.view import View
+from ctx_embed.index.storage.folder import IndexFolder, View
 from tests.index.support.hash_model import HashModel
 
 FILTER = "n >= 5"

@@ -13,8 +13,7 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file, require_file, require_folder
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.view import View
+from ctx_embed.index.storage.folder import IndexFolder, View
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.numpy_model.embedder import CosineParts
 from ctx_embed.texts import require_explainable

@@ -11,8 +11,8 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann import nearest
 from ctx_embed.index.storage.documents import Id
+from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import Rows
-from ctx_embed.index.view import View
 from ctx_embed.progress import Meter
 
 ROWS_AT_ONCE = 1024

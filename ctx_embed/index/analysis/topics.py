@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.documents import Id
+from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import Rows
-from ctx_embed.index.view import View
 
 # At most this number of vectors train the clusters; words are counted in at most this number of passages.
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000

@@ -16,9 +16,8 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import totals
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.folder import IndexFolder, View
 from ctx_embed.index.storage.vectors import schema
-from ctx_embed.index.view import View
 from ctx_embed.text.words import indexed
 
 # Number of passages that are embedded again and compared with their stored vectors.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.model import IndexModel
     from ctx_embed.index.storage.database import Database, Settings
     from ctx_embed.index.storage.documents import DocumentStore
-    from ctx_embed.index.view import View
+    from ctx_embed.index.storage.folder import View
 
 AUTO = "auto"
 # `auto` searches exactly up to this number of rows.

@@ -20,7 +20,7 @@ from ctx_embed.index.storage.database import FAISS_SUFFIX, Database, Settings, r
 from ctx_embed.index.storage.vectors import Rows, Vectors
 
 if TYPE_CHECKING:
-    from ctx_embed.index.view import Mask, View
+    from ctx_embed.index.storage.folder import Mask, View
 
 Ranking: TypeAlias = list[tuple[float, int]]
 

@@ -33,7 +33,7 @@ from ctx_embed.text.normalisation import normalised
 from ctx_embed.text.words import words as words_of
 
 if TYPE_CHECKING:
-    from ctx_embed.index.view import Mask, View
+    from ctx_embed.index.storage.folder import Mask, View
 
 # The positions (n,) that have a word, and how often each has it (n,).
 Postings: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]

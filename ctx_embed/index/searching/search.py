@@ -29,8 +29,8 @@ from ctx_embed.index.searching.options import (
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Id, Passage, checked_id
 from ctx_embed.index.storage.filters import field_path
+from ctx_embed.index.storage.folder import Mask, View
 from ctx_embed.index.storage.vectors import Rows, Vectors
-from ctx_embed.index.view import Mask, View
 from ctx_embed.texts import as_list, well_formed
 from ctx_embed.vectors import unit_rows, unit_vector
 

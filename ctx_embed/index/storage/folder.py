@@ -1,4 +1,4 @@
-"""The folder of an index, without its model: create it, open it, check it, and read one generation of it."""
+"""The folder of an index, without its model, and its generations: a View is one, with all that searches found in it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ctx_embed.errors import REMEDY, DamagedError, InputError
+from ctx_embed.index.ann import nearest
+from ctx_embed.index.ann.nearest import Loaded, Record
 from ctx_embed.index.storage.database import (
     DATABASE,
     DATABASE_FILES,
@@ -19,12 +25,24 @@ from ctx_embed.index.storage.database import (
     Settings,
 )
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.view import View
+from ctx_embed.index.storage.filters import parse_filter
+from ctx_embed.index.storage.vectors import Rows, Vectors, VectorTable
+from ctx_embed.text.words import indexed
+
+if TYPE_CHECKING:
+    from ctx_embed.index.searching.by_words import Bm25, Corrections
 
 Result = TypeVar("Result")
+Mask: TypeAlias = NDArray[np.bool_]
 
 # A process without write permission reads again what others changed while it read.
 ATTEMPTS = 20
+# The number of filters whose rows are cached.
+REMEMBERED_FILTERS = 8
+# If an approximate index may return at most this number of rows, all of them are compared.
+FEW_ROWS = 2_000
+# Lists of words are taken over from the generation before if at most this number of passages was added.
+MOST_TAKEN_OVER = 500
 
 
 def read_settings(path: str | Path) -> Settings:
@@ -182,3 +200,209 @@ class IndexFolder:
             }
 
         return self.read(facts)
+
+
+class View:
+    """One generation of an index; use it inside the transaction that it was made in.
+
+    Rows are numbered for ever; their positions, which masks go by, are counted from the last compaction. What a view
+    has found out dies with it, and the next one takes over what is still true.
+
+    Attributes:
+        rows: the row at each position (n,), ascending, those of documents deleted since the last compaction included.
+        live: which positions belong to documents (n,).
+        few_rows: if at most this number of rows may be found, all of those are compared.
+    """
+
+    def __init__(self, folder: IndexFolder, store: DocumentStore, before: View | None = None) -> None:
+        self.folder = folder
+        self.store = store
+        self.state = state = store.state()
+        self.settings = store.present()
+        self.vectors = VectorTable(self.store, self.settings)
+        self.few_rows = FEW_ROWS if folder.few_rows is None else folder.few_rows
+        compaction = self.store.compaction()
+        self.compacted = compaction.generation
+        if before is not None and (before.compacted, before.settings.table) != (self.compacted, self.settings.table):
+            before = None
+        elif before is not None and not {"readable", "faiss", "bm25"} & vars(before).keys():
+            # Nothing was found out in it.
+            before = before._before or before
+        self._before: View | None = before
+        if before is not None:
+            # Only the last generation is needed.
+            before._before = None
+        first = compaction.stop if before is None else before.state.next_row
+        known = compaction.rows if before is None else before.rows
+        self.rows: Rows = np.concatenate([known, np.arange(first, max(state.next_row, first))])
+        self.live: Mask = np.ones(len(self.rows), bool)
+        self._deleted = 0
+        if before is not None:
+            self.live[: len(known)] = before.live
+            self._deleted = before._deleted
+        for number, row, passages in self.store.deleted(self._deleted):
+            position = int(np.searchsorted(self.rows, row))
+            self.live[position : position + passages] = False
+            self._deleted = number
+        self._masks: dict[str, Mask] = {}
+        self._new_tokens: dict[int, dict[int, list[str]]] = {}
+
+    @cached_property
+    def count(self) -> int:
+        """The number of passages."""
+        return int(self.live.sum())
+
+    @cached_property
+    def readable(self) -> Mask:
+        """Which positions have vectors that are not zero (n,)."""
+        mask: Mask = self.live.copy()
+        first = 0
+        if (before := self._before) is not None and "readable" in vars(before):
+            first = before.state.next_row
+            mask[: len(before.rows)] &= before.readable
+        mask[self.positions(self.vectors.zeros(first))] = False
+        return mask
+
+    @cached_property
+    def readable_count(self) -> int:
+        """The number of passages whose vectors are not zero."""
+        return int(self.readable.sum())
+
+    def positions(self, rows: Rows) -> Rows:
+        """Return the positions (n,) of rows that the view has."""
+        found = np.searchsorted(self.rows, rows)
+        if len(found) and found.max() >= len(self.rows):
+            raise DamagedError(f"{self.store.path}: damaged (it has rows beyond its last one); {REMEDY}")
+        return found
+
+    def allowed(self, where: str | None) -> Mask | None:
+        """Return which positions (n,) a search may find with a metadata filter, or None if it may find all."""
+        if where is None:
+            return None if self.count == len(self.rows) else self.live
+        if where not in self._masks:
+            mask, first = np.zeros(len(self.rows), bool), 0
+            before = self._before
+            if before is not None and before.state.edited == self.state.edited and where in before._masks:
+                mask[: len(before.rows)] = before._masks[where]
+                first = before.state.next_row
+            condition = parse_filter(where)
+            try:
+                found = self.store.matching(condition.sql, condition.values, first)
+            except OverflowError as error:
+                raise InputError(f"filter {where[:80]!r}: {error}") from None
+            for position, (_, passages) in zip(
+                self.positions(np.array([row for row, _ in found], np.int64)).tolist(), found, strict=True
+            ):
+                mask[position : position + passages] = True
+            if len(self._masks) == REMEMBERED_FILTERS:
+                self._masks.pop(next(iter(self._masks)))
+            self._masks[where] = mask & self.live
+        return self._masks[where]
+
+    @cached_property
+    def record(self) -> Record | None:
+        """What the index says about FAISS's file; None if it has none."""
+        return nearest.recorded(self.store)
+
+    @cached_property
+    def faiss(self) -> Loaded | None:
+        """FAISS's index; None if there is none that this view can use."""
+        if self.record is None:
+            return None
+        before = self._before
+        if before is not None and (known := vars(before).get("faiss")) is not None and known.token == self.record.token:
+            return cast(Loaded, known)
+        return nearest.loaded(self.folder.path, self.record, self.settings, self.folder.memory_map)
+
+    @cached_property
+    def faiss_is_prefix(self) -> bool:
+        """Whether FAISS's rows are those at the first positions, as they are unless the index was compacted since."""
+        assert self.faiss is not None
+        rows, before = self.faiss.rows, self._before
+        if before is not None and vars(before).get("faiss") is self.faiss and "faiss_is_prefix" in vars(before):
+            return before.faiss_is_prefix
+        return len(rows) <= len(self.rows) and bool((self.rows[: len(rows)] == rows).all())
+
+    @cached_property
+    def faiss_positions(self) -> Rows | slice:
+        """The positions (m,) of FAISS's rows; any position for those that the view lacks."""
+        assert self.faiss is not None
+        if self.faiss_is_prefix:
+            return slice(0, len(self.faiss.rows))
+        return np.minimum(np.searchsorted(self.rows, self.faiss.rows), max(len(self.rows) - 1, 0))
+
+    @cached_property
+    def faiss_there(self) -> Mask | None:
+        """Which of FAISS's rows (m,) the view still has; None if it has all."""
+        assert self.faiss is not None
+        places = self.faiss_positions
+        there = np.asarray(self.readable[places])
+        if not self.faiss_is_prefix:
+            there = there & (self.rows[places] == self.faiss.rows)
+        return None if there.all() else there
+
+    @cached_property
+    def rest_count(self) -> int:
+        """The number of passages whose vectors FAISS's file lacks."""
+        return int(self.rest.sum())
+
+    @cached_property
+    def rest(self) -> Mask:
+        """Which positions have a vector that FAISS's file lacks (n,)."""
+        if self.faiss is None:
+            return self.readable
+        mask: Mask = self.readable.copy()
+        if self.faiss_is_prefix:
+            mask[self.faiss_positions] = False
+        elif len(self.rows):
+            places = self.faiss_positions
+            assert not isinstance(places, slice)
+            mask[places if self.faiss_there is None else places[self.faiss_there]] = False
+        return mask
+
+    @cached_property
+    def rest_vectors(self) -> Vectors:
+        """The vectors of :attr:`rest`, in the order of rows."""
+        rows = self.rows[self.rest]
+        before = self._before
+        if before is None or "rest_vectors" not in vars(before):
+            return self.vectors.get(rows)
+        known = before.rows[before.rest]
+        kept = np.isin(known, rows, assume_unique=True)
+        new = rows[~np.isin(rows, known, assume_unique=True)]
+        rows_found = np.concatenate([known[kept], new])
+        vectors = np.concatenate([before.rest_vectors[kept], self.vectors.get(new)])
+        return vectors[np.argsort(rows_found, kind="stable")]
+
+    def new_tokens(self, before: View) -> dict[int, list[str]] | None:
+        """Return the tokens of each passage that was added since a generation, by position; None if those are many."""
+        first = len(before.rows)
+        if before.compacted != self.compacted or len(self.rows) - first > MOST_TAKEN_OVER:
+            return None
+        if first not in self._new_tokens:
+            from ctx_embed.index.searching.by_words import tokens_of
+
+            places = (first + np.flatnonzero(self.live[first:])).tolist()
+            rows = self.rows[places].tolist()
+            passages = self.store.fetch(rows)
+            tokens = tokens_of([indexed(passages[row].text) for row in rows])
+            self._new_tokens[first] = dict(zip(places, tokens, strict=True))
+        return self._new_tokens[first]
+
+    @cached_property
+    def corrections(self) -> Corrections:
+        """What corrects query words."""
+        from ctx_embed.index.searching.by_words import Corrections
+
+        before = self._before
+        # Words of deleted documents are not known.
+        is_valid = before is not None and before._deleted == self._deleted
+        return Corrections(self, vars(before).get("corrections") if is_valid else None)
+
+    @cached_property
+    def bm25(self) -> Bm25:
+        """The search by words."""
+        from ctx_embed.index.searching.by_words import Bm25
+
+        before = self._before
+        return Bm25(self, None if before is None else vars(before).get("bm25"))

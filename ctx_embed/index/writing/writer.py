@@ -19,9 +19,8 @@ from ctx_embed.index.ann.nearest import Record, recorded
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.database import expanded, ranges_of
 from ctx_embed.index.storage.documents import DocumentStore, Span
-from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.folder import IndexFolder, View
 from ctx_embed.index.storage.vectors import Vectors, VectorTable
-from ctx_embed.index.view import View
 from ctx_embed.index.writing import chunking
 from ctx_embed.index.writing.transaction import Edit
 
