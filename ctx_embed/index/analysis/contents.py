@@ -58,31 +58,30 @@ def find_fields(view: View, most: int) -> list[Field]:
     ranges = f"SELECT entry.key, entry.type, count(*), min(entry.atom), max(entry.atom) {entries} GROUP BY 1, 2"
     by_name: dict[str, dict[str, list[Any]]] = {}
     fields = []
-    with view.store.reporting_errors():
-        for name, kind, count, lowest, highest in view.store.connection.execute(ranges).fetchall():
-            if kind in TYPE_OF:
-                found = by_name.setdefault(str(name), {}).setdefault(TYPE_OF[kind], [0, [], []])
-                found[0] += count
-                found[1].append(lowest)
-                found[2].append(highest)
-        for name, types in by_name.items():
-            kind = max(types, key=lambda kind: types[kind][0])
-            ordered, count = kind in ("number", "string"), sum(count for count, *_ in types.values())
-            lowest, highest = (min(types[kind][1]), max(types[kind][2])) if ordered else (None, None)
-            value, counted, where = "entry.atom", "count(*)", f"entry.type IN ({','.join('?' * len(TYPES[kind]))})"
-            of_lists = ""
-            if kind == "list":
-                # An element that occurs twice in a list counts once.
-                of_lists = ", json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element"
-                value, counted = "element.atom", "count(DISTINCT documents.row)"
-                where += " AND element.type = 'text'"
-            select = f"SELECT {value}, {counted} {entries}{of_lists} WHERE entry.key = ? AND {where}"
-            select += " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?"
-            given = (name, *TYPES[kind], 0 if kind == "object" else most)
-            values = view.store.connection.execute(select, given).fetchall()
-            if kind == "boolean":
-                values = [(bool(value), documents) for value, documents in values]
-            fields.append(Field(name, kind, count, lowest, highest, values))
+    for name, kind, count, lowest, highest in view.store.run(ranges):
+        if kind in TYPE_OF:
+            found = by_name.setdefault(str(name), {}).setdefault(TYPE_OF[kind], [0, [], []])
+            found[0] += count
+            found[1].append(lowest)
+            found[2].append(highest)
+    for name, types in by_name.items():
+        kind = max(types, key=lambda kind: types[kind][0])
+        ordered, count = kind in ("number", "string"), sum(count for count, *_ in types.values())
+        lowest, highest = (min(types[kind][1]), max(types[kind][2])) if ordered else (None, None)
+        value, counted, where = "entry.atom", "count(*)", f"entry.type IN ({','.join('?' * len(TYPES[kind]))})"
+        of_lists = ""
+        if kind == "list":
+            # An element that occurs twice in a list counts once.
+            of_lists = ", json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element"
+            value, counted = "element.atom", "count(DISTINCT documents.row)"
+            where += " AND element.type = 'text'"
+        select = f"SELECT {value}, {counted} {entries}{of_lists} WHERE entry.key = ? AND {where}"
+        select += " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?"
+        given = (name, *TYPES[kind], 0 if kind == "object" else most)
+        values = view.store.run(select, given)
+        if kind == "boolean":
+            values = [(bool(value), documents) for value, documents in values]
+        fields.append(Field(name, kind, count, lowest, highest, values))
     return sorted(fields, key=lambda field: (-field.documents, field.name))
 
 

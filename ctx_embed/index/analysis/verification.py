@@ -80,10 +80,9 @@ def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -
 
 
 def _database(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    with store.reporting_errors():
-        # SQLite puts several lines into one row, below one that names the database.
-        rows = [str(row) for (row,) in store.connection.execute("PRAGMA integrity_check")]
-    lines = [line for row in rows for line in row.splitlines() if not line.startswith("***")]
+    # SQLite puts several lines into one row, below one that names the database.
+    rows = store.run("PRAGMA integrity_check")
+    lines = [line for (row,) in rows for line in str(row).splitlines() if not line.startswith("***")]
     if lines != ["ok"]:
         yield from (f"{store.path}: {line}" for line in lines[:MOST_LINES])
 
@@ -94,8 +93,7 @@ def _schema(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
     with closing(sqlite3.connect(":memory:")) as new:
         new.executescript(f"{SCHEMA};{WORDS};{';'.join(schema(store.present().table))}")
         expected = dict(new.execute(select))
-    with store.reporting_errors():
-        found = dict(store.connection.execute(select))
+    found = dict(store.run(select))
     for name, sql in expected.items():
         if found.get(name) != sql:
             yield f"{store.path}: the definition of {name} is damaged"
@@ -146,15 +144,13 @@ def _rows(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
 
 def _origins(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
     """Yield a problem if documents of a followed folder name a file that does not exist."""
-    with store.reporting_errors():
-        connection = store.connection
-        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'origins'").fetchone() is None:
-            return
-        (lost,) = connection.execute(
-            # The origin of a document that was deleted otherwise does no harm.
-            "SELECT count(*) FROM origins WHERE id IN (SELECT id FROM documents) "
-            "AND file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
-        ).fetchone()
+    if not store.run("SELECT 1 FROM sqlite_master WHERE name = 'origins'"):
+        return
+    # The origin of a document that was deleted otherwise does no harm.
+    ((lost,),) = store.run(
+        "SELECT count(*) FROM origins WHERE id IN (SELECT id FROM documents) "
+        "AND file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
+    )
     if lost:
         yield f"{store.path}: {lost} documents of followed folders have lost their file"
 

@@ -131,15 +131,9 @@ def tokens_of(words: Sequence[str]) -> list[list[str]]:
     return tokens
 
 
-def selected(database: Database, select: str, *values: Any) -> list[Any]:
-    """Return the rows of a statement."""
-    with database.reporting_errors():
-        return database.connection.execute(select, values).fetchall()
-
-
 def with_vocabulary(database: Database, name: str, kind: str) -> None:
     """Make a table of the tokens of all passages, which is dropped with the transaction."""
-    selected(database, f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{name} USING fts5vocab(main, words, {kind})")
+    database.run(f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{name} USING fts5vocab(main, words, {kind})")
 
 
 class Bm25:
@@ -201,7 +195,7 @@ class Bm25:
         self._searched = True
         # FTS5's rank is the negative score.
         select = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?"
-        ranked = selected(self.view.store, select, match, k if allowed is None else -1)
+        ranked = self.view.store.run(select, (match, k if allowed is None else -1))
         if allowed is not None:
             places = self.view.positions(np.array([row for row, _ in ranked], np.int64))
             ranked = list(compress(ranked, allowed[places].tolist()))[:k]
@@ -216,7 +210,7 @@ class Bm25:
         low, high = self._common.get(term, (0, passages))
         if low < most <= high:
             count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
-            ((low,),) = selected(self.view.store, count, term, counted)
+            ((low,),) = self.view.store.run(count, (term, counted))
             if len(self._common) < REMEMBERED_WORDS:
                 self._common[term] = low, low if low < counted else passages
         return low < most
@@ -227,7 +221,7 @@ class Bm25:
         Questions in plain language quote words that passages need not have side by side.
         """
         required = phrases(query)
-        if required and not selected(self.view.store, _ANY, " AND ".join(required)):
+        if required and not self.view.store.run(_ANY, (" AND ".join(required),)):
             # All marks: those that are left would pair up anew.
             return without_marks(query)
         return query
@@ -235,7 +229,7 @@ class Bm25:
     def with_phrases(self, query: str) -> Mask:
         """Return a mask of the positions of passages that contain every quoted phrase of a query; it must have one."""
         mask = np.zeros(len(self.view.rows), bool)
-        found = selected(self.view.store, "SELECT rowid FROM words WHERE words MATCH ?", " AND ".join(phrases(query)))
+        found = self.view.store.run("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(phrases(query)),))
         mask[self.view.positions(np.array([row for (row,) in found], np.int64))] = True
         return mask
 
@@ -334,7 +328,7 @@ class WordLists:
             self._known_stop = 0
         select = "SELECT group_concat(id), group_concat(hex(sz), '') FROM words_docsize WHERE id >= ? AND id < ?"
         for first in range(self._known_stop, stop, self.lengths_at_once):
-            ((rows, sizes),) = selected(database, select, first, first + self.lengths_at_once)
+            ((rows, sizes),) = database.run(select, (first, first + self.lengths_at_once))
             if rows is not None:
                 places = self.view.positions(np.fromstring(rows, np.int64, sep=","))
                 lengths[places] = varints(bytes.fromhex(sizes))
@@ -349,7 +343,7 @@ class WordLists:
         postings = self._lists.pop(token, None)
         if postings is None:
             with_vocabulary(self.view.store, "tokens", "instance")
-            ((rows,),) = selected(self.view.store, "SELECT group_concat(doc) FROM temp.tokens WHERE term = ?", token)
+            ((rows,),) = self.view.store.run("SELECT group_concat(doc) FROM temp.tokens WHERE term = ?", (token,))
             every = np.fromstring(rows or "", np.int64, sep=",")
             first = np.flatnonzero(np.diff(every, prepend=-1))
             postings = self.view.positions(every[first]), np.diff(first, append=len(every))
@@ -428,7 +422,7 @@ class Corrections:
             require_time()
             key = word.lower()
             if key not in self._corrected:
-                known = bool(selected(self.view.store, _ANY, f'"{key}"'))
+                known = bool(self.view.store.run(_ANY, (f'"{key}"',)))
                 # An index of another default model is searched by words alone, without a model.
                 with suppress(OtherModelError):
                     known = known or is_known(key)
@@ -470,7 +464,7 @@ class Corrections:
             with_vocabulary(self.view.store, "counts", "row")
             # FTS5 cuts a long token, perhaps inside a character.
             select = "SELECT CAST(term AS BLOB), doc FROM temp.counts WHERE term >= ? AND term < ?"
-            found = selected(self.view.store, select, letter, chr(ord(letter) + 1))
+            found = self.view.store.run(select, (letter, chr(ord(letter) + 1)))
             terms = ((term.decode("utf-8", "ignore"), count) for term, count in found)
             self._tokens[letter] = {term: count for term, count in terms if _LETTERS.fullmatch(term)}
         return self._tokens[letter]
@@ -479,6 +473,6 @@ class Corrections:
         """Return a token as the first passage with it writes it, since a stem is no word."""
         store = self.view.store
         with_vocabulary(store, "tokens", "instance")
-        ((row,),) = selected(store, "SELECT doc FROM temp.tokens WHERE term = ? LIMIT 1", token)
+        ((row,),) = store.run("SELECT doc FROM temp.tokens WHERE term = ? LIMIT 1", (token,))
         words = list(dict.fromkeys(word.lower() for word in words_of(store.fetch([row])[row].text)))
         return next((word for word, of in zip(words, tokens_of(words), strict=True) if of == [token]), token)

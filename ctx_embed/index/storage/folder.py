@@ -272,7 +272,7 @@ class View:
         """Return the positions (n,) of rows that the view has."""
         found = np.searchsorted(self.rows, rows)
         if len(found) and found.max() >= len(self.rows):
-            raise DamagedError(f"{self.store.path}: damaged (it has rows beyond its last one); {REMEDY}")
+            raise self.store.damaged("it has rows beyond its last one")
         return found
 
     def allowed(self, where: str | None) -> Mask | None:
