@@ -625,9 +625,7 @@ class SearchIndex:
         Args:
             target: the folder, which must not exist or be empty.
         """
-        from ctx_embed.index.building.merging import back_up
-
-        back_up(self._folder, Path(target).absolute())
+        self._folder.back_up(Path(target).absolute())
 
     def verify(self, embed: bool = True) -> Problems:
         """Check the index for damage: checksums, counts, words, and vectors against documents.

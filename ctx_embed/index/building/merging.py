@@ -1,30 +1,24 @@
-"""Copies of indexes: merge several with their vectors, add a build to an index, and back one up."""
+"""Copies of indexes: merge several with their vectors, and add a build to an index."""
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace as replaced
 from pathlib import Path
 
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import fsync_file, replaced_folder
-from ctx_embed.index.ann.nearest import recorded
+from ctx_embed.files import replaced_folder
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE, Settings
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.storage.folder import IndexFolder, read_settings
+from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
 from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.index.writing.transaction import Copied, TakenIdError
 from ctx_embed.progress import Meter
-
-# Pages that SQLite copies at a time.
-PAGES = 4096
 
 
 def merge_indexes(
@@ -57,7 +51,7 @@ def merge_indexes(
             if here != there:
                 raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
     target = Path(path).absolute()
-    _require_free(target)
+    require_free(target)
     # No new number is an id that another document was given.
     select = "SELECT max(id) FROM documents WHERE typeof(id) = 'integer' AND id NOT IN (SELECT id FROM automatic)"
     next_id = 0
@@ -94,30 +88,6 @@ def add_build(source: SearchIndex, target: Path, replacing: bool, committing: Ca
     with SearchIndex(IndexFolder(target), source.embedder) as index, index.writer.editing() as edit:
         edit.add_all(_copies(IndexFolder(source.path)), replacing=replacing)
         committing(edit.store)
-
-
-def back_up(folder: IndexFolder, target: Path) -> None:
-    """Copy one generation of an index to a new folder while others read and write, with FAISS's file if it is there."""
-    _require_free(target)
-    try:
-        with replaced_folder(target, new=True) as beside:
-            with closing(DocumentStore(folder.documents.path)) as store, store.reading():
-                # One transaction, so that a writer's commits do not begin the copy again.
-                store.state()
-                with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
-                    store.connection.backup(copy, pages=PAGES)
-                record = recorded(store)
-            fsync_file(beside / DATABASE)
-            if record is not None:
-                with suppress(OSError):
-                    shutil.copyfile(record.path(folder.path), record.path(beside))
-    except (OSError, sqlite3.Error) as error:
-        raise InputError(f"cannot write {target}: {error}") from None
-
-
-def _require_free(target: Path) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target}: already exists; choose another name")
 
 
 def _copies(folder: IndexFolder) -> Iterator[Copied]:

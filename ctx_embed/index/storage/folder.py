@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import REMEDY, DamagedError, InputError
+from ctx_embed.files import fsync_file, replaced_folder
 from ctx_embed.index.ann import nearest
 from ctx_embed.index.ann.nearest import Loaded, Record
 from ctx_embed.index.storage.database import (
@@ -37,6 +40,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 # A process without write permission reads again what others changed while it read.
 ATTEMPTS = 20
+# Pages that SQLite copies at a time.
+COPIED_PAGES = 4096
 # The number of filters whose rows are cached.
 REMEMBERED_FILTERS = 8
 # If an approximate index may return at most this number of rows, all of them are compared.
@@ -57,6 +62,12 @@ def holds_only_an_index(folder: Path, *others: str) -> bool:
         entry.name in (*DATABASE_FILES, *others) or entry.name.endswith((FAISS_SUFFIX, f"{FAISS_SUFFIX}.tmp"))
         for entry in folder.iterdir()
     )
+
+
+def require_free(folder: Path) -> None:
+    """Raise InputError if a folder for a copy exists and is not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: already exists; choose another name")
 
 
 def database_of(folder: Path) -> Path:
@@ -139,6 +150,24 @@ class IndexFolder:
     def embedded_again(self) -> InputError:
         """Return the error for an index that has another model than it had when it was opened."""
         return InputError(f"{self.path}: was embedded again with another model meanwhile; open it again")
+
+    def back_up(self, target: Path) -> None:
+        """Copy one generation to a new folder while others read and write, with FAISS's file if it is there."""
+        require_free(target)
+        try:
+            with replaced_folder(target, new=True) as beside:
+                with closing(DocumentStore(self.documents.path)) as store, store.reading():
+                    # One transaction, so that a writer's commits do not begin the copy again.
+                    store.state()
+                    with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
+                        store.connection.backup(copy, pages=COPIED_PAGES)
+                    record = nearest.recorded(store)
+                fsync_file(beside / DATABASE)
+                if record is not None:
+                    with suppress(OSError):
+                        shutil.copyfile(record.path(self.path), record.path(beside))
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(f"cannot write {target}: {error}") from None
 
     def require_no_copy(self) -> None:
         """Raise InputError if a copy of this index, such as a backup, is in the folder now.
