@@ -53,9 +53,9 @@ def parts_of(component: Any) -> list[dict[str, Any]]:
     waiting = [] if component is None else [json.loads(component.__getstate__())]
     parts = []
     while waiting:
-        part = waiting.pop(0)
+        part = waiting.pop()
         parts.append(part)
-        waiting = [*part.get("normalizers", ()), *part.get("pretokenizers", ()), *waiting]
+        waiting += reversed([*part.get("normalizers", ()), *part.get("pretokenizers", ())])
     return parts
 
 
