@@ -93,15 +93,8 @@ class TorchEncoder:
 class SavedEncoder:
     """A saved Contextualizer that returns embeddings before any normalisation, without torch.
 
-    Its pickle holds the model's files; for the model of this package, only its fingerprint.
-
-    Args:
-        folder: the model folder.
-        owned: the folder is temporary and is deleted with this object.
-
-    Raises:
-        UnsupportedModelError: the model needs torch.
-        InputError: there is no model, or it is damaged.
+    Its pickle holds the model's files; for the model of this package, only its fingerprint. A folder that is ``owned``
+    is temporary and is deleted with this object.
     """
 
     def __init__(self, folder: Path, *, owned: bool = False) -> None:
@@ -168,15 +161,7 @@ class SavedEncoder:
 
 
 def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | TorchEncoder:
-    """Open a model for a classifier.
-
-    Args:
-        path: a model folder, ``default``, or a name on the hub.
-        device: as in sentence-transformers; a named device needs torch.
-
-    Raises:
-        InputError: there is no such model, or it is damaged.
-    """
+    """Open a model folder, ``default``, or a name on the hub; a named device needs torch."""
     folder = DEFAULT_MODEL if str(path) == "default" else Path(path)
     if device is None and folder.is_dir():
         try:

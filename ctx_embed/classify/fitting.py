@@ -61,11 +61,8 @@ def fitted_head(
     factor that makes held-out texts most likely, so that probabilities are calibrated.
 
     Args:
-        embeddings: (n, m) before any normalisation.
-        data: the n texts with their labels.
-        labels: the classes.
+        embeddings: (n, m) of the texts of ``data``, before any normalisation.
         weights: of the classes in the loss, from :func:`ctx_embed.classify.head.class_weights`.
-        words: whether to read words too.
     """
     X = unit_rows(embeddings.astype(np.float32))
     targets = data.targets(labels)
@@ -135,10 +132,9 @@ class Regression:
         start: Floats | None = None,
         effort: tuple[float, int] = PRECISE,
     ) -> Floats:
-        """Return the coefficients (directions + features + 1, k), intercept last, fitted on some of the texts.
+        """Return the coefficients (directions + features + 1, k), intercept last, fitted on the texts ``rows``.
 
         Args:
-            rows: of the texts.
             meaning: prior deviation of the embedding's weights.
             words: prior deviation of a word's weights as a multiple of its log ratio; 0 reads no words.
             start: coefficients of another fit, from which this one begins.

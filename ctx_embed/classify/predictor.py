@@ -51,15 +51,7 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: str | Path, device: str | None = None) -> Predictor:
-        """Open a classifier written by ``ctx-embed train`` or :meth:`TextClassifier.save`.
-
-        Args:
-            folder: the model folder.
-            device: as in sentence-transformers; None predicts without torch if the model allows it.
-
-        Raises:
-            InputError: no model folder, or one without a head that fits.
-        """
+        """Open a classifier made by ``ctx-embed train``, without torch if no device is named and the model allows."""
         folder = Path(folder)
         if str(folder) == "default" and not folder.exists():
             raise InputError("default: the default model has no labels; train it with `ctx-embed train --from default`")

@@ -35,9 +35,12 @@ class PackedTexts:
     def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, list[int]]:
         """Return the concatenated ids of the texts ``rows``, (tokens,) int64, and their lengths."""
         lengths = self.offsets[rows + 1] - self.offsets[rows]
-        within = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
-        ids = self.ids[np.repeat(self.offsets[rows], lengths) + within]
-        return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
+        return torch.from_numpy(self.ids[ranges(self.offsets[rows], lengths)].astype(np.int64)), lengths.tolist()
+
+
+def ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return start, start + 1, .. for each start, ``lengths`` numbers each, one after the other."""
+    return np.arange(lengths.sum()) + np.repeat(starts - (lengths.cumsum() - lengths), lengths)
 
 
 def numbered(texts: Sequence[str]) -> NDArray[np.int64]:
@@ -49,12 +52,9 @@ def numbered(texts: Sequence[str]) -> NDArray[np.int64]:
 def held_out(
     order: NDArray[np.int64], same: NDArray[np.int64], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows to hold out, and the others: all copies of a text are on one side.
+    """Return the first ``count`` rows of ``order``, or a few more, and the others: no text is on both sides.
 
-    Args:
-        order: (rows,) rows in random order, of which the first are held out.
-        same: a number for each row of the data, see :func:`numbered`.
-        count: number of rows to hold out, or a few more, so that no text is on both sides.
+    ``same`` has a number for each row of the data, see :func:`numbered`.
     """
     if not count:
         return order[:0], order
@@ -78,12 +78,7 @@ def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterat
 def like_length_batches(
     lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield batches of rows of similar length: :func:`seeded_batches` within pools of rows, in a seeded order.
-
-    Args:
-        lengths: (count,) the length of each row.
-        batch_size, seed, epoch: as for :func:`seeded_batches`; number and sizes of the batches are the same.
-    """
+    """Yield the batches of :func:`seeded_batches` with rows sorted by length within pools, in a seeded order."""
     batches: list[NDArray[np.int64]] = []
     drawn = list(seeded_batches(len(lengths), batch_size, seed, epoch))
     for start in range(0, len(drawn), POOL_BATCHES):

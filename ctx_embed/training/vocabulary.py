@@ -14,6 +14,7 @@ from tokenizers.models import Unigram, WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from ctx_embed.errors import InputError
+from ctx_embed.numpy_model import checks
 from ctx_embed.progress import Meter
 from ctx_embed.texts import well_formed
 
@@ -92,23 +93,10 @@ def learn_vocabulary(
 
 
 def read_tokenizer(path: str | Path) -> Tokenizer:
-    """Read a ``tokenizer.json``.
-
-    Raises:
-        InputError: no such file, not a tokenizer of the ``tokenizers`` library, one whose ids have gaps, or one without
-            the unknown token that other texts need.
-    """
+    """Read a ``tokenizer.json`` that has the unknown token that other texts need."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:
-        # The library raises bare Exception for a file it cannot parse.
-        reason, *_ = str(error).split("\n")
-        raise InputError(f"{path}: not a tokenizer.json ({reason})") from None
-    ids = sorted(tokenizer.get_vocab().values())
-    if ids != list(range(len(ids))):
-        raise InputError(f"{path}: the ids must have no gaps, got {len(ids)} entries with ids up to {ids[-1]}")
+    tokenizer = checks.read_tokenizer(Path(path))
     model = tokenizer.model
     named: str | None = getattr(model, "unk_token", None)
     missing = named is not None and model.token_to_id(named) is None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import pytest
-import torch
 
 from ctx_embed import load
 from ctx_embed.cli.distill import SECTIONS, distill
@@ -84,9 +83,7 @@ def test_a_model(here):
     "arguments",
     [
         ["--corpus", "a.txt", "b.txt", "c.txt.gz", "-o", "model"],
-        ["--corpus", "a.txt", "--corpus", "b.txt", "--corpus", "c.txt.gz", "-o", "model"],
         ["-o", "model", "--corpus", "a.txt", "b.txt", "--corpus", "c.txt.gz"],
-        ["--corpus", "*.txt*", "--data", ".", "-o", "model"],
         ["--corpus", "**/*.txt*", "--data", "..", "-o", "model"],
     ],
 )
@@ -103,12 +100,7 @@ def test_the_device_of_teacher_and_student():
     assert run("a.txt", "-o", "named", "--device", "cpu").exit_code == 0
     plain, named = (load(name).encode(["the device changes nothing"]) for name in ("plain", "named"))
     assert (plain == named).all()
-    if torch.cuda.is_available():
-        assert run("a.txt", "-o", "elsewhere", "--device", "cuda").exit_code == 0
-        there = load("elsewhere").encode(["the device changes nothing"])
-        assert (plain * there).sum() > 0.99
-    else:
-        assert "device 'cuda' cannot be used here (" in fails("a.txt", "--device", "cuda")
+    assert "device 'warp' cannot be used here (" in fails("a.txt", "--device", "warp")
 
 
 def test_a_training_that_does_not_help_is_named(here):
@@ -191,19 +183,6 @@ def test_a_corpus_that_is_not_there(here, name):
         assert fails("--corpus", name, "--data", "empty") == f"{name}: no such file, and nothing under empty matches it"
 
 
-def test_a_corpus_that_cannot_be_used(here):
-    (here / "empty.txt").write_text("")
-    (here / "b.txt").write_bytes(b"caf\xe9\0\n")
-    (here / "cut.gz").write_bytes((here / "c.txt.gz").read_bytes()[:-20])
-    cases = {
-        "empty.txt": "the corpus must have at least one text; give text files with a sentence per line",
-        "b.txt": "b.txt, line 1: must be UTF-8 (see byte 4 of the line); convert the file or name its encoding",
-    }
-    for name, message in cases.items():
-        assert fails("--corpus", name) == message
-    assert fails("--corpus", "a.txt", "cut.gz").startswith("cut.gz: broken gzip after line ")
-
-
 SYSTEM = {name: value for name, value in SMALL.items() if name not in ("steps", "rank")}
 
 
@@ -240,8 +219,6 @@ def test_options_of_a_system(here):
     assert load("model")[0].heads == 3
     assert run_system("--option", "widths=1,2", "--option", "filters=2", encoder="cnn").exit_code == 0
     assert load("model")[0].widths == [1, 2]
-    assert run_system("--option", "score=additive", encoder="attentive").exit_code == 0
-    assert load("model")[0].score == "additive"
 
 
 def test_a_recipe_of_a_system(here):
@@ -377,7 +354,6 @@ def test_a_recipe_sets_no_place_of_the_command(recipe):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": "many"}, "Invalid value for '--epochs': 'many' is not a valid integer range."),
         ({"epochs": 1.5}, "Invalid value for '--epochs': '1.5' is not a valid integer range."),
         ({"learning_rate": "nan"}, "Invalid value for '--learning-rate': 'nan' is not a finite number."),
         ({"corpus": None}, "Missing option '--corpus'."),

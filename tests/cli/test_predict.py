@@ -63,14 +63,9 @@ def test_json(model):
     assert list(rows[0]["probabilities"].values()) == pytest.approx(found.tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["new.csv", "new.jsonl", "new.tsv"])
-def test_tables(model, name):
+def test_tables(model):
     rows = [{"id": f"a{number}", "review": text, "stars": number} for number, text in enumerate(TEXTS)]
-    if name.endswith("jsonl"):
-        file(name, *map(json.dumps, rows))
-    else:
-        mark = "," if name.endswith("csv") else "\t"
-        file(name, *(mark.join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))))
+    name = file("new.jsonl", *map(json.dumps, rows))
     found = json.loads(succeeds(model, name, "--json", "--field", "review"))
     assert [(row["id"], row["text"], row["metadata"], row["label"]) for row in found] == [
         (row["id"], row["review"], {"stars": row["stars"]}, label) for row, label in zip(rows, LABELS, strict=True)
@@ -100,7 +95,7 @@ def test_files(model):
     assert Path("found.json").read_text() == before
 
 
-@pytest.mark.parametrize("name", ["found.tsv", "found.jsonl", "found.json", "found.csv"])
+@pytest.mark.parametrize("name", ["found.jsonl", "found.csv"])
 def test_no_column_is_lost(model, name):
     source = file("new.csv", "id,text,zip,stars", "a1,a glad film,02134,5", "a2,,94110,", "a3,a sad book,90210,1")
     succeeds(model, source, "-o", name)
@@ -163,6 +158,8 @@ def test_evaluate(model):
         "odd                 1    0    0",
     ]
     assert [document.metadata["label"] for document in read_documents("found.tsv")] == ["pos", "neg", "neg", "neg"]
+    result = run(model, source, "--evaluate", "--json", "-o", "found.csv")
+    assert (json.loads(result.stdout)["texts"], result.stderr.splitlines()[-1]) == (4, "4 predictions in found.csv")
     table = file("test.csv", "stars,review", "pos,a glad film", "neg,so sad")
     fields = ["--field", "review", "--label-field", "stars"]
     assert json.loads(succeeds(model, table, "--evaluate", "--json", *fields))["accuracy"] == 1
@@ -199,6 +196,8 @@ def test_on_torch(model):
 def test_mistakes(model, tiny_model_path):
     source = file("new.txt", "a text")
     assert fails("nowhere", source) == "nowhere: no such model folder"
+    expected = "default: the default model has no labels; train it with `ctx-embed train --from default`"
+    assert fails("default", source) == expected
     assert fails(tiny_model_path, source) == (
         f"{tiny_model_path}: not a classifier (no classifier.safetensors); make one with ctx-embed train"
     )
@@ -218,14 +217,6 @@ def test_an_empty_input_is_an_error(model):
     assert fails(model, "-", input="") == "standard input: no texts to label"
 
 
-def test_a_report_leaves_the_count_to_standard_error(model):
-    source = file("test.tsv", "pos\ta glad film", "neg\ta sad book")
-    result = run(model, source, "--evaluate", "--json", "-o", "found.csv")
-    assert json.loads(result.stdout)["texts"] == 2
-    assert result.stderr == "2 predictions in found.csv\n"
-    assert len(Path("found.csv").read_text().splitlines()) == 3
-
-
 def test_the_input_is_never_replaced(model):
     source = file("new.csv", "text", "a glad film")
     assert (
@@ -233,11 +224,6 @@ def test_the_input_is_never_replaced(model):
         == "cannot write new.csv: it is the input; choose another name"
     )
     assert Path(source).read_text() == "text\na glad film\n"
-
-
-def test_the_default_model_has_no_labels(here):
-    expected = "default: the default model has no labels; train it with `ctx-embed train --from default`"
-    assert fails("default", file("new.txt", "a glad film")) == expected
 
 
 @pytest.mark.parametrize("device", [(), ("--device", "cpu")])

@@ -71,22 +71,14 @@ def test_a_model_and_its_record(train_file):
     assert set(TextClassifier.load("model").predict(["so good", "so bad"])) <= {"pos", "neg"}
 
 
-@pytest.mark.parametrize("name", ["table.csv", "table.tsv", "table.jsonl"])
-def test_a_table_trains_as_the_same_lines_do(train_file, name):
-    rows = [row.split("\t") for row in ROWS]
-    mark = "," if name.endswith(".csv") else "\t"
-    if name.endswith(".jsonl"):
-        file(name, *(json.dumps({"review": text, "stars": label}) for label, text in rows))
-    else:
-        file(name, f"stars{mark}review", *(f"{label}{mark}{text}" for label, text in rows))
+def test_a_table_trains_as_the_same_lines_do(train_file):
+    name = file("table.csv", "stars,review", *(row.replace("\t", ",") for row in ROWS))
     fields = ["--field", "review", "--label-field", "stars"]
     table = json.loads(succeeds(name, "-o", "of_table", "--json", "--test", name, *fields))
     lines = json.loads(succeeds(train_file, "-o", "of_lines", "--json", "--test", train_file))
     assert {**table, "model": 0} == {**lines, "model": 0}
-    if "tsv" not in name:
-        fields = "'stars', 'review'" if "csv" in name else "'review', 'stars'"
-        message = f"no field 'text' (fields: {fields}); name the right one with --field"
-        assert fails(name, "-o", "none", "--label-field", "stars").endswith(message)
+    message = "no field 'text' (fields: 'stars', 'review'); name the right one with --field"
+    assert fails(name, "-o", "none", "--label-field", "stars").endswith(message)
 
 
 def test_the_defaults_are_the_papers():
@@ -208,7 +200,7 @@ def test_options_of_a_system(train_file):
     assert result.stderr.splitlines()[-1] == f"Error: --encoder, --option: {line}"
 
 
-CHANGES = [["--seed", "1"], ["--learning-rate", "0.1"], ["--batch-size", "9"], "rows", "valid", "start"]
+CHANGES = [["--learning-rate", "0.1"], "rows", "valid", "start"]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -262,21 +254,10 @@ def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
     assert Path("model/model.safetensors").read_bytes() != before
 
 
-def test_a_model_is_replaced_and_nothing_else(train_file, here):
-    succeeds(train_file, "-o", "model")
-    (here / "model" / "stale.txt").write_text("of the model before")
-    succeeds(train_file, "-o", "model")
-    assert not (here / "model" / "stale.txt").exists()
-    file("model.partial", "mine")
-    message = "model.partial must be a folder for the state of the run, got a file; remove it first"
-    assert fails(train_file, "-o", "model", *SMALL, "--overwrite") == message
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
         ([], "bad.tsv: no rows; give lines of label<TAB>text"),
-        (["pos,a good film", "neg,a bad film"], "bad.tsv, line 1: 'pos,a good film' is not label<TAB>text"),
         (["pos\tfine", "", "\tno label"], "bad.tsv, line 3: '\\tno label' is not label<TAB>text"),
         (["pos\tgood"] * 20, "the training texts must have at least two classes, got 1 ('pos')"),
         (
@@ -302,7 +283,6 @@ def test_other_texts_that_cannot_be_used(train_file):
     for option, name in (("--valid", "validation"), ("--test", "test")):
         message = f"the {name} texts have labels that the training texts lack: 'neutral'"
         assert fails(train_file, "-o", "model", option, other, *SMALL) == message
-        assert fails(train_file, "-o", "model", option, "missing", *SMALL) == "missing: no such file"
     assert fails("missing", "-o", "model") == "missing: no such file"
 
 
@@ -382,14 +362,6 @@ def test_frozen_goes_with_a_trained_encoder(train_file, tiny_model_path):
     assert result.stderr.splitlines()[-1] == line
     assert run(train_file, "-o", "model", "--from", tiny_model_path, "--no-frozen").exit_code == 0
     assert json.loads(Path("model/training.json").read_text())["options"]["epochs"] == FINE_TUNING.epochs
-
-
-def test_a_header_is_no_text_of_few(train_file):
-    with_header = file("header.tsv", "sentiment\treview", *ROWS)
-    message = (
-        "the label 'sentiment' occurs once, on the first line; if that is a header, name its columns with --field "
-    )
-    assert fails(with_header, "-o", "model", "--from", "default") == message + "and --label-field"
 
 
 def test_several_labels(here):

@@ -180,26 +180,6 @@ def test_a_prompt_is_read_as_by_encode(make):
     assert "".join(found.tokens).replace("##", "").startswith("thedog")
 
 
-def test_a_phrase_is_named_by_its_parts(tokenizer):
-    the, cat = (tokenizer.encode(word, add_special_tokens=False).ids[0] for word in ("the", "cat"))
-    module = ctx_embed.systems.system("mean")(tokenizer, 8, phrases=np.array([[the, cat]]))
-    (found,) = weights_of(module, ["the cat the"])
-    assert found.tokens == (f"{tokenizer.id_to_token(the)} {tokenizer.id_to_token(cat)}", tokenizer.id_to_token(the))
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ("cat", "texts must be a list of strings, got a str; give [text]"),
-        (["cat", 3], "text 1 must be a string, got an int"),
-    ],
-)
-def test_texts_that_are_no_list_of_strings(make, texts, message):
-    with pytest.raises(InputError) as caught:
-        weights_of(make("mean"), texts)
-    assert str(caught.value) == message
-
-
 def test_what_has_no_weights(make, tokenizer):
     with pytest.raises(InputError) as caught:
         weights_of(make("dan"))
@@ -210,9 +190,3 @@ def test_what_has_no_weights(make, tokenizer):
     assert str(caught.value) == (
         "the model's first module must be a system of ctx_embed, got StaticEmbedding; see `ctx-embed systems`"
     )
-
-
-def test_the_shipped_model():
-    (found,) = ctx_embed.attention_weights(ctx_embed.load(), ["A dull film without one good idea."])
-    assert found.axes == ("step", "token")
-    np.testing.assert_allclose(found.weights.sum(1), 1, rtol=1e-4)

@@ -17,15 +17,13 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.training.batches import ranges
 
 
 class Composition:
     """Maps each entry to the rows that it sums: its own row and, for a phrase, the rows of its parts.
 
     While the encoder is trained, its table stores own rows only.
-
-    Args:
-        encoder: the encoder; phrases are optional.
     """
 
     def __init__(self, encoder: TokenEncoder) -> None:
@@ -42,9 +40,7 @@ class Composition:
     def _summed(self, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows that each entry is the sum of, entry by entry, and where each entry's rows begin."""
         counts = self.offsets[entries + 1] - self.offsets[entries]
-        starts = counts.cumsum() - counts
-        within = np.arange(counts.sum()) - np.repeat(starts, counts)
-        return self.summed[np.repeat(self.offsets[entries], counts) + within], starts
+        return self.summed[ranges(self.offsets[entries], counts)], counts.cumsum() - counts
 
     def used(self, ids: Tensor) -> Tensor:
         """Return the numbers of all rows that these ids are sums of, ascending, each once."""
@@ -58,13 +54,7 @@ class Composition:
         return F.embedding_bag(places, own, torch.from_numpy(starts).to(used.device), mode="sum")
 
     def embed(self, ids: Tensor, lengths: list[int], used: Tensor, own: Tensor) -> Tensor:
-        """Return :meth:`TokenEncoder.embed` over the composed rows of the texts' entries.
-
-        Args:
-            ids, lengths: the packed texts.
-            used: the rows that these ids are made of, see :meth:`used`.
-            own: (used, m) these rows, which get the gradient.
-        """
+        """Return the packed texts' embeddings over composed rows; ``own`` (used, m) rows get the gradient."""
         entries, renumbered = torch.unique(ids, return_inverse=True)
         rows = self.rows(entries, used, own)
         if self.encoder.ids_may_be_renumbered:
@@ -77,15 +67,13 @@ class Composition:
         embeddings: Tensor = embedded["sentence_embedding"]
         return embeddings
 
-    def _all(self) -> Tensor:
-        return torch.arange(len(self.offsets) - 1, device=self.encoder.embedding.weight.device)
-
     @torch.no_grad()
     def fold(self) -> None:
         """Put the sums into the encoder's table, for good."""
         if self.encoder.phrases is not None:
             table = self.encoder.embedding.weight
-            table.copy_(self.rows(self._all(), self._all(), table))
+            every = torch.arange(len(table), device=table.device)
+            table.copy_(self.rows(every, every, table))
 
     @contextmanager
     def folded(self) -> Iterator[None]:

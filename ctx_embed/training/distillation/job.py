@@ -88,9 +88,7 @@ def distill(
         return {name: record[name] for name in SUMMARY}
     material = _read(job, architecture.get("rank"))
     record = {"asked": asked, **_record(job, architecture, material)}
-    blocks = [block.key for block in material.mixture.blocks]
-    run = identity(record, material.tokenizer.to_str(), blocks, material.labelled, material.pairs)
-    checkpoint = Checkpoint(job.output, run)
+    checkpoint = Checkpoint(job.output, asked)
     log = checkpoint.folder / LOG
     training = _prepare(job, architecture, material, checkpoint, TrainingLog(log))
     try:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.batches import PackedTexts, held_out, numbered
+from ctx_embed.training.batches import PackedTexts, held_out, numbered, ranges
 from ctx_embed.training.distillation.objectives import Batch, Embed, Objective
 
 SPAN_TOKENS = (8, 64)
@@ -37,14 +37,9 @@ class LabelHead(nn.Module):
 
 
 class LabelledSpans:
-    """Random spans of labelled texts. Each label is equally frequent.
+    """Random spans of labelled texts. Each label is equally frequent; ``seed`` holds out texts with all their copies.
 
     A span mostly has the sentiment of its review, and is as short as the sentences that users embed.
-
-    Args:
-        tokenizer: the student's.
-        labels, texts: each text and its label; ``seed`` chooses those that are held out, with all their copies.
-        seed: seed of the held-out part and of the spans.
     """
 
     def __init__(self, tokenizer: TextTokenizer, labels: Sequence[str], texts: Sequence[str], seed: int) -> None:
@@ -66,9 +61,7 @@ class LabelledSpans:
         begin, end = self.packed.offsets[rows], self.packed.offsets[rows + 1]
         length = np.minimum(generator.integers(SPAN_TOKENS[0], SPAN_TOKENS[1] + 1, len(rows)), end - begin)
         first = begin + (generator.random(len(rows)) * (end - begin - length + 1)).astype(np.int64)
-        within = np.arange(length.sum()) - np.repeat(length.cumsum() - length, length)
-        ids = self.packed.ids[np.repeat(first, length) + within]
-        return torch.from_numpy(ids.astype(np.int64)), length.tolist()
+        return torch.from_numpy(self.packed.ids[ranges(first, length)].astype(np.int64)), length.tolist()
 
     def draw(self, count: int, step: int) -> tuple[Tensor, list[int], Tensor]:
         """Return spans for a training step: concatenated ids, ``count`` lengths, and the classes (count,)."""
@@ -128,16 +121,9 @@ def taught_labels(
     labelled: Sequence[str],
     decay: float = 1e-3,
 ) -> Tensor:
-    """Return the probabilities (texts, classes) of labels, by logistic regression on a teacher's embeddings.
+    """Return the probabilities (texts, classes) of labels, by logistic regression on a teacher's embeddings (texts, d).
 
-    Args:
-        embeddings: (texts, d) the teacher's embeddings of ``texts``.
-        texts: texts, some of which have labels; the regression is fitted on these.
-        labels, labelled: the labels, and the text of each.
-        decay: penalty on the squared weights.
-
-    Raises:
-        InputError: fewer than 100 of the texts are labelled.
+    It is fitted on those of the texts that are among the ``labelled`` ones, whose labels are ``labels``.
     """
     classes = {label: number for number, label in enumerate(sorted(set(labels)))}
     known = dict(zip(labelled, labels, strict=True))
@@ -165,12 +151,9 @@ def taught_labels(
 
 
 class TaughtLabels(Objective):
-    """Predict the labels that a linear classifier reads from a teacher's embedding of each text.
+    """Predict the ``probabilities`` (n, classes) of labels that a linear classifier reads from a teacher's embeddings.
 
-    Args:
-        head: predicts the labels from the student's embeddings.
-        places: (texts,) the row of ``probabilities`` for each text; -1: it has none.
-        probabilities: (n, classes) the classifier's predictions.
+    ``places`` (texts,) is the row of each text among them, or -1.
     """
 
     def __init__(self, head: LabelHead, places: NDArray[np.int64], probabilities: Tensor) -> None:

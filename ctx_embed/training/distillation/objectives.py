@@ -55,13 +55,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Return the loss, a scalar.
-
-        Args:
-            batch: the texts.
-            student: (B, m) their embeddings.
-            more: (texts, m) the embeddings of :meth:`more_texts`.
-        """
+        """Return the loss, a scalar, for the batch's embeddings (B, m) and those of :meth:`more_texts`, (texts, m)."""
 
     def measures(self, embed: Embed) -> dict[str, float]:
         """Return metrics on held-out texts."""
@@ -98,11 +92,8 @@ class Relations(Objective):
 class Words(Objective):
     """Predict which of the most frequent entries are in a text, from its embedding, for the first texts of a batch.
 
-    Loss: the mean over texts of the mean over their tokens of -log softmax(linear(c^K)) at the token.
-
-    Args:
-        dimension: m.
-        counts: (vocabulary,) how often each entry occurs in the corpus.
+    Loss: the mean over texts of the mean over their tokens of -log softmax(linear(c^K)) at the token. ``counts`` has
+    for each entry how often it occurs in the corpus.
     """
 
     def __init__(self, dimension: int, counts: NDArray[np.int64]) -> None:
@@ -135,15 +126,9 @@ def places_of(rows: NDArray[np.int64], texts: int) -> NDArray[np.int64]:
 
 
 class SecondTeacher(Objective):
-    """Learn a second teacher's rotated embeddings of the texts that it has embedded.
+    """Learn a second teacher's embeddings (n, d) of the texts ``rows`` (n,), ascending, rotated by (d, m).
 
-    Args:
-        texts: all texts of the training.
-        rows: (n,) numbers of the texts that it has embedded, ascending.
-        embeddings: (n, d) its embeddings.
-        rotation: (d, m).
-        held_out: rows that are not trained on.
-        relation_weight: weight of :func:`relation_loss`.
+    The rows ``held_out`` are not trained on; ``relation_weight`` is the weight of :func:`relation_loss`.
     """
 
     def __init__(

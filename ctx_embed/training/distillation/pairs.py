@@ -39,13 +39,8 @@ MOST_WORDS = 30
 def contrast_loss(first: Tensor, second: Tensor, teacher: Tensor, known: Tensor | None = None) -> Tensor:
     """Return how well texts find their partners: the contrast in the batch, and the teacher's ranking of the batch.
 
-    The contrast is InfoNCE (van den Oord et al. 2018) of each text among the other side's, in both directions; to it
-    KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) is added, among the pairs that the teacher knows.
-
-    Args:
-        first, second: (B, m) embeddings of different texts and of their partners, also different.
-        teacher: (B, B) the teacher's cosines.
-        known: (n,) the pairs of which it has embedded both texts; None: all.
+    The contrast is InfoNCE (van den Oord et al. 2018) of each text (B, m) among the other side's, in both directions.
+    To it KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) is added, among the pairs ``known`` (n,) to the teacher.
     """
     own = torch.arange(len(first), device=first.device)
     cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
@@ -75,9 +70,6 @@ class Partners(Objective):
         count: pairs per batch at most; a text that occurs again on its side is left out.
         seed: seed of the choice of pairs.
         families: (texts,) the number of each text's file family.
-
-    Raises:
-        InputError: fewer than two pairs to learn.
     """
 
     def __init__(
@@ -162,13 +154,7 @@ def negated(text: str) -> str | None:
 
 
 def triples(texts: Sequence[str], pairs: NDArray[np.int64], opposed: NDArray[np.int64]) -> list[tuple[str, str, str]]:
-    """Return texts, their partners and their contrasts: a contradiction where one is known, or the text negated.
-
-    Args:
-        texts: all texts of the training.
-        pairs: (P, 2) rows of texts with the same meaning.
-        opposed: (Q, 2) rows of texts that contradict one another.
-    """
+    """Return the texts of pairs (P, 2), their partners and contrasts: known contradictions (Q, 2), the text negated."""
     contradictions = {texts[first]: texts[second] for first, second in opposed.tolist()}
     found = []
     for first, second in pairs.tolist():
@@ -182,16 +168,8 @@ def triples(texts: Sequence[str], pairs: NDArray[np.int64], opposed: NDArray[np.
 class Contrasts(Objective):
     """Move a text nearer to one of the same meaning than to one of similar words and another meaning.
 
-    Loss: the mean of log(1 + exp((cos(text, contrast) - cos(text, partner)) / 0.1)).
-
-    Args:
-        tokenizer: the student's.
-        triples: text, partner and contrast.
-        count: triples per batch.
-        seed: seed of the batches and of the held-out twentieth.
-
-    Raises:
-        InputError: fewer than forty triples.
+    Loss: the mean of log(1 + exp((cos(text, contrast) - cos(text, partner)) / 0.1)), over ``count`` triples of text,
+    partner and contrast a batch. A twentieth of them is held out.
     """
 
     def __init__(

@@ -37,13 +37,8 @@ def _strongest(
     """Return the (<= count, 2) pairs of neighbours that occur most often beyond chance, strongest first.
 
     A pair's strength is n log(n N / (n_first n_second)), the leading term of the log-likelihood ratio (Dunning 1993).
-
-    Args:
-        ids, lengths: packed texts.
-        first, second: (entries,) whether an entry may be the first or the second of a pair.
-        count: maximum number of pairs to return.
-        fewest: minimum number of times that a pair must occur.
-        before: (entries,) continuations of a word: a pair that one of these follows ends within a word and is left out.
+    Its entries are among ``first`` and ``second`` (entries,). A pair that one of ``before`` follows, a continuation,
+    ends within a word and is left out.
     """
     width = len(first)
     both = first[ids[:-1]] & second[ids[1:]]
@@ -63,17 +58,7 @@ def _strongest(
 def learn_phrases(
     texts: Sequence[str], tokenizer: Tokenizer, count: int, fewest: int = FEWEST
 ) -> NDArray[np.int32] | None:
-    """Return the pairs of a :class:`ctx_embed.text.phrases.Phrases`: frequent phrases of two to four words.
-
-    Args:
-        texts: the corpus.
-        tokenizer: phrases consist of its entries that are whole words.
-        count: maximum number of phrases to learn; 0 learns none.
-        fewest: minimum number of times that a phrase must occur.
-
-    Returns:
-        (<= count, 2) ids; None if there are none.
-    """
+    """Return the pairs (<= count, 2) of a :class:`ctx_embed.text.phrases.Phrases`, or None: two to four whole words."""
     vocabulary = tokenizer.get_vocab()
     # Whole words, and the apostrophe between them.
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
@@ -98,13 +83,8 @@ def more_phrases(
 ) -> NDArray[np.int32] | None:
     """Return a model's phrases and up to ``count`` more, learned from texts: words in pieces, and negated words.
 
-    A word that the tokenizer cuts, as "metasta ##sis", becomes one entry without another tokenizer.
-
-    Args:
-        texts: the corpus.
-        tokenizer: the model's.
-        known: (P, 2) its phrases, which come first, in the same order; None: it has none.
-        count: maximum number of phrases to add.
+    A word that the tokenizer cuts, as "metasta ##sis", becomes one entry without another tokenizer. The phrases that
+    are ``known`` (P, 2) come first, in the same order.
     """
     vocabulary = tokenizer.get_vocab()
     entries = sorted(vocabulary, key=vocabulary.__getitem__)

@@ -25,11 +25,7 @@ ALIGNED_TEXTS = 20_000
 
 
 def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a system with embeddings of ``dimension``, to which a larger output is mapped.
-
-    Raises:
-        InputError: an unknown name, a value that does not fit, or an ``output_dimension`` other than m.
-    """
+    """Return the options of a system with embeddings of ``dimension``, to which a larger output is mapped."""
     require_options(encoder, options)
     options = dict(options)
     if "output_dimension" in option_defaults(encoder):
@@ -87,12 +83,9 @@ def new_student(
 def token_table(
     entries: NDArray[np.float32], frequencies: NDArray[np.float64], rotation: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the first token table (vocabulary, m): the embedding of each entry, centred, rotated, weighted by rarity.
+    """Return the first token table (vocabulary, m): the teacher's embedding of each entry, centred, rotated by (d, m).
 
-    Args:
-        entries: (vocabulary, d) the teacher's embeddings of the entries.
-        frequencies: (vocabulary,) shares of the corpus' tokens.
-        rotation: (d, m).
+    It is weighted by rarity: ``frequencies`` are shares of the corpus' tokens.
     """
     table: NDArray[np.float32] = (entries - entries.mean(0)) @ rotation
     table *= (FREQUENCY_CONSTANT / (FREQUENCY_CONSTANT + frequencies))[:, None]
@@ -168,12 +161,7 @@ def with_rank(encoder: TokenEncoder, rank: int) -> TokenEncoder:
 
 @torch.no_grad()
 def with_phrases(encoder: TokenEncoder, phrases: NDArray[np.int32]) -> TokenEncoder:
-    """Return a copy of an encoder with more phrases, whose rows are the sums of their parts' rows.
-
-    Args:
-        encoder: has P phrases, or none.
-        phrases: (more than P, 2) ids; the first P are the encoder's.
-    """
+    """Return a copy of an encoder with ``phrases``, of which the first are its own; others are sums of their parts."""
     table = encoder.embedding.weight.new_empty(
         encoder.backend_tokenizer.get_vocab_size() + len(phrases), encoder.dimension
     )
@@ -187,11 +175,7 @@ def with_phrases(encoder: TokenEncoder, phrases: NDArray[np.int32]) -> TokenEnco
 
 
 def require_encoder(model: SentenceTransformer) -> TokenEncoder:
-    """Return the token encoder of a model.
-
-    Raises:
-        InputError: it has none, or one whose output has another dimension than its table.
-    """
+    """Return the token encoder of a model; an InputError if it has none whose output is as large as its table."""
     student = model[0]
     if not isinstance(student, TokenEncoder) or student.get_embedding_dimension() != student.dimension:
         raise InputError("--from must be a model made by distill, whose first module is an encoder over a token table")
@@ -215,12 +199,7 @@ def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.f
 def aligned_rotation(
     rotation: NDArray[np.float32], embeddings: NDArray[np.float16], like: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Turn a rotation within its directions so that the rotated embeddings are as close to ``like`` as possible.
-
-    Args:
-        rotation: (d, m) from :func:`rotation_to`.
-        embeddings: (texts, d) the teacher's.
-        like: (texts, m) other embeddings of the same texts.
+    """Turn a rotation (d, m) within its directions, so that rotated embeddings are as close to ``like`` as possible.
 
     Source: the orthogonal Procrustes problem, Schoenemann (1966).
     """
@@ -232,12 +211,10 @@ def aligned_rotation(
 def rotation_like(
     embeddings: NDArray[np.float16], others: NDArray[np.float16], rotation: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the rotation (d, m) of a second teacher into the space of the first one's targets.
+    """Return the rotation (d, m) of a second teacher's embeddings (texts, d) into the space of the first one's targets.
 
-    Args:
-        embeddings: (texts, d) the second teacher's.
-        others: (texts, d1) the first teacher's, for the same texts.
-        rotation: (d1, m) the first teacher's; its zero dimensions are also zero in the result.
+    The first one's embeddings of these texts, ``others`` (texts, d1), are rotated by (d1, m), whose zero dimensions are
+    also zero in the result.
     """
     spare = int((~rotation.any(0)).sum())
     m = rotation.shape[1] - spare

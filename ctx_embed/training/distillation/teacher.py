@@ -38,9 +38,6 @@ class TeacherCache:
         folder: created if it does not exist.
         teacher: any SentenceTransformer; everything that its embeddings depend on, such as its dtype, is part of the
             folder's name.
-
-    Raises:
-        InputError: the folder cannot be made.
     """
 
     def __init__(self, folder: str | Path, teacher: SentenceTransformer) -> None:
@@ -65,11 +62,7 @@ class TeacherCache:
         return embeddings.float().cpu().numpy()
 
     def embeddings(self, blocks: Sequence[Block], *, progress: bool = True) -> np.ndarray:
-        """Return the concatenated embeddings of all blocks, float16 (sentences, d), computing missing ones.
-
-        Raises:
-            InputError: an embedding is not finite, or all are zeros.
-        """
+        """Return the concatenated embeddings of all blocks, float16 (sentences, d), computing missing ones."""
         parts: list[np.ndarray] = []
         total = sum(len(block.texts) for block in blocks)
         with Meter("embedding with the teacher", total, "sentences", shown=progress) as meter:

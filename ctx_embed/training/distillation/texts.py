@@ -101,15 +101,8 @@ def read_mixture(
 ) -> Mixture:
     """Read all sources.
 
-    Args:
-        sources: at least one.
-        seed: seed of the order of their blocks.
-        excluded: words of the texts that no epoch shows, see :func:`read_excluded`. These texts keep their places, so
-            that the stored embeddings of the blocks stay valid.
-        text_field: the field of tables that holds the text.
-
-    Raises:
-        InputError: a file cannot be read, a source has no text, or every text is excluded.
+    No epoch shows texts whose words are ``excluded``, see :func:`read_excluded`. They keep their places, so that the
+    stored embeddings of the blocks stay valid.
     """
     blocks: list[Block] = []
     for source in sources:
@@ -138,9 +131,6 @@ def read_blocks(source: Source, seed: int = 0, text_field: str | None = None) ->
 
     A block keeps its place among the others when files are added or more texts are asked for, so that a larger run can
     use what a smaller one has computed. The last block is the one that reaches ``source.texts``.
-
-    Raises:
-        InputError: a file cannot be read, or there is no text at all.
     """
     if source.fair:
         blocks = _fair_blocks(source)
@@ -270,11 +260,7 @@ def cloze_pairs(lines: Sequence[str], passage_lines: int, span_words: int) -> li
 
 
 def read_pair_rows(path: str | Path) -> list[Item]:
-    """Return the pairs of JSON lines with the fields query and passage, or a, b and label, as strings.
-
-    Raises:
-        InputError: the file cannot be read, or a line has other fields. The message names the line.
-    """
+    """Return the pairs of JSON lines with the fields query and passage, or a, b and label, as strings."""
     pairs = []
     for number, line in read_lines(path):
         if not line.strip():
@@ -312,9 +298,6 @@ def read_labelled_files(
         paths: plain or gzip; in lines of tab-separated columns the last one is the text.
         skip: a JSON file of lines to leave out, ``{"lines": {file name: [numbers from 1]}}``.
         text_field, label_field: the columns of files that are tables.
-
-    Raises:
-        InputError: a file cannot be read, or there is only one label.
     """
     skipped: dict[str, set[int]] = {}
     if skip is not None:
@@ -345,11 +328,7 @@ class Pairs(NamedTuple):
 
 
 def read_pairs(path: str | Path) -> Pairs:
-    """Read the pairs of a file of lines ``score<TAB>text<TAB>text``.
-
-    Raises:
-        InputError: the file cannot be read, a line is no pair, or there are fewer than two pairs.
-    """
+    """Read the pairs of a file of lines ``score<TAB>text<TAB>text``."""
     scores: list[float] = []
     texts: list[list[str]] = []
     for number, line in read_lines(path):

@@ -244,11 +244,7 @@ class Distillation:
         self.log.resume(self.step if self.history else -1)
 
     def train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
-        """Take one step of the optimizer.
-
-        Returns:
-            The loss and that of each objective.
-        """
+        """Take one step of the optimizer; return the loss and that of each objective."""
         rate = self.options.learning_rate_at(self.step, total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -305,13 +301,11 @@ class Distillation:
         self.student.load_state_dict(trained)
 
     def run(self, *, progress: bool = True) -> list[dict[str, float]]:
-        """Train to the end, from the checkpoint where there is one.
+        """Train to the end, from the checkpoint if there is one; return number, last step and measures of each epoch.
 
-        Returns:
-            For each epoch its number, its last step and the :meth:`measures`; entry 0 is the student before training.
-            With ``averaging``, the last entry is about the averaged weights. The student ends as in entry
-            ``kept_epoch``: the one of smallest held-out distance or, if labels, pairs, genres, words or a second
-            teacher are learned too, the last one.
+        Epoch 0 is the student before training; with ``averaging``, the last one is about the averaged weights. The
+        student ends as in epoch ``kept_epoch``: the one of smallest held-out distance or, if labels, pairs, genres,
+        words or a second teacher are learned too, the last one.
         """
         self._resume()
         if not self.history:

@@ -57,9 +57,6 @@ def new_encoder(
         device: as in sentence-transformers.
         encoder: the system's name.
         **architecture: the system's dimension and options.
-
-    Raises:
-        InputError: an unknown system or option, or a value that does not fit.
     """
     require_device(device)
     if start is not None:

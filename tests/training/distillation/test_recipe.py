@@ -203,14 +203,6 @@ def same(first, second) -> bool:
     return all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
 
 
-def test_seeds(distill, tmp_path):
-    distill("first")
-    distill("second")
-    distill("other", seed=1)
-    assert same(tmp_path / "first", tmp_path / "second")
-    assert not same(tmp_path / "first", tmp_path / "other")
-
-
 def test_the_mean_encoder_and_stored_dtypes(distill, tmp_path):
     distill("mean", encoder="mean", store="float16")
     (tensor,) = weights(tmp_path / "mean").values()

@@ -104,11 +104,6 @@ def test_a_folder_that_cannot_be_made(tmp_path, teacher):
     assert message.endswith(": Not a directory")
 
 
-def test_progress_goes_to_stderr_only(tmp_path, teacher, blocks, capfd):
-    TeacherCache(tmp_path, teacher).embeddings(blocks)
-    assert capfd.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [

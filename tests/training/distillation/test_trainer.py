@@ -163,11 +163,6 @@ def test_a_run_comes_nearer_to_the_teacher(start, options):
     assert not run.student.training
 
 
-def test_the_mean_of_a_table_is_trained_as_well(start):
-    history = start(name="mean").run(progress=False)
-    assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
-
-
 def test_the_best_epoch_is_kept_the_start_included(start):
     run = start(replace(OPTIONS, learning_rate=10.0))
     before = state(run)
@@ -238,15 +233,6 @@ def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start
         assert same(state(resumed), state(whole))
         assert trained == list(range(steps, 6))
         trained.clear()
-
-
-def test_the_state_of_another_run_is_not_taken_up(start, tmp_path):
-    start(checkpoint=Checkpoint(tmp_path / "model", "one")).run(progress=False)
-    run = start(checkpoint=Checkpoint(tmp_path / "model", "two"), kind=Watched)
-    steps = []
-    run.before = lambda run, rows: steps.append(run.step)
-    run.run(progress=False)
-    assert steps[0] == 0
 
 
 def test_too_few_sentences(start):

@@ -154,30 +154,6 @@ def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch
     assert not set(seen) & set(valid.texts)
 
 
-@pytest.mark.parametrize("stop", [1, 3])
-def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(encoder, data, tmp_path, monkeypatch, stop):
-    whole, whole_history = train_classifier(encoder(), data, None, OPTIONS, progress=False)
-    accuracy = ClassifierNetwork.accuracy
-    trained = []
-
-    def interrupted(self, texts):
-        if len(trained) == stop:
-            raise KeyboardInterrupt
-        trained.append(1)
-        return accuracy(self, texts)
-
-    monkeypatch.setattr(ClassifierNetwork, "accuracy", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        train_classifier(encoder(), data, None, OPTIONS, Checkpoint(tmp_path / "model", "run"), progress=False)
-    trained = [0] * 10
-    resumed, history = train_classifier(
-        encoder(), data, None, OPTIONS, Checkpoint(tmp_path / "model", "run"), progress=False
-    )
-    assert len(trained) - 10 == 4 - stop
-    assert history == whole_history
-    assert same(state(resumed), state(whole))
-
-
 def test_the_best_epoch_is_kept_over_an_interruption(encoder, data, tmp_path, monkeypatch):
     states = []
     accuracies = iter([0.2, 0.9, KeyboardInterrupt, 0.5, 0.3])
@@ -248,12 +224,6 @@ def test_weights_that_do_not_change_have_themselves_as_their_mean(encoder, data)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     train_classifier(model, data, None, replace(OPTIONS, runs=3), progress=False)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-@pytest.mark.parametrize("seed", [-1, 2**32])
-def test_seeds_out_of_range(seed):
-    line = f"seed must be at least 0 and below 2^32, got {seed}"
-    assert error(lambda: SupervisedOptions(seed=seed)) == line
 
 
 def test_an_encoder_with_dropout_resumes_as_well(encoder, data, tmp_path, monkeypatch):
