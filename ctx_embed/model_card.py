@@ -60,13 +60,8 @@ def listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
-def described(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a description of a model as a Markdown table."""
-    return table(["", ""], list(rows))
-
-
 def facts(model: SentenceTransformer) -> list[tuple[str, str]]:
-    """Return what a model is, as rows of :func:`described`."""
+    """Return what a model is, as rows of a :func:`table` without heads."""
     module: Any = model[0]
     rows = [("dimension", f"{model.get_embedding_dimension()} ({str(model.dtype).removeprefix('torch.')})")]
     if hasattr(module, "text_tokenizer"):

@@ -10,19 +10,7 @@ from typing import Any, cast
 from sentence_transformers import SentenceTransformerModelCardData
 
 from ctx_embed.fingerprint import fingerprint, revision
-from ctx_embed.model_card import (
-    CARD,
-    INHERITED,
-    described,
-    facts,
-    inherited,
-    licence,
-    listed,
-    name_of,
-    page,
-    table,
-    usage,
-)
+from ctx_embed.model_card import CARD, INHERITED, facts, inherited, licence, listed, name_of, page, table, usage
 
 # The metadata that sentence-transformers' trainer sets and the hub reads.
 OF_TRAINER = ("base_model", "datasets")
@@ -61,20 +49,15 @@ class Card(IdentifiedCard):
     def to_dict(self) -> dict[str, Any]:
         """Return the values of the template: the whole ``card``."""
         origin = self._fingerprint_of_source()
-        came_with = self._came_with(origin)
-        return {"card": self._text(super().to_dict(), origin) if came_with is None else came_with}
+        if self.model is not None and self.source is not None and "generated_from_trainer" not in self.tags:
+            card = self.source / CARD
+            if card.is_file() and fingerprint(self.model) == origin:
+                return {"card": card.read_text(encoding="utf-8", errors="replace")}
+        return {"card": self._text(super().to_dict(), origin)}
 
     def to_yaml(self, line_break: str | None = None, original_order: list[str] | None = None) -> str:
         """Return an empty string: the card already contains its metadata."""
         return ""
-
-    def _came_with(self, origin: str | None) -> str | None:
-        """Return the card of the folder that the model came from, if the model still has the fingerprint ``origin``."""
-        if self.source is None or "generated_from_trainer" in self.tags or not (self.source / CARD).is_file():
-            return None
-        if self.model is None or fingerprint(self.model) != origin:
-            return None
-        return (self.source / CARD).read_text(encoding="utf-8", errors="replace")
 
     def _fingerprint_of_source(self) -> str | None:
         """Return the fingerprint of the model in the folder that this one was loaded from; None if it is gone."""
@@ -109,7 +92,7 @@ class Card(IdentifiedCard):
             name,
             {
                 "": f"Sentence embeddings: {how}.\n\n"
-                + described([*facts(self.model), *([("made from", made_from)] if origin else [])]),
+                + table(["", ""], [*facts(self.model), *([("made from", made_from)] if origin else [])]),
                 "Use": usage(name),
                 "Training": _training(known) or "Not recorded.",
                 "Scores": "\n\n".join(

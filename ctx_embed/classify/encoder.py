@@ -50,11 +50,8 @@ class TorchEncoder:
 
     def modules(self) -> list[dict[str, Any]]:
         """Return the name and config of each module."""
-        described: list[dict[str, Any]] = []
-        for module in self.model.children():
-            config: Any = getattr(module, "get_config_dict", dict)
-            described.append({"module": type(module).__name__, **config()})
-        return described
+        modules: list[Any] = list(self.model.children())
+        return [{"module": type(module).__name__, **getattr(module, "get_config_dict", dict)()} for module in modules]
 
     def about(self) -> list[tuple[str, str]]:
         """Return what the model is, for a card."""

@@ -112,7 +112,7 @@ class Head:
 
     @classmethod
     def load(cls, folder: Path) -> Head:
-        """Read a head written by :meth:`save`; an InputError if there is none, or its files do not match."""
+        """Read a head written by :meth:`save`; raise an InputError if there is none or its files do not match."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
@@ -178,13 +178,11 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
         labels: the classes.
 
     Raises:
-        InputError: another string, a label that does not occur, or a weight that is not a finite number above 0.
+        InputError: a label that does not occur, or a weight that is not a finite number above 0.
     """
     if wanted is None:
         return None
-    if isinstance(wanted, str):
-        if wanted != "balanced":
-            raise InputError(f"class_weight must be 'balanced', a dict of label: weight or None, got {wanted!r}")
+    if wanted == "balanced":
         targets = data.targets(labels)
         if data.multi_label:
             positive = targets.sum(0, dtype=np.float64)

@@ -51,7 +51,7 @@ class Labelled:
         require_labels(chain.from_iterable(self.labels) if self.multi_label else self.labels)
 
     def classes(self) -> list[Any]:
-        """Return the labels that occur, sorted; an InputError if they are of several types or fewer than two."""
+        """Return the labels that occur, sorted; raise an InputError for several types, or fewer than two."""
         self.require_labels()
         classes = sorted(self.label_set())
         if self.multi_label and not classes:
@@ -88,7 +88,7 @@ class Labelled:
         """Split off ``share`` of the texts, with labels in similar proportions; return the larger part first.
 
         Equal texts are on the same side. A text whose label no other text has stays in the first part. With several
-        labels per text the split is random. An InputError if there are too few texts to have each label in both.
+        labels per text the split is random. With too few texts to have each label in both, raise an InputError.
         """
         from sklearn.model_selection import train_test_split
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.model_card import described, facts, inherited, licence, listed, name_of, page, table, usage
+from ctx_embed.model_card import facts, inherited, licence, listed, name_of, page, table, usage
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -38,19 +38,17 @@ def classifier_card(
     ]
     options = {option: value for option, value in record["options"].items() if option not in ("from", "modules")}
     beginning = f"from {origin}" if origin else "from scratch"
+    described = [*about, ("labels", named)]
+    if result["words"]:
+        described.append(("words", f"{result['words']:,} words and pairs of words"))
+    if origin:
+        described.append(("made from", f"{origin}, fingerprint `{record['start']}`"))
     return page(
         {**stated, "pipeline_tag": "text-classification", "tags": ["text-classification"]},
         name,
         {
             "": f"A text classifier: an encoder with a linear head, trained on labelled texts {beginning}.\n\n"
-            + described(
-                [
-                    *about,
-                    ("labels", named),
-                    *([("words", f"{result['words']:,} words and pairs of words")] if result["words"] else []),
-                    *([("made from", f"{origin}, fingerprint `{record['start']}`")] if origin else []),
-                ]
-            ),
+            + table(["", ""], described),
             "Use": f"```sh\nctx-embed predict {name} FILE\n```\n\n```python\nimport ctx_embed\n\n"
             f'classifier = ctx_embed.TextClassifier.load("{name}")\nlabels = classifier.predict(["a text"])\n```\n\n'
             f"Its encoder alone gives sentence embeddings:\n\n{usage(name)}",
@@ -68,49 +66,31 @@ def classifier_card(
 
 def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, Any], teacher: Path) -> str:
     """Return the card of the distilled ``model`` in the folder ``name``, from its record and its teacher's folder."""
-    stated = inherited(teacher)
-    origin = record["teacher"]["name"]
+    stated, origin, dtype = inherited(teacher), record["teacher"]["name"], record["teacher"]["dtype"]
+    about = [*facts(model), ("teacher", f"{origin} in {dtype}, fingerprint `{record['teacher']['fingerprint']}`")]
+    for label, key in (("second teacher", "second_teacher"), ("made from", "from")):
+        if key in record:
+            about.append((label, f"{record[key]['name']}, fingerprint `{record[key]['fingerprint']}`"))
     first, last = record["history"][0], record["history"][-1]
     measured = [key for key in last if key not in ("epoch", "step")]
-    files = [
-        [kind, file, sha256]
-        for kind, hashes in (
-            *(("corpus", source["files"]) for source in record["sources"]),
-            ("labelled", record["labelled"]),
-            ("excluded", record["exclude"]),
-        )
-        for file, sha256 in hashes.items()
-    ]
-    unique = list(dict.fromkeys(map(tuple, files)))
+    figures = [[key.replace("_", " "), f"{first[key]:.4f}", f"{last[key]:.4f}"] for key in measured]
+    kinds = [("corpus", source["files"]) for source in record["sources"]]
+    kinds += [("labelled", record["labelled"]), ("excluded", record["exclude"])]
+    # Several sources may read one file.
+    files = dict.fromkeys((kind, file, sha256) for kind, hashes in kinds for file, sha256 in hashes.items())
     return page(
         {**stated, "pipeline_tag": "sentence-similarity", "tags": ["sentence-similarity"]},
         name,
         {
             "": f"Sentence embeddings, distilled from {origin}: an encoder that learned its teacher's embeddings.\n\n"
-            + described(
-                [
-                    *facts(model),
-                    (
-                        "teacher",
-                        f"{origin} in {record['teacher']['dtype']}, fingerprint `{record['teacher']['fingerprint']}`",
-                    ),
-                    *(
-                        (label, f"{record[key]['name']}, fingerprint `{record[key]['fingerprint']}`")
-                        for label, key in (("second teacher", "second_teacher"), ("made from", "from"))
-                        if key in record
-                    ),
-                ]
-            ),
+            + table(["", ""], about),
             "Use": usage(name),
             "Scores": f"On {record['held_out_texts']:,} texts that were held out; held out distance is the mean of "
             "1 - cos to the teacher.\n\n"
-            + table(
-                ["", "before training", "after"],
-                [[key.replace("_", " "), f"{first[key]:.4f}", f"{last[key]:.4f}"] for key in measured],
-            )
+            + table(["", "before training", "after"], figures)
             + f"\n\n`ctx-embed eval run --encoder {name} --task STSB` measures how good its embeddings are.",
             "Training": f"{record['trained_texts']:,} texts were trained on.\n\n"
-            + table(["data", "file", "sha256"], unique)
+            + table(["data", "file", "sha256"], files)
             + f"\n\nOptions: {listed(record['options'])}, {listed(record['architecture'])}, "
             f"phrases {record['phrases']}, stored as {record['store']}.\n\n"
             "`training.json` has every option and the course of the training.",

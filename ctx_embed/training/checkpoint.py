@@ -20,9 +20,6 @@ class Checkpoint:
     Args:
         output: what the run writes at its end.
         run: the run's :func:`ctx_embed.fingerprint.identity`; the state of another run is ignored and replaced.
-
-    Raises:
-        InputError: the folder's name is that of a file.
     """
 
     def __init__(self, output: Path, run: str) -> None:

@@ -37,18 +37,10 @@ def file_hashes(files: Sequence[Path]) -> dict[str, str]:
 
 
 def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | None:
-    """Return the record if the same command has already finished, and say on stderr that there is nothing to do.
+    """Return the record if the same command has already finished, and say so on stderr; None if a model is to be made.
 
-    Args:
-        output: the model folder.
-        asked: a hash of everything that the command asked for, stored in the record under this name.
-        overwrite: make the model again, whatever exists.
-
-    Returns:
-        The record; None if there is no model yet, or it is to be replaced.
-
-    Raises:
-        InputError: the folder holds another model, or something else.
+    A record holds a hash of everything that its command ``asked`` for. Raise an InputError if the folder holds
+    something else, or another model that is not to be replaced.
     """
     require_replaceable(output, MODEL)
     if overwrite or not (output / MODEL).is_file():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -96,36 +97,59 @@ def test_damaged_words(tmp_path):
     assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (FileNotFoundError")
 
 
+def described(**changes) -> str:
+    return json.dumps({"format": 1, "labels": ["a", "b"], **changes})
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("classifier.json", "{", "JSONDecodeError: Expecting property name enclosed in double quotes"),
-        ("classifier.json", '{"format": 1}', "TypeError: "),
-        ("classifier.json", "[]", "TypeError: "),
+        ("{", "JSONDecodeError: Expecting property name enclosed in double quotes"),
+        ("[" * 100_000, "RecursionError: "),
+        ("[]", "TypeError: "),
+        ('{"format": 1}', "TypeError: "),
+        (described(labels=["a", "b", "c"]), "ValueError: 3 labels for weights of shape (2, 3)"),
+        (described(words=3), "TypeError: "),
+        (described(code="x"), "TypeError: "),
+        (described(normalized="yes"), "ValueError: multi_label, normalized"),
+        (described(labels="ab"), "ValueError: labels must be a list"),
+        (described(labels=["a", "a"]), "ValueError: labels must differ"),
+        (described(labels=[{}, []]), "ValueError: labels must be strings, finite"),
+        (described(labels=["a", 1]), "ValueError: labels must be of one type, got int, str"),
         (
-            "classifier.json",
-            '{"format": 1, "labels": ["a", "b", "c"]}',
-            "ValueError: 3 labels for weights of shape (2, 3)",
+            described(labels=[1, float("nan")]),
+            "ValueError: labels must be strings, finite numbers or booleans, got n",
         ),
-        ("classifier.json", '{"format": 1, "labels": ["a", "b"], "words": 3}', "TypeError: "),
-        (
-            "classifier.json",
-            '{"format": 1, "labels": ["a", 1]}',
-            "ValueError: labels must be of one type, got int, str",
-        ),
-        (
-            "classifier.json",
-            '{"format": 1, "labels": [1, NaN]}',
-            "ValueError: labels must be strings, finite numbers or booleans, got nan",
-        ),
-        ("classifier.safetensors", "garbage", "SafetensorError: "),
     ],
 )
-def test_damaged_files(tmp_path, name, content, message):
+def test_a_damaged_description(tmp_path, content, message):
     Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"]).save(tmp_path)
-    (tmp_path / name).write_text(content)
+    (tmp_path / "classifier.json").write_text(content)
     line = error(Head.load, tmp_path)
     assert line.startswith(f"{tmp_path}: the head cannot be loaded ({message}")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias", "labels", "message"),
+    [
+        (np.ones((3, 3)), np.ones(2), ["a", "b"], "2 labels for weights of shape (3, 3)"),
+        (np.ones(2), np.ones(2), ["a", "b"], "2 labels for weights of shape (2,)"),
+        (np.ones((0, 3)), np.ones(0), [], "0 labels"),
+        (np.ones((2, 3)), np.full(2, np.nan), ["a", "b"], "weights must be finite"),
+    ],
+)
+def test_damaged_weights(tmp_path, weight, bias, labels, message):
+    Head(weight, bias, labels).save(tmp_path)
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (ValueError: {message}")
+
+
+@pytest.mark.parametrize("name", ["classifier.json", "classifier.safetensors"])
+def test_files_that_are_cut_pipes_or_not_there(tmp_path, name):
+    Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"]).save(tmp_path)
+    os.truncate(tmp_path / name, 20)
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (")
     (tmp_path / name).unlink()
-    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: ")
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: not a classifier (no {name}); make one with ")
+    os.mkfifo(tmp_path / name)
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: not a classifier (no {name})")

@@ -26,13 +26,6 @@ def test_a_batch_by_hand():
     assert lengths == [3, 2, 0, 3]
 
 
-def test_a_batch_of_empty_texts():
-    packed = PackedTexts(np.zeros(0, dtype=np.int32), np.array([0, 0, 0]))
-    ids, lengths = packed.batch(np.array([1, 0]))
-    assert ids.tolist() == []
-    assert lengths == [0, 0]
-
-
 @given(st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=20), st.data())
 def test_a_batch_is_a_slice_of_each_text(texts, data):
     flat = np.array([token for text in texts for token in text], dtype=np.int32)

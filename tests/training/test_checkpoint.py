@@ -107,12 +107,6 @@ def test_a_resumed_log_forgets_what_came_after(tmp_path):
     assert log.path.read_text() == ""
 
 
-def test_no_log(tmp_path):
-    log = TrainingLog(None)
-    log.add(1, loss=1.0)
-    log.resume(1)
-
-
 def test_an_entry_that_an_error_of_the_disk_cut_off_is_left_out(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text(

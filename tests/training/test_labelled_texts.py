@@ -79,17 +79,3 @@ def test_an_evaluation_on_them_warns(tmp_path, tokenizer, sentences):
     report = json.loads(json.dumps(result.report))
     assert [entry["labelled"] for entry in report["results"]] == [2, 0]
     assert f"† {line}" in notes(report)
-
-
-def test_the_default_model_on_a_file_that_it_learned_from(data):
-    name = str(data / "sentiment" / "uci_amazon_cells_labelled.tsv")
-    told: list[str] = []
-    evaluate(
-        [as_encoder(load(device="cpu"), "default")],
-        find_tasks([name, "CR"]),
-        DataReader(data),
-        EvaluationOptions("quick"),
-        tell=told.append,
-    )
-    (line,) = told
-    assert line.startswith(f"{name}: 944 of 944 texts are among the labelled texts that default was trained on")

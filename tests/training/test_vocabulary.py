@@ -44,11 +44,6 @@ def test_special_entries(tokenizer):
     assert is_wordwise(tokenizer)
 
 
-def test_size_is_the_most(sentences):
-    for size in (60, 70, 90):
-        assert learn_vocabulary(sentences * 3, size=size, progress=False).get_vocab_size() == size
-
-
 def test_a_size_too_small_for_the_letters():
     message = "size must be at least 7, one entry for each letter of the texts, got 5"
     assert error(learn_vocabulary, ["cat"], 5, progress=False) == message
@@ -105,11 +100,6 @@ def test_texts_are_read_once_and_an_error_among_them_goes_through():
     ]
 
 
-def test_nothing_is_written_to_stdout(capfd, sentences):
-    learn_vocabulary(sentences, 90, progress=True)
-    assert capfd.readouterr().out == ""
-
-
 def test_read_tokenizer(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
@@ -124,12 +114,6 @@ def test_a_tokenizer_that_cannot_be_read(tmp_path):
     for content in (b"garbage", b"\xff\xfe", b"{}"):
         path.write_bytes(content)
         assert error(read_tokenizer, path).startswith(f"{path}: no tokenizer (")
-
-
-def test_a_tokenizer_whose_ids_have_gaps(tmp_path):
-    path = tmp_path / "tokenizer.json"
-    Tokenizer(WordLevel({"[UNK]": 0, "the": 2}, unk_token="[UNK]")).save(str(path))
-    assert error(read_tokenizer, path).startswith(f"{path}: the tokenizer's ids must have no gaps, got 2 ")
 
 
 @pytest.mark.parametrize(

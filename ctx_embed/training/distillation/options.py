@@ -87,7 +87,7 @@ class DistillationOptions:
         return self if self.held_out is not None else replace(self, held_out=min(MOST_HELD_OUT, max(1, texts // 10)))
 
     def trained_on(self, texts: int, excluded: int = 0) -> int:
-        """Return how many of ``texts`` are neither held out nor excluded; an InputError for less than two batches."""
+        """Return how many texts are neither held out nor excluded; raise an InputError for less than two batches."""
         held_out = self.for_texts(texts).held_out or 0
         count = texts - held_out - excluded
         if count < 2 * self.batch_size:
@@ -121,8 +121,8 @@ class Source:
     span_words: int = option(0, "Above 0, cut each text to a span of 1 to this many words.", least=0)
     fair: bool = option(
         False,
-        "Order the texts of all files so that any first part of them is a fair sample, see :func:`.read_fair_blocks`; "
-        "files may then also hold labelled texts (``.tsv``) or pairs (``.jsonl``).",
+        "Order the texts of all files so that any first part of them is a fair sample; files may then also hold "
+        "labelled texts (``.tsv``) or pairs (``.jsonl``).",
     )
     most_words: int | None = option(None, "In a fair source, leave out longer texts.", least=1)
     second_texts: int = option(0, "About how many of its first texts the second teacher embeds as well.", least=0)

@@ -154,7 +154,7 @@ def negated(text: str) -> str | None:
 
 
 def triples(texts: Sequence[str], pairs: NDArray[np.int64], opposed: NDArray[np.int64]) -> list[tuple[str, str, str]]:
-    """Return the texts of pairs (P, 2), their partners and contrasts: known contradictions (Q, 2), the text negated."""
+    """Return texts, partners and contrasts of pairs (P, 2): known contradictions (Q, 2), and the texts negated."""
     contradictions = {texts[first]: texts[second] for first, second in opposed.tolist()}
     found = []
     for first, second in pairs.tolist():

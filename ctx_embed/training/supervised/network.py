@@ -75,7 +75,7 @@ class ClassifierNetwork(nn.Module):
         return Predictor(TorchEncoder(self.encoder), self.trained_head())
 
     def logits(self, texts: Sequence[str]) -> Floats:
-        """Return the logits (texts, classes), without dropout; an InputError unless they are finite."""
+        """Return the logits (texts, classes), without dropout; raise an InputError unless they are finite."""
         self.eval()
         return self.trained_head().logits(embedded(self.encoder, texts), texts)
 
