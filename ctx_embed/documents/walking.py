@@ -105,18 +105,17 @@ def _rule(line: str) -> Rule | None:
     if names[-1] == "**":
         # Everything in a folder, but not the folder itself.
         names.append("*")
-    parts = [None if name == "**" else _matcher(name) for name in names]
-    # Two ``**`` in a row mean the same as one.
-    parts = [part for place, part in enumerate(parts) if part is not None or not place or parts[place - 1] is not None]
+    parts: list[Callable[[str], object] | None] = []
+    for name in names:
+        if name == "**":
+            # Two in a row mean the same as one.
+            parts += [None] if not parts or parts[-1] is not None else []
+        elif any(character in name for character in "*?[\\"):
+            # The regular expressions that Python makes of globs never backtrack, however many stars a glob has.
+            parts.append(re.compile(fnmatch.translate(_PART.sub(_python, name))).match)
+        else:
+            parts.append(name.__eq__)
     return Rule(parts, negated, only_folders)
-
-
-def _matcher(name: str) -> Callable[[str], object]:
-    """Return a test of whether a name matches a glob."""
-    if not any(character in name for character in "*?[\\"):
-        return name.__eq__
-    # The regular expressions that Python makes of globs never backtrack, however many stars a glob has.
-    return re.compile(fnmatch.translate(_PART.sub(_python, name))).match
 
 
 def _python(part: re.Match[str]) -> str:

@@ -113,8 +113,15 @@ class DataReader:
         subsets: dict[str, list[Row]] = {}
         try:
             for part in (source, *source.others):
-                loaded = load_dataset(part.repository, part.configuration, revision=part.revision)
-                subsets.update(_subsets(loaded, part))
+                splits = load_dataset(part.repository, part.configuration, revision=part.revision)
+                for subset, name in ((subset, name) for subset, names in part.splits.items() for name in names):
+                    if name not in splits or not set(part.columns) <= set(splits[name].column_names):
+                        raise LookupError(f"it has no split {name!r} with the columns {', '.join(part.columns)}")
+                    columns = ([str(value) for value in splits[name][column]] for column in part.columns)
+                    rows = [(part.labels.get(first, first), *rest) for first, *rest in zip(*columns, strict=True)]
+                    if part.is_document:
+                        rows = [(row[0], " ".join(row[1:]).strip()) for row in rows]
+                    subsets.setdefault(subset, []).extend(rows)
         # The client may raise any error of its transport and file formats.
         except Exception as error:
             self._hub_is_away = isinstance(error, ConnectionError)
@@ -123,21 +130,6 @@ class DataReader:
         finally:
             log.setLevel(level)
         return subsets
-
-
-def _subsets(splits: Any, source: HubSource) -> dict[str, list[Row]]:
-    """Return the rows of a loaded dataset by subset."""
-    subsets: dict[str, list[Row]] = {}
-    for subset, names in source.splits.items():
-        for name in names:
-            if name not in splits or not set(source.columns) <= set(splits[name].column_names):
-                raise LookupError(f"it has no split {name!r} with the columns {', '.join(source.columns)}")
-            columns = ([str(value) for value in splits[name][column]] for column in source.columns)
-            rows = [(source.labels.get(first, first), *rest) for first, *rest in zip(*columns, strict=True)]
-            if source.is_document:
-                rows = [(row[0], " ".join(row[1:]).strip()) for row in rows]
-            subsets.setdefault(subset, []).extend(rows)
-    return subsets
 
 
 def _from_folder(task: Task, folder: Path, source: str) -> TaskData:

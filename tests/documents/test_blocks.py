@@ -96,23 +96,12 @@ CODE = {
     "cpp": (
         "namespace shop {\n// Holds.\ntemplate <class T>\nclass Cart {\n public:\n  // Adds.\n  void add(T t) {}\n"
         "  int size() { return 1; }\n};\nint f() { return 2; }\n}\n",
-        [
-            "namespace shop {",
-            "// Holds.",
-            "  // Adds.",
-            "  int size() { return 1; }",
-            "int f() { return 2; }",
-        ],
+        ["namespace shop {", "// Holds.", "  // Adds.", "  int size() { return 1; }", "int f() { return 2; }"],
     ),
     "csharp": (
         "using System;\nnamespace Shop {\n  /// Holds.\n  [Serializable]\n  public class Cart {\n"
         "    public int Size { get; set; }\n    void Add() { }\n  }\n}\n",
-        [
-            "namespace Shop {",
-            "  /// Holds.",
-            "    public int Size { get; set; }",
-            "    void Add() { }",
-        ],
+        ["namespace Shop {", "  /// Holds.", "    public int Size { get; set; }", "    void Add() { }"],
     ),
     "go": (
         'package shop\nimport "fmt"\n// F does.\nfunc F() int {\n\treturn 1\n}\ntype Cart struct { n int }\n'
@@ -127,46 +116,22 @@ CODE = {
     "javascript": (
         'import a from "a";\n/** Adds. */\nexport function add(a, b) {\n  return a + b;\n}\nconst twice = (a) => {\n'
         "  return a + a;\n};\nexport class Cart {\n  // The size.\n  size() { return 1; }\n  add() { }\n}\nadd(1);\n",
-        [
-            "/** Adds. */",
-            "const twice = (a) => {",
-            "export class Cart {",
-            "  // The size.",
-            "  add() { }",
-            "add(1);",
-        ],
+        ["/** Adds. */", "const twice = (a) => {", "export class Cart {", "  // The size.", "  add() { }", "add(1);"],
     ),
     "php": (
         "<?php\n/** Adds. */\nfunction add() { return 1; }\nclass Cart {\n  public function size() { return 2; }\n"
         "  // Adds.\n  private function add() {}\n}\n",
-        [
-            "/** Adds. */",
-            "class Cart {",
-            "  public function size() { return 2; }",
-            "  // Adds.",
-        ],
+        ["/** Adds. */", "class Cart {", "  public function size() { return 2; }", "  // Adds."],
     ),
     "ruby": (
         "require 'a'\n# A shop.\nmodule Shop\n  class Cart\n    # The size.\n    def size\n      1\n    end\n"
         "    def self.add; end\n  end\nend\ndef top; end\n",
-        [
-            "# A shop.",
-            "  class Cart",
-            "    # The size.",
-            "    def self.add; end",
-            "def top; end",
-        ],
+        ["# A shop.", "  class Cart", "    # The size.", "    def self.add; end", "def top; end"],
     ),
     "rust": (
         "use a;\n/// A cart.\n#[derive(Debug)]\npub struct Cart { n: i32 }\nimpl Cart {\n    /// New.\n"
         "    pub fn new() -> Cart { Cart { n: 1 } }\n    fn size(&self) {}\n}\nfn main() {}\n",
-        [
-            "/// A cart.",
-            "impl Cart {",
-            "    /// New.",
-            "    fn size(&self) {}",
-            "fn main() {}",
-        ],
+        ["/// A cart.", "impl Cart {", "    /// New.", "    fn size(&self) {}", "fn main() {}"],
     ),
     "tsx": (
         "export const App = () => <div/>;\nfunction Part() { return <p/>; }\n",
