@@ -179,11 +179,7 @@ def test_broken_files_have_a_reason(tmp_path, extraction, name):
 
 
 def test_reasons(tmp_path):
-    path = tmp_path / "secret.pdf"
-    pdf(path, password="xyz")
-    assert reason(path) == "password-protected"
-    pdf(path, password="")
-    assert [found.text for found in extract(str(path))] == [f"{FIRST}\f{SECOND}"]
+    path = tmp_path / "scanned.pdf"
     pdf(path, pages=("",))
     assert reason(path) == "no text, perhaps scanned pages"
     path = tmp_path / "old.docx"
@@ -197,9 +193,8 @@ def test_reasons(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(gzip.compress(b"line\n" * 999)[:-12])
     assert reason(path).startswith("broken gzip (")
-    for content in (b"a\0b", bytes(range(1, 9)) * 99):
-        path.write_bytes(content)
-        assert reason(path) == "binary"
+    path.write_bytes(b"a\0b")
+    assert reason(path) == "binary"
 
 
 def test_bombs(tmp_path, extraction):

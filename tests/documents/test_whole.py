@@ -240,6 +240,7 @@ def test_markdown(tmp_path, content, title, metadata, blocks):
         ("just words", None, "just words"),
         ("<!-- <title>old</title> --><title>New</title><p>x</p>", "New", "x"),
         (f"<title>New</title><p>{FIRST}</p>", "New", FIRST),
+        (f"<html><body><svg><title>icon</title></svg><p>{FIRST}</p></body></html>", None, FIRST),
         # Whole pages: tags that may be left out, menus by their roles, and menus without an end.
         (f"<html><head><title>New</title><body><p>{FIRST}", "New", FIRST),
         (
@@ -283,12 +284,6 @@ def test_menus_are_known_by_the_attribute_that_names_a_role(tmp_path, attributes
     (tmp_path / "a.html").write_text(f"<html><body><div {attributes}>menu</div><p>{FIRST}</p></body></html>")
     (found,) = texts(tmp_path / "a.html")
     assert found.text == (FIRST if is_menu else f"menu\n\n{FIRST}")
-
-
-def test_titles_of_pages_are_those_of_their_heads(tmp_path):
-    head, icon = "<head><!-- <title>old</title> --></head>", "<svg><title>icon</title></svg>"
-    (tmp_path / "a.html").write_text(f"<html>{head}<body>{icon}<p>{FIRST}</p></body></html>")
-    assert [found.title for found in texts(tmp_path / "a.html")] == [None]
 
 
 FRENCH = "Le garçon a mangé des crêpes à la crème.\n" * 3

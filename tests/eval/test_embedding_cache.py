@@ -23,11 +23,6 @@ def test_rows_in_the_order_of_the_texts_whatever_the_batches(drawn):
         np.testing.assert_array_equal(embeddings, expected)
 
 
-def test_half_precision_becomes_float32():
-    encoder = Encoder("half", lambda texts: np.ones((len(texts), 3), np.float16))
-    assert embed(encoder, ["a"]).dtype == np.float32
-
-
 def test_no_texts(drawn):
     with pytest.raises(InputError, match=r"^no texts to embed$"):
         embed(drawn, [])

@@ -28,11 +28,6 @@ def test_the_default(tiny_model, monkeypatch):
     assert load_encoder("default").fingerprint == fingerprint(tiny_model)
 
 
-def test_a_slip_of_the_default():
-    with pytest.raises(InputError, match=r"^unknown encoder 'defualt': did you mean 'default'\? known are "):
-        load_encoder("defualt")
-
-
 def test_a_slip_of_a_baseline_names_them_all():
     message = (
         "unknown encoder 'tf-idf': did you mean 'tfidf'? known are "
@@ -83,10 +78,6 @@ def test_random_embeddings_follow_from_the_text():
     first, second = encode(["a", "b"])
     np.testing.assert_array_equal(encode(["b"])[0], second)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.3
-
-
-def test_the_majority_says_nothing():
-    assert not load_encoder("majority").encode(["a", "b"]).any()
 
 
 def test_model2vec(tmp_path, tokenizer):

@@ -99,15 +99,6 @@ def test_an_encoder_that_suits_no_task(folder):
         evaluate([load_encoder("majority")], find_tasks(["STSB", "adi"]), DataReader(folder))
 
 
-def test_a_fault_in_the_data_is_reported_once(tmp_path):
-    mine = tmp_path / "mine.tsv"
-    mine.write_text("a\tone\n")
-    told: list[str] = []
-    encoders = [load_encoder("random"), load_encoder("majority")]
-    evaluate(encoders, find_tasks([str(mine)]), DataReader(None), tell=told.append)
-    assert told == [f"{mine}: all 1 rows are of the class 'a'; a probe needs at least two classes"]
-
-
 def test_baselines(folder):
     names = ["tfidf", "majority", "random"]
     tasks = find_tasks(["MR", "STS13", "adi"])

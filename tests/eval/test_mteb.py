@@ -23,68 +23,40 @@ SCORES = [4.5, 4.0, 1.0, 0.5]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
+def local(base, rows: dict[str, dict[str, list]], kind: str, category: str, score: str, **more):
+    """Return a task of MTEB of this base class, with rows by split."""
+    unknown = ("date", "domains", "task_subtypes", "license", "annotations_creators", "dialect", "sample_creation")
+
+    class Local(base):
+        metadata = mteb.TaskMetadata(
+            name=f"Local{kind}",
+            description="Texts.",
+            reference=None,
+            dataset={"path": "local/texts", "revision": "1"},
+            type=kind,
+            category=category,
+            modalities=["text"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score=score,
+            bibtex_citation=None,
+            **dict.fromkeys(unknown),
+        )
+
+        def load_data(self, **_):
+            self.dataset = DatasetDict({name: Dataset.from_dict(columns) for name, columns in rows.items()})
+            self.data_loaded = True
+
+    for name, value in more.items():
+        setattr(Local, name, value)
+    return Local()
+
+
 def local_sts():
     from mteb.abstasks.sts import AbsTaskSTS
 
-    unknown = ("date", "domains", "task_subtypes", "license", "annotations_creators", "dialect", "sample_creation")
-
-    class LocalSTS(AbsTaskSTS):
-        metadata = mteb.TaskMetadata(
-            name="LocalSTS",
-            description="Four pairs.",
-            reference=None,
-            dataset={"path": "local/pairs", "revision": "1"},
-            type="STS",
-            category="t2t",
-            modalities=["text"],
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score="cosine_spearman",
-            bibtex_citation=None,
-            **dict.fromkeys(unknown),
-        )
-        min_score, max_score = 0, 5
-
-        def load_data(self, **_):
-            rows = {"sentence1": FIRST, "sentence2": SECOND, "score": SCORES}
-            self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
-            self.data_loaded = True
-
-    return LocalSTS()
-
-
-def local_classification(train, test):
-    from mteb.abstasks.classification import AbsTaskClassification
-
-    unknown = ("date", "domains", "task_subtypes", "license", "annotations_creators", "dialect", "sample_creation")
-
-    class LocalClassification(AbsTaskClassification):
-        metadata = mteb.TaskMetadata(
-            name="LocalClassification",
-            description="Reviews.",
-            reference=None,
-            dataset={"path": "local/reviews", "revision": "1"},
-            type="Classification",
-            category="t2c",
-            modalities=["text"],
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score="accuracy",
-            bibtex_citation=None,
-            **dict.fromkeys(unknown),
-        )
-
-        def load_data(self, **_):
-            parts = {"train": train, "test": test}
-            self.dataset = DatasetDict(
-                {
-                    name: Dataset.from_dict({"label": [int(row[0]) for row in rows], "text": [row[1] for row in rows]})
-                    for name, rows in parts.items()
-                }
-            )
-            self.data_loaded = True
-
-    return LocalClassification()
+    rows = {"test": {"sentence1": FIRST, "sentence2": SECOND, "score": SCORES}}
+    return local(AbsTaskSTS, rows, "STS", "t2t", "cosine_spearman", min_score=0, max_score=5)
 
 
 def test_the_suite_scores_labels_as_mteb_does(tmp_path):
@@ -96,7 +68,13 @@ def test_the_suite_scores_labels_as_mteb_does(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(f"{label}\t0\t{text}\n" for label, text in of_part), encoding="utf-8")
     ours = evaluate([load()], "MTEB-IMDB", tmp_path).scores
-    task = local_classification(train, test)
+    from mteb.abstasks.classification import AbsTaskClassification
+
+    parts = {"train": train, "test": test}
+    columns = {
+        name: {"label": [int(row[0]) for row in part], "text": [row[1] for row in part]} for name, part in parts.items()
+    }
+    task = local(AbsTaskClassification, columns, "Classification", "t2c", "accuracy")
     theirs = mteb.evaluate(load(), task, cache=None, show_progress_bar=False).task_results[0]
     experiments = theirs.scores["test"][0]["scores_per_experiment"]
     (score,) = ours.values()

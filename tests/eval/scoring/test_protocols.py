@@ -18,24 +18,9 @@ from ctx_embed.eval.scoring.protocols import (
     PROTOCOLS,
     ProtocolName,
     scaled_logistic,
-    title_of,
 )
 
 GENERATOR = np.random.default_rng(11)
-
-
-def test_senteval_chooses_among_the_published_penalties():
-    logistic = PROTOCOLS["senteval"]
-    assert logistic.grid == (0.25, 0.5, 1, 2, 4, 8)
-    assert logistic.test_grid == (0.5, 1, 2, 4, 8, 16, 32)
-
-
-def test_our_protocols_choose_among_powers_of_ten():
-    standard, quick = PROTOCOLS["standard"], PROTOCOLS["quick"]
-    assert standard.grid == standard.test_grid == (1e-4, 1e-3, 0.01, 0.1, 1, 10)
-    assert quick.grid == quick.test_grid == (0.01,)
-    for protocol, folds in ((standard, 10), (quick, 5)):
-        assert (protocol.folds, protocol.inner_folds, protocol.fold_seed, protocol.by_length) == (folds, 5, None, False)
 
 
 def problem(y: list[str], dimension: int = 10) -> np.ndarray:
@@ -109,11 +94,6 @@ def test_the_mean_over_folds_of_other_sizes_is_not_that_over_rows():
     assert PROTOCOLS["senteval"].best(np.array([[0.999999, 1.0]]), np.array([1.0])) == 0
     assert PROTOCOLS["senteval"].best(np.array([[0.5, 0.50004999]]), np.array([1.0])) == 0
     assert PROTOCOLS["senteval"].best(np.array([[0.5, 0.5000501]]), np.array([1.0])) == 1
-
-
-def test_every_protocol_has_a_title():
-    assert set(PROTOCOL_NAMES) == {"standard", "quick", "senteval", "paper"}
-    assert all(title_of(name) for name in PROTOCOL_NAMES)
 
 
 def test_sparse_rows_are_scaled_alike_in_training_and_test():

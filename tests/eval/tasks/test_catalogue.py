@@ -23,16 +23,6 @@ def test_default_tasks():
     assert [task.name for task in find_tasks([])] == ["MR", "CR", "SUBJ", "MPQA"]
 
 
-def test_the_tasks_of_senteval_are_there():
-    probes = {"MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC", "SICK-E"}
-    similarity = {"SICK-R", "STSB", "STSB-dev", "STS12", "STS13", "STS14", "STS15", "STS16"}
-    tasks = {name: task for name, task in TASKS.items() if name not in SUITES["mteb"]}
-    assert probes | {"AGNEWS", "R8", "IMDB", "YELP", "AMAZON"} == {
-        name for name, task in tasks.items() if task.kind == "probe"
-    }
-    assert similarity == {name for name, task in tasks.items() if task.kind == "similarity"}
-
-
 def test_the_suite_of_mteb():
     tasks = find_tasks(SUITES["mteb"])
     assert [task.kind for task in tasks] == 3 * ["probe"] + 5 * ["similarity"]

@@ -94,6 +94,11 @@ def test_pairs_without_a_score_are_left_out(tmp_path):
         ("SICK relatedness", "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: must be pair_ID"),
         ("MRPC", "head\n", "must have lines of Quality<TAB>"),
         ("documents", "[1]\n", "line 1: must be an object with _id and text, got '[1]'"),
+        ("documents", '{"_id": "7", "text": null}\n', "text must be a string, got null"),
+        *(
+            ("score, text, text", f"1.0\ta\tb\n{line}", f"line 2: must be score<TAB>text<TAB>text, got {line!r}")
+            for line in ("1.0\tone text", "good\ta\tb", "nan\ta\tb", "1.0\ta\tb\tc")
+        ),
         ("documents", '{"_id": 1, "text": "a"}\n', '_id must be a string, got 1; write "1"'),
         ("documents", "{\n", "line 1: not JSON ("),
         ("judgements", "q\td\ts\n1\t2\t0.5\n", "the score of '1' and '2' must be an integer, got '0.5'"),
