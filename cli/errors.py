@@ -31,12 +31,14 @@ class _Interruption:
 
     def __init__(self, resume: Callable[[], str]) -> None:
         self._resume = resume
-        self._unsaid = threading.Semaphore()
+        self._lock = threading.Lock()
 
     def say(self) -> None:
-        if self._unsaid.acquire(blocking=False) and (resume := self._resume()):
-            # The message starts with a line end because a progress bar may be on the current line.
-            click.echo(f"\nInterrupted; {resume}.", err=True)
+        with self._lock:
+            if resume := self._resume():
+                # The message starts with a line end because a progress bar may be on the current line.
+                click.echo(f"\nInterrupted; {resume}.", err=True)
+            self._resume = lambda: ""
 
 
 _interruption = _Interruption(lambda: "nothing was changed")
