@@ -103,7 +103,6 @@ class IndexFolder:
         self.memory_map = memory_map
         self.few_rows = few_rows
         self.documents = DocumentStore(database_of(self.path))
-        self._opened = self._file()
         self._view: View | None = None
         try:
             self.settings = self.documents.present()
@@ -175,12 +174,15 @@ class IndexFolder:
         After another index has taken the folder, the opened one still answers. Beside a copy it must not: both are
         known by the same name.
         """
-        if self._file() not in (None, self._opened) and read_settings(self.path).index_id == self.settings.index_id:
+        if (
+            self._file() not in (None, self.documents.opened)
+            and read_settings(self.path).index_id == self.settings.index_id
+        ):
             raise self._replaced()
 
     def require_in_place(self) -> None:
         """Raise InputError if the index that was opened has been replaced or removed."""
-        if self._file() != self._opened:
+        if self._file() != self.documents.opened:
             database_of(self.path)
             raise self._replaced()
 

@@ -20,7 +20,7 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.database import expanded, ranges_of
 from ctx_embed.index.storage.documents import DocumentStore, Span
 from ctx_embed.index.storage.folder import IndexFolder, View
-from ctx_embed.index.storage.vectors import Vectors, VectorTable
+from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.index.writing import chunking
 from ctx_embed.index.writing.transaction import Edit
 
@@ -68,7 +68,7 @@ class Writer:
                     self.folder.require_in_place()
                     if store.present().table != self.folder.settings.table:
                         raise self.folder.embedded_again()
-                    edit = Edit(store, self._embed, self._chunk, counted)
+                    edit = Edit(store, lambda texts: self._embedder().documents(texts), self._chunk, counted)
                     yield edit
                     if edit.changed:
                         edit.finish()
@@ -89,9 +89,6 @@ class Writer:
             self._compact_from = 2 * dead
             _LOG.warning("%s: was not compacted (%s)", self.folder.path, error)
         return True
-
-    def _embed(self, texts: Sequence[str]) -> Vectors:
-        return self._embedder().documents(texts)
 
     def _chunk(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> Sequence[Sequence[Span]]:
         if self._chunker is None:
