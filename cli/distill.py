@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.declared import options_of, section
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import (
     OF_RECIPE,
@@ -19,6 +18,8 @@ from ctx_embed.cli.options import (
     data_option,
     encoder_options,
     field_options,
+    options_of,
+    section,
 )
 from ctx_embed.progress import duration
 from ctx_embed.training.distillation.options import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.declared import options_of, section
 from ctx_embed.cli.groups import command
+from ctx_embed.cli.options import options_of, section
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.serving.settings import ACCESS, LIMITS, LOOPBACK, RUNNING, SERVED, Settings
 

@@ -13,9 +13,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ctx_embed.cli.declared import options_of
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, REMOVED, SEED, chosen_options, encoder_options, field_options
+from ctx_embed.cli.options import OUTPUT, REMOVED, SEED, chosen_options, encoder_options, field_options, options_of
 from ctx_embed.progress import duration
 from ctx_embed.training.supervised.options import (
     DIMENSION,

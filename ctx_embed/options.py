@@ -36,7 +36,7 @@ def option(
         default: without one, the option must be given.
         meaning: a sentence for help texts and the documentation.
         least, most, above, below: the range of a number.
-        shown: how the command line shows it, see :func:`ctx_embed.cli.declared.options_of`.
+        shown: how the command line shows it, see :func:`ctx_embed.cli.options.options_of`.
     """
     limits = {"at least": least, "at most": most, "above": above, "below": below}
     metadata = {"meaning": meaning, "limits": {word: limit for word, limit in limits.items() if limit is not None}}

@@ -211,7 +211,7 @@ def test_public_names():
         _ = ctx_embed.nothing
 
 
-@pytest.mark.parametrize("package", ["ctx_embed", "ctx_embed.index", "ctx_embed.serving", "ctx_embed.training"])
+@pytest.mark.parametrize("package", ["ctx_embed", "ctx_embed.index", "ctx_embed.training"])
 def test_a_package_lists_its_public_names_only(package):
     module = importlib.import_module(package)
     shown = {name for name in dir(module) if not name.startswith("__")}

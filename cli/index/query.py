@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.declared import options_of
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.index import opened
 from ctx_embed.cli.index.documents import IdCommand, chosen_ids, string_option
-from ctx_embed.cli.options import Command, backend_option
+from ctx_embed.cli.options import Command, backend_option, options_of
 from ctx_embed.cli.output import SHOWN_CHARACTERS, one_line, print_hits
 from ctx_embed.errors import InputError
 from ctx_embed.index.searching.options import Options
