@@ -1,6 +1,6 @@
 """Embeddings of growing texts: a text is read piece by piece, in constant memory, and states can be merged.
 
-Without position weights the steps need of a text only how often each entry of the vocabulary occurs in it.
+The steps read a text only through sums over its tokens, whose size is constant, and which can be merged.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import io
 import json
 import re
 import zlib
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
@@ -17,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
+from ctx_embed.numpy_model.contextualizer import BLOCK_TOKENS, Ids, PackedContextualizer
+from ctx_embed.numpy_model.saved import Floats
+from ctx_embed.second_order import recurrence
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.text.unknown import is_read
 
@@ -29,10 +31,136 @@ WORD = re.compile(r"\S+")
 WORDS_AT_ONCE = 32
 # Number of added characters that are collected before cuts are searched for.
 ADDED_CHARACTERS = 256
-# Maximum bytes of a stored state without its counts: the text around both ends, and headers.
+# Maximum bytes of a stored state without its sums: the text around both ends, and headers.
 LARGEST_ENDS = 1 << 24
 # Maximum number of tokens, or words, in a text; doubles count exactly up to it.
 MOST_TOKENS = 1 << 53
+
+
+class Counts:
+    """The count of each vocabulary entry in a text: all that the steps need if positions do not matter.
+
+    There are at most as many counts as the vocabulary has entries.
+    """
+
+    def __init__(self, contextualizer: PackedContextualizer) -> None:
+        self._contextualizer = contextualizer
+        self.entries: NDArray[np.int32] = np.empty(0, np.int32)
+        self.counts: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def add(self, ids: Ids) -> None:
+        """Count further tokens."""
+        added = Counts(self._contextualizer)
+        added.entries, added.counts = np.unique(ids, return_counts=True)
+        self.merge(added)
+
+    def merge(self, other: Counts) -> None:
+        """Count the tokens of another text too."""
+        counts = np.concatenate([self.counts, other.counts])
+        self.entries, place = np.unique(np.concatenate([self.entries, other.entries]), return_inverse=True)
+        self.counts = np.bincount(place, counts, minlength=len(self.entries)).astype(np.int64)
+
+    def context(self, first: Floats) -> Floats:
+        """Return c^K (m,) of the text, from its first context."""
+        context: Floats = self._contextualizer.counted(self.entries, self.counts, first)
+        return context
+
+    @property
+    def largest(self) -> int:
+        """The most bytes of the arrays."""
+        return 12 * self._contextualizer.table.shape[0]
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """Return what :meth:`restore` takes."""
+        return [self.entries, self.counts]
+
+    def restore(self, arrays: list[NDArray[Any]]) -> None:
+        """Take the arrays that another one gave."""
+        entries, counts = arrays
+        if entries.ndim != 1 or entries.shape != counts.shape or entries.dtype != np.int32 or counts.dtype != np.int64:
+            raise ValueError("entries and counts do not fit")
+        if len(entries) and not 0 <= entries.min() <= entries.max() < self._contextualizer.table.shape[0]:
+            raise ValueError("an entry is not in the vocabulary")
+        if not (np.diff(entries) > 0).all():
+            raise ValueError("an entry occurs twice")
+        if len(counts) and not 1 <= counts.min() <= counts.max() <= MOST_TOKENS:
+            raise ValueError(f"counts must lie between 1 and {MOST_TOKENS:,}")
+        self.entries, self.counts = entries, counts
+
+
+class Moments:
+    """For absolute positions: M = sum_i y_i y_i^T, t = sum_i y_i and Z = sum_i exp(i s), with y_i = e(w_i) exp(i s).
+
+    If text B follows text A, M = M_A + D M_B D, t = t_A + D t_B and Z = Z_A + D Z_B with D = diag(exp(n_A s)). All sums
+    are stored divided by exp(L), where L is the largest exponent of each feature, so that nothing overflows.
+    """
+
+    def __init__(self, contextualizer: PackedContextualizer) -> None:
+        m = contextualizer.dimension
+        self._contextualizer = contextualizer
+        assert contextualizer.s is not None
+        self._s = contextualizer.s.astype(np.float64)
+        self.n = 0
+        self.L = np.full(m, -np.inf)
+        self.Z, self.t, self.M = np.zeros(m), np.zeros(m), np.zeros((m, m))
+
+    def add(self, ids: Ids) -> None:
+        """Append further tokens."""
+        for start in range(0, len(ids), BLOCK_TOKENS):
+            block = ids[start : start + BLOCK_TOKENS]
+            logits = np.arange(1, len(block) + 1)[:, None] * self._s
+            L = logits.max(0)
+            weights = np.exp(logits - L)
+            y = self._contextualizer.table.rows(block) * weights
+            self._append(len(block), L, weights.sum(0), y.sum(0), y.T @ y)
+
+    def merge(self, other: Moments) -> None:
+        """Append the tokens of another text."""
+        self._append(other.n, other.L, other.Z, other.t, other.M)
+
+    def _append(self, n: int, L: Any, Z: Any, t: Any, M: Any) -> None:
+        if n == 0:
+            return
+        shifted = L + self.n * self._s
+        largest = np.maximum(self.L, shifted)
+        old, new = np.exp(self.L - largest), np.exp(shifted - largest)
+        self.n, self.L = self.n + n, largest
+        self.Z = old * self.Z + new * Z
+        self.t = old * self.t + new * t
+        self.M = old[:, None] * self.M * old + new[:, None] * M * new
+
+    def context(self, first: Floats) -> Floats:
+        """Return c^K (m,) of the text, from its first context."""
+        if self.n == 0:
+            return first
+        weight = (self.n if self._contextualizer.scale == "mean" else 1) / self.Z
+        steps = self._contextualizer.steps
+        # G_k = M U_k^T
+        G = (weight[:, None] * self.M * weight) @ steps.U.reshape(-1, len(weight)).T
+        return np.asarray(recurrence(G, weight * self.t, first, steps), np.float32)
+
+    @property
+    def largest(self) -> int:
+        """The most bytes of the arrays."""
+        return 8 * (1 + 3 * len(self._s) + len(self._s) ** 2)
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """Return what :meth:`restore` takes."""
+        return [np.array([self.n]), self.L, self.Z, self.t, self.M]
+
+    def restore(self, arrays: list[NDArray[Any]]) -> None:
+        """Take the arrays that another one gave."""
+        m = len(self._s)
+        if [array.shape for array in arrays] != [(1,), (m,), (m,), (m,), (m, m)]:
+            raise ValueError("the moments are of another dimension")
+        n, L, Z, t, M = arrays
+        if n.dtype != np.int64 or any(array.dtype != np.float64 for array in (L, Z, t, M)):
+            raise ValueError("the moments are of another type")
+        if not 0 <= n[0] <= MOST_TOKENS:
+            raise ValueError(f"the number of tokens must lie between 0 and {MOST_TOKENS:,}")
+        if n[0] and not (all(np.isfinite(array).all() for array in (L, Z, t, M)) and (Z > 0).all()):
+            raise ValueError("the moments are not finite")
+        self.n, self.L, self.Z, self.t, self.M = int(n[0]), L, Z, t, M
 
 
 class Cuts:
@@ -88,15 +216,15 @@ class DocumentState:
         embedder: the embedder that reads the text.
 
     Raises:
-        InputError: the model's embeddings cannot grow: tokens are weighted by their positions (``positions``), c^0
-            depends on the whole text (``initial_context="uniform"``), its end is cut off (``max_seq_length``), or the
-            tokenizer joins words.
+        InputError: the model's embeddings cannot grow: each token's weight depends on the length of the text
+            (``positions="relative"``), c^0 on all of it (``initial_context="uniform"``), its end is cut off
+            (``max_seq_length``), or its tokenizer joins words.
     """
 
     def __init__(self, embedder: Embedder) -> None:
         contextualizer = embedder.contextualizer
         reasons = {
-            f'positions="{contextualizer.positions}"': contextualizer.positions != "none",
+            'positions="relative"': contextualizer.positions == "relative",
             'initial_context="uniform"': contextualizer.initial_context == "uniform",
             f"max_seq_length={embedder.max_seq_length}": embedder.max_seq_length is not None,
             "a tokenizer that joins words": not embedder.text_tokenizer.wordwise,
@@ -105,19 +233,23 @@ class DocumentState:
             if holds:
                 raise InputError(f"the model cannot extend a text: it has {reason}; embed the whole text at once")
         self._embedder = embedder
-        # Until a safe cut is found, the whole text is the head; then counts replace the text between head and tail.
+        # Until a safe cut is found, the whole text is the head; then the sums replace the text between head and tail.
         self._head = ""
         self._tail = ""
         # Text added after head or tail, not yet searched for cuts.
         self._added: list[str] = []
         self._characters = 0
-        # How often each id occurs in the text between head and tail, and what the model knows of it.
-        self._counts: Counter[int] = Counter()
+        self._sums = self._new_sums()
+        # What the model knows of the text in the sums.
         self._evidence = np.zeros((1, 4), np.int64)
         self._cut = False
 
     def __repr__(self) -> str:
         return f"DocumentState({self._embedder!r})"
+
+    def _new_sums(self) -> Any:
+        contextualizer = self._embedder.contextualizer
+        return Moments(contextualizer) if contextualizer.positions == "absolute" else Counts(contextualizer)
 
     def add(self, text: str) -> None:
         """Append text, without a separator.
@@ -134,7 +266,7 @@ class DocumentState:
             self._settle()
 
     def _settle(self) -> None:
-        """Move added text to the head and the tail, and count what stands before the last safe cut."""
+        """Move added text to the head and the tail, and text before the last safe cut to the sums."""
         text = "".join(self._added)
         self._added, self._characters = [], 0
         if not text:
@@ -179,7 +311,7 @@ class DocumentState:
         if self._cut:
             self._grow(joined)
         self._cut = True
-        self._counts.update(other._counts)
+        self._sums.merge(other._sums)
         self._evidence = self._evidence + other._evidence
         self._tail = other._tail
 
@@ -194,30 +326,33 @@ class DocumentState:
         """
         self._settle()
         (head, of_head), (tail, of_tail) = self._read(self._head), self._read(self._tail)
-        contextualizer, vector = self._embedder.contextualizer, self._embedder.contextualizer.c0
+        sums = self._new_sums()
+        sums.add(head)
+        sums.merge(self._sums)
+        sums.add(tail)
+        first = self._embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))[0]
         read = is_read(self._evidence + of_head + of_tail)
-        if read[0]:
-            vector = contextualizer.counted(*_arrays(self._counts + Counter(head) + Counter(tail)), vector)
-        embedding: NDArray[Any] = self._embedder.finished(vector[None], read.astype(np.int64), **options)[0]
+        vectors: Floats = (sums.context(first) if read[0] else first)[None]
+        embedding: NDArray[Any] = self._embedder.finished(vectors, read.astype(np.int64), **options)[0]
         return embedding
 
     def _grow(self, text: str) -> None:
-        """Count the text between two safe cuts."""
+        """Append text between two safe cuts to the sums."""
         ids, evidence = self._read(text)
-        self._counts.update(ids)
+        self._sums.add(ids)
         self._evidence = self._evidence + evidence
 
-    def _read(self, text: str) -> tuple[list[int], NDArray[np.int64]]:
+    def _read(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
         """Return the ids of a text and what it adds to the evidence."""
         tokenizer = self._embedder.text_tokenizer
         ids, lengths = tokenizer([text])
-        return ids.tolist(), tokenizer.evidence([text], ids, lengths, parts=True)
+        return ids, tokenizer.evidence([text], ids, lengths, parts=True)
 
     def to_bytes(self) -> bytes:
         """Return the state as bytes, from which :meth:`Embedder.state` restores it."""
         self._settle()
         stream = io.BytesIO()
-        np.savez(stream, *_arrays(self._counts))
+        np.savez(stream, *self._sums.arrays())
         values = [self._embedder.fingerprint, self._cut, self._head, self._tail, self._evidence[0].tolist()]
         return MAGIC + zlib.compress(json.dumps(values).encode() + b"\n" + stream.getvalue())
 
@@ -228,22 +363,28 @@ class DocumentState:
             InputError: the bytes are not a state, or they are damaged or belong to another model.
         """
         try:
-            cut, head, tail, evidence, entries, counts = self._unpacked(stored)
-        except InputError:
-            raise
-        # Any other error, as the bytes may come from a stranger.
+            fingerprint, cut, head, tail, evidence, arrays = self._unpacked(stored)
+        # Any error, as the bytes may come from a stranger.
         except Exception as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error!s:.200})") from None
+        if fingerprint != self._embedder.fingerprint:
+            raise InputError(
+                f"the state was made by the model {fingerprint[:12]}, not by {self._embedder.fingerprint[:12]}: load "
+                "it with its own"
+            )
+        try:
+            sums = self._new_sums()
+            sums.restore(arrays)
+        except ValueError as error:
+            raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
         self._cut, self._head, self._tail, self._evidence = cut, head, tail, np.array([evidence], np.int64)
-        self._counts = Counter(dict(zip(entries.tolist(), counts.tolist(), strict=True)))
-        self._added, self._characters = [], 0
+        self._sums, self._added, self._characters = sums, [], 0
 
-    def _unpacked(self, stored: bytes) -> tuple[bool, str, str, list[int], NDArray[Any], NDArray[Any]]:
+    def _unpacked(self, stored: bytes) -> tuple[str, bool, str, str, list[int], list[NDArray[Any]]]:
         """Return the values that :meth:`to_bytes` packed, using memory bounded by the size of the model."""
         if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
             raise ValueError("another beginning")
-        rows = self._embedder.contextualizer.table.shape[0]
-        largest = LARGEST_ENDS + 12 * rows
+        largest = LARGEST_ENDS + self._sums.largest
         unpacker = zlib.decompressobj()
         content = unpacker.decompress(stored[len(MAGIC) :], largest)
         if not unpacker.eof:
@@ -251,33 +392,13 @@ class DocumentState:
         line, _, packed = content.partition(b"\n")
         values = json.loads(line)
         if [type(value) for value in values] != [str, bool, str, str, list]:
-            raise ValueError("its values have the wrong types")
+            raise ValueError("its values have the wrong types; if a development version made it, read the text again")
         fingerprint, cut, head, tail, evidence = values
         if [type(value) for value in evidence] != [int] * 4 or max(map(abs, evidence)) > MOST_TOKENS:
             raise ValueError("its numbers of words are impossible")
-        if fingerprint != self._embedder.fingerprint:
-            raise InputError(
-                f"the state was made by the model {fingerprint[:12]}, not by {self._embedder.fingerprint[:12]}: load "
-                "it with its own"
-            )
         with ZipFile(io.BytesIO(packed)) as archive:
             # Arrays are stored uncompressed, so none can be larger than these bytes.
             if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):
                 raise ValueError("its arrays are compressed")
         with np.load(io.BytesIO(packed)) as loaded:
-            entries, counts = (loaded[name] for name in loaded.files)
-        if entries.ndim != 1 or entries.shape != counts.shape or entries.dtype != np.int32 or counts.dtype != np.int64:
-            raise ValueError("entries and counts do not fit")
-        if len(entries) and not 0 <= entries.min() <= entries.max() < rows:
-            raise ValueError("an entry is not in the vocabulary")
-        if not (np.diff(entries) > 0).all():
-            raise ValueError("an entry occurs twice")
-        if len(counts) and not 1 <= counts.min() <= counts.max() <= MOST_TOKENS:
-            raise ValueError(f"counts must lie between 1 and {MOST_TOKENS:,}")
-        return cut, head, tail, evidence, entries, counts
-
-
-def _arrays(counts: Counter[int]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the ids that occur, ascending, and how often each does."""
-    entries = np.array(sorted(counts), np.int32)
-    return entries, np.array([counts[entry] for entry in entries.tolist()], np.int64)
+            return fingerprint, cut, head, tail, evidence, [loaded[name] for name in loaded.files]
