@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,4 +76,21 @@ def test_a_word_that_sqlite_cuts_inside_a_character(tmp_path, hash_model):
         assert index.search("stored", mode="words")[0].id == "long"
         assert index.search("strored", mode="words")[0].id == "long"
         index.delete("long")
+        assert index.verify() == []
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+
+def test_ctrl_c_in_a_long_statement_is_ctrl_c(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["one cat"])
+        press = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+        press.start()
+        store = index._folder.documents
+        with pytest.raises(KeyboardInterrupt), store.reporting_errors():
+            store.connection.execute(ENDLESS)
+        press.join()
+        index.add(["two cats"])
+        assert index.count() == 2
         assert index.verify() == []

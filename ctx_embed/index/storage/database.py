@@ -407,6 +407,8 @@ class Database:
         except sqlite3.DatabaseError as error:
             if "interrupted" in str(error):
                 require_time()
+                # Ctrl-C reaches Python in the progress handler, whose exceptions SQLite does not pass on.
+                raise KeyboardInterrupt from None
             if "closed database" in str(error):
                 raise InputError(f"{self.path.parent}: this index is closed; open it again") from None
             if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError | sqlite3.NotSupportedError):
