@@ -528,7 +528,16 @@ class SearchIndex:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
         if chosen.min_relevance is not None and (queries.vectors is not None or queries.like):
             raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
-        reranker = None if chosen.rerank is None else self._reranker_of(chosen.rerank)
+        reranker = None
+        if chosen.rerank is not None:
+            # A reranker stays loaded until a search needs another one.
+            if self._reranker is None or (
+                self._reranker[0] is not chosen.rerank and self._reranker[0] != chosen.rerank
+            ):
+                from ctx_embed.index.searching.reranking import reranker_of
+
+                self._reranker = (chosen.rerank, reranker_of(chosen.rerank))
+            reranker = self._reranker[1]
         found: list[list[Hit]] = [[]] if chosen.fuse else [[] for _ in queries.texts]
         with within(chosen.deadline):
             if queries.texts and (self.count() or queries.like):
@@ -549,14 +558,6 @@ class SearchIndex:
             return Hits(" ".join(queries.texts).strip(), found[0])
         lists = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
         return lists[0] if queries.single else lists
-
-    def _reranker_of(self, model: Any) -> Reranker:
-        """Return the reranker, which stays loaded until a search needs another one."""
-        if self._reranker is None or (self._reranker[0] is not model and self._reranker[0] != model):
-            from ctx_embed.index.searching.reranking import reranker_of
-
-            self._reranker = (model, reranker_of(model))
-        return self._reranker[1]
 
     def compact(self, dtype: str | None = None) -> int:
         """Remove the rows of deleted documents, as one commit; then free disk space and rebuild FAISS's file.

@@ -21,6 +21,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -76,15 +77,6 @@ def content_words(query: str) -> list[str]:
     """Return the words of a query without English function words, or all words if there are no others."""
     words = words_of(query)
     return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
-
-
-def expression(query: str) -> str:
-    """Return an FTS5 expression that matches any word of a query; words are quoted, so none is an operator.
-
-    It is empty if the query has no words.
-    """
-    words = dict.fromkeys(word.lower() for word in words_of(query))
-    return " OR ".join(f'"{word}"' for word in list(words)[:MOST_WORDS])
 
 
 def phrases(query: str) -> list[str]:
@@ -177,10 +169,12 @@ class Bm25:
         are found; None allows all.
         """
         is_large = self.view.count > self.large
-        terms = expression(" ".join(content_words(query))).split(" OR ")
+        words = dict.fromkeys(word.lower() for word in words_of(" ".join(content_words(query))))
+        # In quotation marks no word is an operator.
+        terms = [f'"{word}"' for word in list(words)[:MOST_WORDS]]
         if is_large and len(terms) > 1:
             terms = [term for term in terms if self._is_rare(term)] or terms
-        if terms == [""]:
+        if not terms:
             return {}
         match = " OR ".join(terms)
         if required := phrases(query):
@@ -256,8 +250,6 @@ class WordLists:
         self._known_lengths: NDArray[np.int32] = np.empty(0, np.int32) if before is None else before._known_lengths
         self._known_stop: int = 0 if before is None else before._known_stop
         self._tokens: dict[str, list[str]] = {} if before is None else before._tokens
-        # K1 * (1 - B + B * length / average length) for each position.
-        self._norms: NDArray[Any] | None = None
         self._scores: NDArray[np.float64] = np.zeros(len(view.rows))
         self._passages = 0
         # Ordered by their last use, the most recent one last.
@@ -286,8 +278,7 @@ class WordLists:
         tokens = [self._tokens[word] for word in words]
         if any(len(of) > 1 for of in tokens):
             return None
-        if self._norms is None:
-            self._norms = self._read_norms()
+        norms = self._norms
         lists = []
         for token in (of[0] for of in tokens if of):
             places, counts = self._postings(token)
@@ -298,7 +289,7 @@ class WordLists:
             weight = math.log((self._passages - having + 0.5) / (having + 0.5)) if having else 0.0
             weight = weight if weight > 0 else LEAST_WEIGHT
             # In FTS5's order of operations, so that rounding is the same.
-            np.add.at(self._scores, places, weight * ((counts * (K1 + 1)) / (counts + self._norms[places])))
+            np.add.at(self._scores, places, weight * ((counts * (K1 + 1)) / (counts + norms[places])))
             lists.append(places)
         # A score above 0 that at least k places (or all with a word) reach: the k-th best of a short list.
         bound = float(np.finfo(np.float64).tiny)
@@ -318,8 +309,9 @@ class WordLists:
         order = np.lexsort((found, -scores))[:k]
         return dict(zip(self.view.rows[found[order]].tolist(), scores[order].tolist(), strict=True))
 
-    def _read_norms(self) -> NDArray[Any]:
-        """Read the lengths of passages, those that an earlier generation has not read, and return the norms."""
+    @cached_property
+    def _norms(self) -> NDArray[Any]:
+        """K1 * (1 - B + B * length / average length) for each position; lengths that are known are not read again."""
         stop, database = self.view.state.next_row, self.view.store
         lengths = np.zeros(len(self.view.rows), np.int32)
         if len(self._known_lengths) <= len(lengths):
@@ -439,7 +431,15 @@ class Corrections:
         (tokens,) = tokens_of([word])
         if len(tokens) != 1:
             return None
-        passages = self._starting_with(tokens[0][0])
+        letter = tokens[0][0]
+        if letter not in self._tokens:
+            with_vocabulary(self.view.store, "counts", "row")
+            # FTS5 cuts a long token, perhaps inside a character.
+            select = "SELECT CAST(term AS BLOB), doc FROM temp.counts WHERE term >= ? AND term < ?"
+            found = self.view.store.run(select, (letter, chr(ord(letter) + 1)))
+            terms = ((term.decode("utf-8", "ignore"), count) for term, count in found)
+            self._tokens[letter] = {term: count for term, count in terms if _LETTERS.fullmatch(term)}
+        passages = self._tokens[letter]
         known = list(passages)
 
         def nearest(stem: str) -> list[str]:
@@ -448,8 +448,8 @@ class Corrections:
             found = process.extract(stem, known, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None)
             return [token for token, *_ in sorted(found, key=lambda match: (match[1], -passages[match[0]], match[0]))]
 
-        if found := nearest(tokens[0]):
-            return self._written(found[0])
+        if near := nearest(tokens[0]):
+            return self._written(near[0])
         # A mistyped ending is not cut off: "hosptial" stays whole, where "hospital" has the stem "hospit".
         cut = dict.fromkeys(
             token for end in range(1, LONGEST_ENDING + 1) for token in nearest(word[:-end])[:MOST_TRIED]
@@ -457,17 +457,6 @@ class Corrections:
         written = (self._written(token) for token in list(cut)[:MOST_TRIED])
         edits = 1 if len(word) < LONG else 2
         return next((other for other in written if OSA.distance(word, other) <= edits), None)
-
-    def _starting_with(self, letter: str) -> dict[str, int]:
-        """Return the tokens that begin with a letter and have no digits, and their numbers of passages."""
-        if letter not in self._tokens:
-            with_vocabulary(self.view.store, "counts", "row")
-            # FTS5 cuts a long token, perhaps inside a character.
-            select = "SELECT CAST(term AS BLOB), doc FROM temp.counts WHERE term >= ? AND term < ?"
-            found = self.view.store.run(select, (letter, chr(ord(letter) + 1)))
-            terms = ((term.decode("utf-8", "ignore"), count) for term, count in found)
-            self._tokens[letter] = {term: count for term, count in terms if _LETTERS.fullmatch(term)}
-        return self._tokens[letter]
 
     def _written(self, token: str) -> str:
         """Return a token as the first passage with it writes it, since a stem is no word."""

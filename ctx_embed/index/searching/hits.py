@@ -263,24 +263,26 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
     """
     stems = dict.fromkeys(word.lower()[: max(len(word) - _LONGEST_ENDING, _SHORTEST_STEM)] for word in words)
     size = min(SEARCHED_CHARACTERS, ALL_SEARCHED // max(len(texts), 1) + SNIPPET_CHARACTERS)
-    return [_densest(list(stems)[:DENSE_WORDS], text, size) if len(text) > size else (0, len(text)) for text in texts]
-
-
-def _densest(stems: Sequence[str], text: str, size: int) -> Span:
-    require_time()
-    lowered, half = text.lower(), size // 2
-    # The number of stems in each window of two halves, by its first half.
-    found: Counter[int] = Counter({0: 0})
-    for stem in stems:
-        counted, place = -1, lowered.find(stem)
-        while place >= 0:
-            last = place // half
-            found.update(range(max(last - 1, counted + 1), last + 1))
-            counted, place = last, lowered.find(stem, (last + 1) * half)
-    best = min(max(found, key=lambda window: (found[window], -window)) * half, len(text) - size)
-    # Whole words only.
-    start = best if not best else text.find(" ", best, best + SNIPPET_CHARACTERS) + 1 or best
-    return start, best + size
+    parts = []
+    for text in texts:
+        if len(text) <= size:
+            parts.append((0, len(text)))
+            continue
+        require_time()
+        lowered, half = text.lower(), size // 2
+        # The number of stems in each window of two halves, by its first half.
+        found: Counter[int] = Counter({0: 0})
+        for stem in list(stems)[:DENSE_WORDS]:
+            counted, place = -1, lowered.find(stem)
+            while place >= 0:
+                last = place // half
+                found.update(range(max(last - 1, counted + 1), last + 1))
+                counted, place = last, lowered.find(stem, (last + 1) * half)
+        best = min(max(found, key=lambda window: (found[window], -window)) * half, len(text) - size)
+        # Whole words only.
+        start = best if not best else text.find(" ", best, best + SNIPPET_CHARACTERS) + 1 or best
+        parts.append((start, best + size))
+    return parts
 
 
 def _window(text: str, matches: Sequence[tuple[int, int, str]], opening: str, closing_mark: str) -> str:

@@ -93,29 +93,25 @@ def reranker_of(model: Any) -> Reranker:
     """
     if isinstance(model, Reranker):
         return model
-    if isinstance(model, str | Path) and _is_cross_encoder(str(model)):
-        from ctx_embed.loading import load_cross_encoder
+    if isinstance(model, str | Path):
+        reads_pairs = str(model).startswith("cross-encoder/")
+        if os.path.isdir(model):
+            paths = (Path(model) / name for name in ("config_sentence_transformers.json", "config.json"))
+            configs = [config for path in paths if path.is_file() and isinstance(config := read_json(path), dict)]
+            reads_pairs = any(
+                config.get("model_type") == "CrossEncoder"
+                or "ForSequenceClassification" in str(config.get("architectures"))
+                for config in configs
+            )
+        if reads_pairs:
+            from ctx_embed.loading import load_cross_encoder
 
-        return PairScorer(load_cross_encoder(str(model)))
+            return PairScorer(load_cross_encoder(str(model)))
     if isinstance(model, str | Path) or hasattr(model, "encode_query"):
         return BiEncoder(IndexModel.of(model))
     if hasattr(model, "predict"):
         return PairScorer(model)
     raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")
-
-
-def _is_cross_encoder(name: str) -> bool:
-    """Return whether a folder, or a name on the hub, is a CrossEncoder."""
-    if not os.path.isdir(name):
-        return name.startswith("cross-encoder/")
-    for file, of_config in (
-        ("config_sentence_transformers.json", lambda config: config.get("model_type") == "CrossEncoder"),
-        ("config.json", lambda config: "ForSequenceClassification" in str(config.get("architectures"))),
-    ):
-        path = Path(name) / file
-        if path.is_file() and isinstance(config := read_json(path), dict) and of_config(config):
-            return True
-    return False
 
 
 def reranked(found: Sequence[Candidates], reranker: Reranker, most: int) -> list[Candidates]:

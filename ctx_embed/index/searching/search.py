@@ -217,7 +217,16 @@ class Search:
         texts, vectors = self.queries.texts, self.queries.vectors
         corrected: list[dict[str, str]] = [{} for _ in texts]
         if self.mode != "dense" and not self.queries.like:
-            texts, vectors, corrected = self._respelled(view)
+            assert vectors is not None
+            texts = [view.bm25.without_missing_phrases(text) for text in texts]
+            corrected = [view.corrections.of(text, lambda word: self.model().knows(word)) for text in texts]
+            texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
+            changed = [place for place, words in enumerate(corrected) if words]
+            # Without the model of the index, words alone count.
+            with suppress(OtherModelError):
+                if changed:
+                    vectors = vectors.copy()
+                    vectors[changed] = self.model().queries([texts[place] for place in changed])
         if self.queries.like or self.exclude:
             allowed, texts, vectors = self._with_examples(view, allowed, texts, vectors)
         assert vectors is not None
@@ -242,21 +251,6 @@ class Search:
                 return found
             # What is not relevant makes room for what is.
             pool *= DEEPER
-
-    def _respelled(self, view: View) -> tuple[list[str], Vectors, list[dict[str, str]]]:
-        """Return texts and vectors of the queries with their typing errors corrected, and the corrections of each."""
-        vectors = self.queries.vectors
-        assert vectors is not None
-        texts = [view.bm25.without_missing_phrases(text) for text in self.queries.texts]
-        corrected = [view.corrections.of(text, lambda word: self.model().knows(word)) for text in texts]
-        texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
-        changed = [place for place, words in enumerate(corrected) if words]
-        # Without the model of the index, words alone count.
-        with suppress(OtherModelError):
-            if changed:
-                vectors = vectors.copy()
-                vectors[changed] = self.model().queries([texts[place] for place in changed])
-        return texts, vectors, corrected
 
     def _with_examples(
         self, view: View, allowed: Mask | None, texts: list[str], vectors: Vectors | None
