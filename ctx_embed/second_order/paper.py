@@ -11,7 +11,7 @@ Information 13(6):290.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,25 +67,7 @@ def token_positions(offsets: Array) -> Array:
 # Position weights ----------------------------------------------------------------------------------------------
 
 
-def _absolute(position: Array, length: Array, s: Array) -> Array:
-    # The product i * s_j minus its maximum over i = 1..n, which is at i = n if s_j > 0, else at i = 1. Positions are
-    # subtracted before they are multiplied, so there is neither overflow nor cancellation, however long the text is.
-    return library(s).where(s > 0, (position - length)[:, None] * s, (position - 1)[:, None] * s)
-
-
-def _relative(position: Array, length: Array, s: Array) -> Array:
-    return _absolute(position, length, s) / length[:, None]
-
-
-def _none(position: Array, length: Array, s: Array) -> Array:
-    return (position - position)[:, None]
-
-
-POSITIONS: dict[str, Callable[[Array, Array, Array], Array]] = {
-    "absolute": _absolute,
-    "none": _none,
-    "relative": _relative,
-}
+POSITIONS = ("absolute", "none", "relative")
 SCALES = ("mean", "sum")
 
 
@@ -102,7 +84,13 @@ def position_logits(position: Array, length: Array, s: Array, *, kind: str) -> A
         (N, m), or (N, 1) for ``none``; never above 0.
     """
     s = precise(s)
-    return POSITIONS[kind](cast(position, s), cast(length, s), s)
+    position, length = cast(position, s), cast(length, s)
+    if kind == "none":
+        return (position - position)[:, None]
+    # The product i * s_j minus its maximum over i = 1..n, which is at i = n if s_j > 0, else at i = 1. Positions are
+    # subtracted before they are multiplied, so there is neither overflow nor cancellation, however long the text is.
+    logits = library(s).where(s > 0, (position - length)[:, None] * s, (position - 1)[:, None] * s)
+    return logits / length[:, None] if kind == "relative" else logits
 
 
 def position_weights(offsets: Array, s: Array, *, kind: str, scale: str) -> Array:
@@ -133,34 +121,7 @@ def position_weights(offsets: Array, s: Array, *, kind: str, scale: str) -> Arra
 # The first context ---------------------------------------------------------------------------------------------
 
 
-def _ones(learned: Array, input_ids: Array, offsets: Array) -> Array:
-    return _learned(library(learned).ones_like(learned), input_ids, offsets)
-
-
-def _learned(learned: Array, input_ids: Array, offsets: Array) -> Array:
-    return library(learned).broadcast_to(learned, (len(offsets) - 1, len(learned)))
-
-
-def _uniform(learned: Array, input_ids: Array, offsets: Array) -> Array:
-    # torch's generator is a Mersenne Twister seeded with the lower 32 bits; a float32 takes 24 bits of its output.
-    import hashlib  # OpenSSL takes long to load, and few models need it
-
-    rows = [np.empty((0, len(learned)), np.float32)]
-    numbers = input_ids if isinstance(learned, np.ndarray) else input_ids.cpu().numpy()
-    for ids in np.split(numbers, offsets[1:-1].tolist()):
-        digest = hashlib.blake2b(ids.astype(np.int64).tobytes(), digest_size=8).digest()
-        seed = (int.from_bytes(digest, "little") >> 1) & 0xFFFFFFFF
-        bits = np.random.RandomState(seed).randint(0, 1 << 32, size=(1, len(learned)), dtype=np.uint32) & 0xFFFFFF
-        rows.append(bits.astype(np.float32) * np.float32(2.0**-24) * 2 - 1)
-    contexts = np.concatenate(rows[: len(offsets)])
-    return contexts if isinstance(learned, np.ndarray) else library(learned).from_numpy(contexts).to(learned)
-
-
-INITIAL_CONTEXTS: dict[str, Callable[[Array, Array, Array], Array]] = {
-    "learned": _learned,
-    "ones": _ones,
-    "uniform": _uniform,
-}
+INITIAL_CONTEXTS = ("learned", "ones", "uniform")
 
 
 def initial_context(kind: str, learned: Array, input_ids: Array, offsets: Array) -> Array:
@@ -178,7 +139,21 @@ def initial_context(kind: str, learned: Array, input_ids: Array, offsets: Array)
 
     Source: the paper's Table 3 compares the kinds.
     """
-    return INITIAL_CONTEXTS[kind](learned, input_ids, offsets)
+    if kind != "uniform":
+        first = library(learned).ones_like(learned) if kind == "ones" else learned
+        return library(learned).broadcast_to(first, (len(offsets) - 1, len(learned)))
+    # torch's generator is a Mersenne Twister seeded with the lower 32 bits; a float32 takes 24 bits of its output.
+    import hashlib  # OpenSSL takes long to load, and few models need it
+
+    rows = [np.empty((0, len(learned)), np.float32)]
+    numbers = input_ids if isinstance(learned, np.ndarray) else input_ids.cpu().numpy()
+    for ids in np.split(numbers, offsets[1:-1].tolist()):
+        digest = hashlib.blake2b(ids.astype(np.int64).tobytes(), digest_size=8).digest()
+        seed = (int.from_bytes(digest, "little") >> 1) & 0xFFFFFFFF
+        bits = np.random.RandomState(seed).randint(0, 1 << 32, size=(1, len(learned)), dtype=np.uint32) & 0xFFFFFF
+        rows.append(bits.astype(np.float32) * np.float32(2.0**-24) * 2 - 1)
+    contexts = np.concatenate(rows[: len(offsets)])
+    return contexts if isinstance(learned, np.ndarray) else library(learned).from_numpy(contexts).to(learned)
 
 
 # The steps -----------------------------------------------------------------------------------------------------

@@ -103,20 +103,19 @@ class Convolution(SystemEncoder):
 
         A window's share is divided evenly among its tokens.
         """
-        return [self._shares(part) for part in self.embedding(ids).split(lengths)]
-
-    def _shares(self, tokens: Tensor) -> Tensor:
-        """Return the shares (1, n) of one text's tokens (n, m)."""
-        n = len(tokens)
-        shares = tokens.new_zeros(1, n)
-        if not n:
-            return shares
-        mask = torch.ones(1, n, dtype=torch.bool, device=tokens.device)
-        for (_, windows), width in zip(self._greatest(tokens[None], mask), self.widths, strict=True):
-            wins = torch.bincount(windows[0], minlength=n + width - 1)
-            # Window j holds those of the tokens j - w + 1 .. j that exist.
-            begin = torch.arange(n + width - 1, device=tokens.device) - width + 1
-            inside = (begin + width).clamp(max=n) - begin.clamp(min=0)
-            each = wins.to(tokens.dtype) / inside
-            shares += each.unfold(0, width, 1).sum(1)
-        return shares / self.natural_dimension
+        found = []
+        for tokens, n in zip(self.embedding(ids).split(lengths), lengths, strict=True):
+            shares = tokens.new_zeros(1, n)
+            found.append(shares)
+            if not n:
+                continue
+            mask = torch.ones(1, n, dtype=torch.bool, device=tokens.device)
+            for (_, windows), width in zip(self._greatest(tokens[None], mask), self.widths, strict=True):
+                wins = torch.bincount(windows[0], minlength=n + width - 1)
+                # Window j holds those of the tokens j - w + 1 .. j that exist.
+                begin = torch.arange(n + width - 1, device=tokens.device) - width + 1
+                inside = (begin + width).clamp(max=n) - begin.clamp(min=0)
+                each = wins.to(tokens.dtype) / inside
+                shares += each.unfold(0, width, 1).sum(1)
+            shares /= self.natural_dimension
+        return found

@@ -19,26 +19,6 @@ from ctx_embed.second_order import document_ids
 from ctx_embed.systems.encoder import TableOptions, offsets_of
 
 
-def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, Tensor]:
-    """Return the hash bucket of each pair of neighbouring tokens of a document.
-
-    Args:
-        ids: (N,) packed.
-        offsets: (B + 1,).
-        buckets: number of buckets.
-
-    Returns:
-        The buckets of all bigrams one after the other, and the start of each document among them, (B + 1,).
-    """
-    documents = document_ids(offsets)
-    together = documents[1:] == documents[:-1]
-    first, second = ids[:-1][together].to(torch.int64), ids[1:][together].to(torch.int64)
-    # Multiply by odd 32-bit constants, and drop the low bits of the sum, which are the least mixed.
-    mixed = (first * 0x9E3779B1 + second * 0x85EBCA6B) >> 15
-    counts = (offsets.diff() - 1).clamp(min=0)
-    return mixed % buckets, F.pad(counts.cumsum(0), (1, 0))
-
-
 class DeepAveraging(TokenEncoder):
     """A deep averaging network (DAN): the mean of word and bigram embeddings through feed-forward layers.
 
@@ -113,7 +93,12 @@ class DeepAveraging(TokenEncoder):
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return the network's output for packed documents, (B, m); arguments as for :meth:`TokenEncoder.embed`."""
         offsets = offsets_of(lengths, ids.device)
-        buckets, starts = bigram_buckets(ids, offsets, self.buckets)
+        documents = document_ids(offsets)
+        together = documents[1:] == documents[:-1]
+        first, second = ids[:-1][together].to(torch.int64), ids[1:][together].to(torch.int64)
+        # Multiply by odd 32-bit constants, and drop the low bits of the sum, which are the least mixed.
+        buckets = ((first * 0x9E3779B1 + second * 0x85EBCA6B) >> 15) % self.buckets
+        starts = F.pad((offsets.diff() - 1).clamp(min=0).cumsum(0), (1, 0))
         words = F.embedding_bag(ids, self.embedding.weight, offsets, mode="sum", include_last_offset=True)
         pairs = F.embedding_bag(buckets, self.bigrams.weight, starts, mode="sum", include_last_offset=True)
         x = (words + pairs) / (2 * offsets.diff() - 1).clamp(min=1)[:, None]

@@ -44,43 +44,27 @@ def offsets_of(lengths: list[int], device: torch.device) -> Tensor:
 def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padding: float = MOST_PADDING) -> Tensor:
     """Return the outputs (N, directions * hidden) of a network that reads each document of (N, m) tokens by itself.
 
-    On a CPU, documents are padded if that takes at most ``most_padding`` positions per token.
+    On a CPU, documents are padded if that takes at most ``most_padding`` positions per token: the gradient then takes
+    time linear in the length, while that of torch's packed sequences is quadratic. Packed, they take memory that does
+    not depend on how much their lengths differ.
     """
     if not len(tokens):
         return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
-    lengths = offsets.diff()
+    lengths, documents, position = offsets.diff(), document_ids(offsets), token_positions(offsets)
     # Only on a CPU are packed sequences slow: other devices have kernels for them.
-    pads = tokens.device.type == "cpu" and len(lengths) * int(lengths.max()) <= most_padding * len(tokens)
-    return (_padded_states if pads else _packed_states)(network, tokens, offsets)
-
-
-def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """Return the states of packed documents, in memory that does not depend on how much their lengths differ."""
-    lengths = offsets.diff()
-    # torch's order of packed sequences: all first tokens, then all second ones, ..., longer documents first.
-    rank = lengths.argsort(descending=True, stable=True).argsort()
-    documents = document_ids(offsets)
-    position = token_positions(offsets)
-    order = (position * len(lengths) + rank[documents]).argsort()
-    packed = PackedSequence(tokens[order], torch.bincount(position).cpu())
-    states: Tensor = network(packed)[0].data
-    return states[order.argsort()]
-
-
-def _padded_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """Return the states of padded documents.
-
-    Their gradient takes time linear in the length; that of torch's packed sequences is quadratic on a CPU. Padding
-    never reaches a document's states: each direction starts at its own end of the document.
-    """
-    lengths = offsets.diff()
-    documents = document_ids(offsets)
-    position = token_positions(offsets)
-    longest = int(lengths.max())
+    if tokens.device.type != "cpu" or len(lengths) * int(lengths.max()) > most_padding * len(tokens):
+        # torch's order of packed sequences: all first tokens, then all second ones, ..., longer documents first.
+        rank = lengths.argsort(descending=True, stable=True).argsort()
+        order = (position * len(lengths) + rank[documents]).argsort()
+        packed = PackedSequence(tokens[order], torch.bincount(position).cpu())
+        outputs: Tensor = network(packed)[0].data
+        return outputs[order.argsort()]
+    # Padding never reaches a document's states: each direction starts at its own end of the document.
     found = []
     for suffix in ("", "_reverse")[: 2 if network.bidirectional else 1]:
         place = lengths[documents] - 1 - position if suffix else position
-        padded = tokens.new_zeros(longest, len(lengths), tokens.shape[1]).index_put((place, documents), tokens)
+        zeros = tokens.new_zeros(int(lengths.max()), len(lengths), tokens.shape[1])
+        padded = zeros.index_put((place, documents), tokens)
         weights = [getattr(network, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
         first = tokens.new_zeros(1, len(lengths), network.hidden_size)
         states, _ = torch.gru(padded, first, weights, True, 1, 0.0, network.training, False, False)
