@@ -74,27 +74,34 @@ def encode(
     if target is not None:
         if batch_size is not None:
             raise click.UsageError("--batch-size is for -o; --to has batches of its own.")
-        _to_store(inputs, target, text_field=field, **options)
+
+        from ctx_embed.bulk_encoding import encode_dataset
+        from ctx_embed.stores import open as open_store
+
+        chosen = {**options, "model": None if options["model"] == "default" else options["model"]}
+        found = encode_dataset(inputs, target, text_field=field, progress=True, **chosen)
+        warn_of_unknown_share(found.unknown_share)
+        for line in found.named[:SHOWN]:
+            click.echo(printable(f"left out: {line}"), err=True)
+        if found.bad:
+            more = f", of which {SHOWN} are named above" if found.bad > SHOWN else ""
+            click.echo(f"{counted(found.bad, 'row')} could not be embedded{more}", err=True)
+        held = f"{counted(found.count, 'embedding')} of dimension {found.dimension} in {open_store(target).name}"
+        if found.was_complete:
+            click.echo(f"nothing to do: {held} already")
+        else:
+            click.echo(f"{counted(found.rows, 'row')} encoded: {held}")
         return
+
     context = click.get_current_context()
     for name in OF_STORES:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.removesuffix('_field').replace('_', '-')} needs --to TARGET.")
     if len(inputs) > 1:
         raise click.UsageError("-o takes one INPUT; give several with --to TARGET.")
+    (source,) = inputs
     assert output is not None
-    _to_file(inputs[0], output, field, options["encoding"], options["model"], options["backend"], batch_size)
 
-
-def _to_file(
-    source: str,
-    output: Path,
-    field: str | None,
-    encoding: str | None,
-    model: str,
-    backend: str | None,
-    batch_size: int | None,
-) -> None:
     from ctx_embed.files import require_other_file
     from ctx_embed.rows.opening import source_name
     from ctx_embed.rows.reading import arriving, in_blocks, read_documents
@@ -103,7 +110,7 @@ def _to_file(
     is_printed = output == STANDARD_OUTPUT
     require_embeddings_file(output)
     require_other_file(output, source)
-    rows = read_documents(source, field, encoding=encoding)
+    rows = read_documents(source, field, encoding=options["encoding"])
     # Print results block by block, from standard input as lines arrive. A file is written in one go.
     blocks = (arriving(rows, BLOCK) if source == "-" else in_blocks(rows, BLOCK)) if is_printed else iter([list(rows)])
     documents = next(blocks, [])
@@ -113,7 +120,7 @@ def _to_file(
     from ctx_embed.encoders import embed, load_encoder
     from ctx_embed.text.unknown import sample, unknown_share
 
-    encoder = load_encoder(model, backend)
+    encoder = load_encoder(options["model"], options["backend"])
     if encoder.remark:
         click.echo(f"Warning: {encoder.remark}", err=True)
     for block in chain([documents], blocks):
@@ -125,21 +132,3 @@ def _to_file(
     if not is_printed:
         count, dimension = embeddings.shape
         click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")
-
-
-def _to_store(inputs: tuple[str, ...], target: str, model: str, **options: Any) -> None:
-    from ctx_embed.bulk_encoding import encode_dataset
-    from ctx_embed.stores import open as open_store
-
-    found = encode_dataset(inputs, target, model=None if model == "default" else model, progress=True, **options)
-    warn_of_unknown_share(found.unknown_share)
-    for line in found.named[:SHOWN]:
-        click.echo(printable(f"left out: {line}"), err=True)
-    if found.bad:
-        more = f", of which {SHOWN} are named above" if found.bad > SHOWN else ""
-        click.echo(f"{counted(found.bad, 'row')} could not be embedded{more}", err=True)
-    held = f"{counted(found.count, 'embedding')} of dimension {found.dimension} in {open_store(target).name}"
-    if found.was_complete:
-        click.echo(f"nothing to do: {held} already")
-    else:
-        click.echo(f"{counted(found.rows, 'row')} encoded: {held}")

@@ -61,7 +61,17 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
         together.setdefault(hit.id, []).append((hit, source))
     for hit, source in (pair for pairs in together.values() for pair in pairs):
         click.echo(_heading(hit, source))
-        for line in _wrapped(_answer(query, hit, in_context=width is not None), width):
+        # The snippet, or the highlight: in a terminal between the dimmed text around it.
+        start, stop = hit.highlight or (0, len(hit.text))
+        answer, room = _marked(query, hit.text[start:stop]), SHOWN_CHARACTERS - (stop - start)
+        if width is not None and hit.highlight is not None and room >= FEWEST_CHARACTERS:
+            before, after = hit.text[:start], hit.text[stop:]
+            if len(before) > room // 3:
+                before = "… " + before[-(room // 3) :].partition(" ")[2]
+            around = [one_line(before, room), one_line(after, room - len(before))]
+            first, last = (click.style(text, dim=True) if text else "" for text in around)
+            answer = " ".join(part for part in (first, answer, last) if part)
+        for line in _wrapped(answer, width):
             click.echo(f"{INDENT}{line}")
         if hit.context not in (None, hit.text):
             for line in _wrapped(one_line(str(hit.context), CONTEXT_CHARACTERS), width):
@@ -110,22 +120,6 @@ def _wrapped(text: str, width: int | None) -> list[str]:
         lines[-1] += f" {word}" if lines[-1] else word
         room -= length + 1
     return lines[1:]
-
-
-def _answer(query: str, hit: Hit, in_context: bool) -> str:
-    """Return the snippet of a hit, or its highlight: alone, or between the dimmed text around it."""
-    if hit.highlight is None:
-        return _marked(query, hit.text)
-    start, stop = hit.highlight
-    sentence, room = _marked(query, hit.text[start:stop]), SHOWN_CHARACTERS - (stop - start)
-    if not in_context or room < FEWEST_CHARACTERS:
-        return sentence
-    before, after = hit.text[:start], hit.text[stop:]
-    if len(before) > room // 3:
-        before = "… " + before[-(room // 3) :].partition(" ")[2]
-    around = [one_line(before, room), one_line(after, room - len(before))]
-    first, last = (click.style(text, dim=True) if text else "" for text in around)
-    return " ".join(part for part in (first, sentence, last) if part)
 
 
 def _marked(query: str, text: str) -> str:

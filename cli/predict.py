@@ -37,23 +37,22 @@ def _cells(row: Row) -> tuple[str, ...]:
         return ("", "", *[""] * ("explanations" in row))
     labels = row["labels"] if "labels" in row else [row["label"]]
     shown = ",".join(f"{row['probabilities'][str(label)]:.4f}" for label in labels)
-    why = ["; ".join(map(_why, row["explanations"]))] if "explanations" in row else []
-    return (",".join(map(str, labels)), shown, *why)
-
-
-def _why(explanation: Row) -> str:
-    """Return an explanation in one line: the parts of meaning and words, the largest first."""
-    of_meaning, words = (
-        ", ".join(f"{name} {part:+.2f}" for name, part in explanation[parts].items()) or "none"
-        for parts in ("of_meaning", "words")
-    )
-    # Adding 0 makes a 0 of -0.
-    of_words = round(explanation["logit"] - explanation["meaning"] - explanation["bias"], 2) + 0.0
-    return (
-        f"{explanation['label']} {explanation['logit']:+.2f} = meaning {explanation['meaning']:+.2f} ({of_meaning}), "
-        f"words {of_words:+.2f} ({words}), "
-        f"bias {explanation['bias']:+.2f}"
-    )
+    if "explanations" not in row:
+        return ",".join(map(str, labels)), shown
+    reasons = []
+    for explanation in row["explanations"]:
+        of_meaning, words = (
+            ", ".join(f"{name} {part:+.2f}" for name, part in explanation[parts].items()) or "none"
+            for parts in ("of_meaning", "words")
+        )
+        label, logit, meaning, bias = (explanation[name] for name in ("label", "logit", "meaning", "bias"))
+        # Adding 0 makes a 0 of -0.
+        of_words = round(logit - meaning - bias, 2) + 0.0
+        reasons.append(
+            f"{label} {logit:+.2f} = meaning {meaning:+.2f} ({of_meaning}), words {of_words:+.2f} ({words}), "
+            f"bias {bias:+.2f}"
+        )
+    return ",".join(map(str, labels)), shown, "; ".join(reasons)
 
 
 def _write_lines(file: TextIO, rows: Iterator[Row]) -> None:
@@ -240,24 +239,22 @@ def predicted_rows(
         of_texts = head.probabilities(logits).tolist()
         for document, text, label, probabilities in zip(batch, texts, chosen, of_texts, strict=True):
             blank = not text.strip()
-            named = dict(zip(map(str, head.labels), probabilities, strict=True))
-            yield {
-                **({} if document.id is None else {"id": document.id}),
-                "text": text,
-                **({"metadata": document.metadata} if document.metadata else {}),
-                **(
-                    {"labels": None if blank else list(label)}
-                    if head.multi_label
-                    else {"label": None if blank else label}
-                ),
-                "probabilities": None if blank else named,
-                **({"explanations": None if blank else _explanations(predictor, text)} if explain else {}),
-            }
-
-
-def _explanations(predictor: Predictor, text: str) -> list[Row]:
-    (found,) = predictor.explain([text])
-    return [
-        {**vars(explanation), "words": dict(explanation.words), "of_meaning": dict(explanation.of_meaning)}
-        for explanation in found
-    ]
+            row: Row = {} if document.id is None else {"id": document.id}
+            row["text"] = text
+            if document.metadata:
+                row["metadata"] = document.metadata
+            if head.multi_label:
+                row["labels"] = None if blank else list(label)
+            else:
+                row["label"] = None if blank else label
+            row["probabilities"] = None if blank else dict(zip(map(str, head.labels), probabilities, strict=True))
+            if explain:
+                row["explanations"] = (
+                    None
+                    if blank
+                    else [
+                        {**vars(each), "words": dict(each.words), "of_meaning": dict(each.of_meaning)}
+                        for each in predictor.explain([text])[0]
+                    ]
+                )
+            yield row

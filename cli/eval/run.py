@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -100,7 +100,7 @@ def run(
 
     from ctx_embed.eval.encoders import load_encoder
     from ctx_embed.eval.evaluation import evaluate
-    from ctx_embed.eval.reports import write_report
+    from ctx_embed.eval.reports import notes, tables, write_report
     from ctx_embed.eval.results import EvaluationOptions
 
     options = EvaluationOptions(cast("ProtocolName", protocol), tuple(dict.fromkeys(seeds)), folds, cost=cost)
@@ -117,31 +117,24 @@ def run(
         if as_json:
             click.echo(json.dumps(report, indent=2, ensure_ascii=False))
         else:
-            _print_report(report, None if sys.stdout.isatty() else WIDTH_OF_FILES)
+            from rich.console import Console
+            from rich.table import Table
+            from rich.text import Text
+
+            console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
+            for table in tables(report):
+                # Make the cells Text, because rich might read a name as markup.
+                shown = Table()
+                for place, column in enumerate(table.columns):
+                    shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
+                for rows in table.sections:
+                    for row in rows:
+                        shown.add_row(*map(Text, row), end_section=row is rows[-1])
+                click.echo(table.title)
+                console.print(shown)
+            for line in notes(report):
+                click.echo(line)
     if result.failures:
         missing = result.asked - len(result.scores)
         what = f"{missing} of {result.asked} scores are missing" if missing else "not all could be measured"
         raise InputError(f"{what}; see the lines above")
-
-
-def _print_report(report: dict[str, Any], width: int | None) -> None:
-    """Print the tables and notes, ``width`` columns wide; None uses the terminal's width."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from ctx_embed.eval.reports import notes, tables
-
-    console = Console(width=width)
-    for table in tables(report):
-        # Make the cells Text, because rich might read a name as markup.
-        shown = Table()
-        for place, column in enumerate(table.columns):
-            shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
-        for rows in table.sections:
-            for row in rows:
-                shown.add_row(*map(Text, row), end_section=row is rows[-1])
-        click.echo(table.title)
-        console.print(shown)
-    for line in notes(report):
-        click.echo(line)

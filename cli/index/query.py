@@ -19,7 +19,6 @@ from ctx_embed.errors import InputError
 from ctx_embed.index.searching.options import Options
 
 if TYPE_CHECKING:
-    from ctx_embed.index import SearchIndex
     from ctx_embed.index.searching.hits import Hits
 
 FORMATS = ("json", "jsonl", "csv")
@@ -154,7 +153,22 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
                 if hits:
                     print_hits(hits.query, hits, [index.source(hit) for hit in hits])
         if not all(found):
-            click.echo(_why_none(index, options), err=True)
+            where, threshold = options["where"], options["threshold"]
+            if not index.count():
+                why = "the index has no documents"
+            elif where is not None and not index.count(where):
+                why = "no document meets the filter"
+            elif options["offset"]:
+                why = f"there are fewer than {options['offset'] + 1}"
+            elif threshold is not None:
+                why = f"no cosine reaches {threshold:g}"
+            elif options.get("min_relevance"):
+                why = f"no relevance reaches {options['min_relevance']:g}"
+            elif options["mode"] == "words":
+                why = "no document has a word of the query"
+            else:
+                why = "nothing is like the query"
+            click.echo(f"no hits: {why}", err=True)
 
 
 def _print_csv(found: Sequence[Hits]) -> None:
@@ -179,21 +193,3 @@ def _print_csv(found: Sequence[Hits]) -> None:
                 for name, value in row.items()
             }
         )
-
-
-def _why_none(index: SearchIndex, options: dict[str, Any]) -> str:
-    """Return a message about why a query has no hits."""
-    where, threshold = options["where"], options["threshold"]
-    if not index.count():
-        return "no hits: the index has no documents"
-    if where is not None and not index.count(where):
-        return "no hits: no document meets the filter"
-    if options["offset"]:
-        return f"no hits: there are fewer than {options['offset'] + 1}"
-    if threshold is not None:
-        return f"no hits: no cosine reaches {threshold:g}"
-    if options.get("min_relevance"):
-        return f"no hits: no relevance reaches {options['min_relevance']:g}"
-    if options["mode"] == "words":
-        return "no hits: no document has a word of the query"
-    return "no hits: nothing is like the query"

@@ -11,7 +11,7 @@ import pytest
 
 from ctx_embed import TextClassifier
 from ctx_embed.classify.predictor import Predictor
-from ctx_embed.cli.predict import _why, predicted_rows
+from ctx_embed.cli.predict import _cells, predicted_rows
 from ctx_embed.rows.reading import read_documents
 from ctx_embed.texts import Document
 from tests.helpers.cli import Command
@@ -133,8 +133,10 @@ def test_several_labels(several):
 
 
 def test_an_explanation_of_a_text_without_known_words_has_no_minus_zero():
-    row = {"label": "pos", "logit": -0.3, "meaning": 0.1, "bias": -0.399, "words": {}, "of_meaning": {"sad": -0.5}}
-    assert _why(row) == "pos -0.30 = meaning +0.10 (sad -0.50), words +0.00 (none), bias -0.40"
+    why = {"label": "pos", "logit": -0.3, "meaning": 0.1, "bias": -0.399, "words": {}, "of_meaning": {"sad": -0.5}}
+    row = {"label": "pos", "probabilities": {"pos": 0.5}, "explanations": [why]}
+    said = "pos -0.30 = meaning +0.10 (sad -0.50), words +0.00 (none), bias -0.40"
+    assert _cells(row) == ("pos", "0.5000", said)
 
 
 def test_evaluate(model):
