@@ -75,11 +75,11 @@ def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
 
 
 def load_encoder(
-    name: str, backend: str | None = "torch", others: Mapping[str, Callable[[], Encoder]] = MappingProxyType({})
+    name: str, backend: str | None = "torch", others: Mapping[str, Encoder] = MappingProxyType({})
 ) -> Encoder:
     """Return the encoder of that name."""
     if name in others:
-        return others[name]()
+        return others[name]
     if name.startswith(MODEL2VEC):
         return _model2vec(name)
     if backend != "torch" and (name == DEFAULT or os.path.exists(name)):

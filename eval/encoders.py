@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,28 +76,21 @@ def encoder_names() -> list[str]:
     return encoders.encoder_names(BASELINES)
 
 
-def _random() -> Encoder:
-    def row(text: str) -> NDArray[np.float64]:
-        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-        return np.random.default_rng(seed).normal(size=RANDOM_DIMENSION)
-
-    def encode(texts: list[str]) -> NDArray[np.float64]:
-        return np.stack([row(text) for text in texts])
-
-    return Encoder("random", encode, None, "random-1", 0, by_name=True)
+def _tfidf_rows(texts: list[str]) -> Any:
+    rows = np.arange(len(texts))
+    return Tfidf(texts)(rows, rows)[1]
 
 
-def _majority() -> Encoder:
+def _random_rows(texts: list[str]) -> NDArray[np.float64]:
+    seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") for text in texts]
+    return np.stack([np.random.default_rng(seed).normal(size=RANDOM_DIMENSION) for seed in seeds])
+
+
+BASELINES = {
+    "tfidf": Encoder("tfidf", _tfidf_rows, fit=Tfidf, by_name=True),
     # All embeddings are equal, so a probe predicts the most frequent class of its training rows.
-    return Encoder("majority", lambda texts: np.zeros((len(texts), 1)), parameters=0, probes_only=True, by_name=True)
-
-
-def _tfidf() -> Encoder:
-    def encode(texts: list[str]) -> Any:
-        rows = np.arange(len(texts))
-        return Tfidf(texts)(rows, rows)[1]
-
-    return Encoder("tfidf", encode, fit=Tfidf, by_name=True)
-
-
-BASELINES: dict[str, Callable[[], Encoder]] = {"tfidf": _tfidf, "majority": _majority, "random": _random}
+    "majority": Encoder(
+        "majority", lambda texts: np.zeros((len(texts), 1)), parameters=0, probes_only=True, by_name=True
+    ),
+    "random": Encoder("random", _random_rows, None, "random-1", 0, by_name=True),
+}

@@ -98,7 +98,18 @@ class Table:
 def tables(report: dict[str, Any]) -> list[Table]:
     """Return a table for each kind of task with results, one of differences from the first encoder, one of costs."""
     shown = [_scores(report, kind, title) for kind, title in TITLES.items()]
-    return [table for table in (*shown, _differences(report), _costs(report)) if table is not None]
+    costs = [
+        [
+            entry["name"],
+            f"{entry['cost']['texts_per_second']:,.0f}",
+            _count(entry["cost"]["parameters"]),
+            _count(entry["cost"]["peak_megabytes"]),
+        ]
+        for entry in report["encoders"]
+        if entry["cost"]
+    ]
+    cost = Table("Cost", ["", "texts/s", "parameters", "peak memory in MB"], [costs]) if costs else None
+    return [table for table in (*shown, _differences(report), cost) if table is not None]
 
 
 def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
@@ -145,27 +156,17 @@ def _differences(report: dict[str, Any]) -> Table | None:
     tasks = [task["name"] for task in report["tasks"] if any(name == task["name"] for _, name in compared)]
     rows = []
     for name in others:
-        cells = [compared[name, task]["versus"] if (name, task) in compared else None for task in tasks]
+        cells = []
+        for task in tasks:
+            if (name, task) in compared:
+                versus = compared[name, task]["versus"]
+                p = "p < 0.001" if versus["p"] < 0.001 else f"p {versus['p']:.3f}"
+                cells.append(f"{versus['value']:+.1f} ({p})")
+            else:
+                cells.append("")
         if any(cells):
-            rows.append([name, *(versus_cell(cell) for cell in cells)])
+            rows.append([name, *cells])
     return Table(f"Difference from {first} in points, with p-value", ["", *tasks], [rows])
-
-
-def versus_cell(versus: dict[str, Any] | None) -> str:
-    """Return a difference with its sign, and p."""
-    if versus is None:
-        return ""
-    p = "p < 0.001" if versus["p"] < 0.001 else f"p {versus['p']:.3f}"
-    return f"{versus['value']:+.1f} ({p})"
-
-
-def _costs(report: dict[str, Any]) -> Table | None:
-    costs = [(entry["name"], entry["cost"]) for entry in report["encoders"] if entry["cost"]]
-    rows = [
-        [name, f"{cost['texts_per_second']:,.0f}", _count(cost["parameters"]), _count(cost["peak_megabytes"])]
-        for name, cost in costs
-    ]
-    return Table("Cost", ["", "texts/s", "parameters", "peak memory in MB"], [rows]) if rows else None
 
 
 def _count(value: float | None) -> str:

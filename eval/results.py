@@ -88,6 +88,25 @@ class Evaluation:
         tasks = [task for task in self.tasks if task.name in self.data]
         described = {task.name: _task_json(task, self) for task in tasks}
         cited = {name for task in tasks for name in task.published}
+        first = self.encoders[0].name
+        results = []
+        for (encoder, task), score in self.scores.items():
+            result: dict[str, Any] = {"encoder": encoder, "task": task, "mean": score.mean}
+            # The 95 % interval over the rows is Wilson's, Fisher's or Student's.
+            interval: Interval
+            if isinstance(score, ProbeScore):
+                result["std"], interval = score.std, score.interval
+            elif isinstance(score, SimilarityScore):
+                sizes = [len(score.cosines[name]) for name in score.subsets]
+                interval = correlation_interval([*score.subsets.values()], sizes)
+            else:
+                result["measures"], interval = score.measures, mean_interval(score.ndcg)
+            result["interval"] = interval
+            result["score"] = asdict(score)
+            if encoder != first and (first, task) in self.scores:
+                versus = difference(score, self.scores[first, task], described[task].get("gold", {}))
+                result["versus"] = {"encoder": first, **asdict(versus)}
+            results.append({**result, "labelled": self.labelled.get((encoder, task), 0)})
         return {
             "format_version": FORMAT_VERSION,
             "date": date.today().isoformat(),
@@ -112,13 +131,7 @@ class Evaluation:
             ],
             "tasks": list(described.values()),
             "published_sources": {name: source for name, source in PUBLISHED_SOURCES.items() if name in cited},
-            "results": [
-                {
-                    **_result(self, encoder, task, score, described[task].get("gold", {})),
-                    "labelled": self.labelled.get((encoder, task), 0),
-                }
-                for (encoder, task), score in self.scores.items()
-            ],
+            "results": results,
             "failures": self.failures,
         }
 
@@ -168,25 +181,6 @@ def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
         described["gold"] = {name: [float(row[0]) for row in rows] for name, rows in data.subsets.items()}
         described["without"], described["left_out"] = task.without, data.left_out
     return described
-
-
-def _result(evaluation: Evaluation, encoder: str, task: str, score: Score, gold: Any) -> dict[str, Any]:
-    result: dict[str, Any] = {"encoder": encoder, "task": task, "mean": score.mean}
-    # The 95 % interval over the rows is Wilson's, Fisher's or Student's.
-    interval: Interval
-    if isinstance(score, ProbeScore):
-        result["std"], interval = score.std, score.interval
-    elif isinstance(score, SimilarityScore):
-        sizes = [len(score.cosines[name]) for name in score.subsets]
-        interval = correlation_interval([*score.subsets.values()], sizes)
-    else:
-        result["measures"], interval = score.measures, mean_interval(score.ndcg)
-    result["interval"] = interval
-    result["score"] = asdict(score)
-    first = evaluation.encoders[0].name
-    if encoder != first and (first, task) in evaluation.scores:
-        result["versus"] = {"encoder": first, **asdict(difference(score, evaluation.scores[first, task], gold))}
-    return result
 
 
 def compare(

@@ -177,9 +177,6 @@ class Protocol:
             X, X_test = features(*split)
             return self.fit(X, classes[split[0]], len(names), penalties, X_test)
 
-        def count_right(split: tuple[Indices, Indices]) -> list[int]:
-            return [int(np.count_nonzero(found == classes[split[1]])) for found in predict(split, grid)]
-
         # Folds run in parallel, each with one BLAS thread: for matrices of this size, several threads would mostly wait
         # for each other.
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -190,10 +187,12 @@ class Protocol:
                     for train, _ in splits
                 ]
                 flat = [split for folds in inner for split in folds]
-                right = Meter("penalties", len(flat), "fits", leave=False).each(pool.map(count_right, flat))
+                meter = Meter("penalties", len(flat), "fits", leave=False)
+                guesses = meter.each(pool.map(lambda split: predict(split, grid), flat))
                 for place, folds in enumerate(inner):
+                    right = [[np.count_nonzero(found == classes[test]) for found in next(guesses)] for _, test in folds]
                     sizes = np.array([len(test) for _, test in folds], float)
-                    chosen[place] = grid[self.best(np.array([next(right) for _ in folds], float), sizes)]
+                    chosen[place] = grid[self.best(np.array(right, float), sizes)]
             meter = Meter("folds", len(splits), "fits", leave=False)
             predicted = list(meter.each(pool.map(lambda split, C: predict(split, (C,))[0], splits, chosen)))
         hits = np.zeros(len(classes), bool)

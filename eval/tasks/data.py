@@ -86,7 +86,22 @@ class DataReader:
         is_users_own = any(os.path.isabs(file.path) for layout in task.layouts for file in layout)
         if self.folder is not None or is_users_own:
             folder = Path() if is_users_own else self.folder or Path()
-            data = _from_folder(task, folder, task.name if is_users_own else str(folder))
+            layout = next((layout for layout in task.layouts if not _missing(layout, folder)), None)
+            if layout is None:
+                # Name the first missing file of the first layout.
+                raise InputError(f"{task.name}: {_missing(task.layouts[0], folder)} is missing; {REMEDY}")
+            sums = _sums(folder)
+            subsets: dict[str, list[Row]] = {}
+            for file in layout:
+                path = folder / file.path
+                if file.path in sums and hashlib.sha256(path.read_bytes()).hexdigest() != sums[file.path]:
+                    raise InputError(
+                        f"{task.name}: {path} does not match its sha256 in {folder / SUMS}; fetch the file again"
+                    )
+                subsets.setdefault(file.subset, []).extend(file.read(path))
+            data = TaskData(task.name if is_users_own else str(folder), subsets)
+            known = task.sha256 if layout is task.layouts[0] else ""
+            data = replace(data, is_altered=bool(known) and data.sha256 != known)
         elif task.hub is None:
             raise InputError(f"{task.name}: the hub has no suitable copy; {REMEDY}")
         else:
@@ -130,24 +145,6 @@ class DataReader:
         finally:
             log.setLevel(level)
         return subsets
-
-
-def _from_folder(task: Task, folder: Path, source: str) -> TaskData:
-    """Return the rows of the first complete layout. An error names the first missing file of the first layout."""
-    layout = next((layout for layout in task.layouts if not _missing(layout, folder)), None)
-    if layout is None:
-        path = _missing(task.layouts[0], folder)
-        raise InputError(f"{task.name}: {path} is missing; {REMEDY}")
-    sums = _sums(folder)
-    subsets: dict[str, list[Row]] = {}
-    for file in layout:
-        path = folder / file.path
-        if file.path in sums and hashlib.sha256(path.read_bytes()).hexdigest() != sums[file.path]:
-            raise InputError(f"{task.name}: {path} does not match its sha256 in {folder / SUMS}; fetch the file again")
-        subsets.setdefault(file.subset, []).extend(file.read(path))
-    data = TaskData(source, subsets)
-    known = task.sha256 if layout is task.layouts[0] else ""
-    return replace(data, is_altered=bool(known) and data.sha256 != known)
 
 
 def _sums(folder: Path) -> dict[str, str]:

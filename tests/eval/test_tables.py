@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from ctx_embed.eval.reports import as_markdown, notes, tables, versus_cell
+from ctx_embed.eval.reports import as_markdown, notes, tables
 
 
 def test_a_table_for_each_kind_of_task(report):
@@ -25,10 +25,15 @@ def test_a_table_for_each_kind_of_task(report):
     assert [row[0] for row in costs.sections[0]] == ["drawn", "a|b [v2]"]
 
 
-def test_differences_show_sign_and_p():
-    assert versus_cell({"value": -1.25, "p": 0.0411}) == "-1.2 (p 0.041)"
-    assert versus_cell({"value": 0.0, "p": 0.0002}) == "+0.0 (p < 0.001)"
-    assert versus_cell(None) == ""
+def test_differences_show_sign_and_p(report):
+    compared = [result for result in report["results"] if "versus" in result]
+    for result, (value, p) in zip(compared, [(-1.25, 0.0411), (0.0, 0.0002)], strict=False):
+        result["versus"] |= {"value": value, "p": p}
+    report["encoders"].append({**report["encoders"][1], "name": "third"})
+    report["results"].append({**compared[0], "encoder": "third"})
+    rows = tables(report)[3].sections[0]
+    assert rows[0][1:3] == ["-1.2 (p 0.041)", "+0.0 (p < 0.001)"]
+    assert rows[1] == ["third", "-1.2 (p 0.041)", "", "", ""]
 
 
 def test_notes(report):
