@@ -53,6 +53,21 @@ class Gate:
         if scope["type"] != "http" or path in PROBES:
             return await self.app(scope, receive, send)
         body = b""
+        read = started = False
+
+        async def replayed() -> Message:
+            nonlocal read
+            if read:
+                return await receive()
+            read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def noted(message: Any) -> None:
+            nonlocal started
+            started = True
+            limit.deadline = float("inf")
+            await send(message)
+
         try:
             if (key := self._key(scope, path)) is not None:
                 scope["state"]["key"] = key
@@ -68,7 +83,15 @@ class Gate:
                 return await self.app(scope, receive, send)
             if self.requests >= self.settings.max_requests:
                 raise busy()
-            await self._timed(scope, body, receive, send)
+            self.requests += 1
+            try:
+                # The time limit ends when the answer begins.
+                with anyio.move_on_after(self.settings.timeout) as limit:
+                    await self.app(scope, replayed, noted)
+            finally:
+                self.requests -= 1
+            if limit.cancelled_caught and not started:
+                raise ApiError(504, f"the answer took longer than {self.settings.timeout:g} s", "timeout")
         except ApiError as error:
             await error.answer()(scope, receive, send)
         finally:
@@ -144,32 +167,6 @@ class Gate:
         finally:
             del self._arriving[arriving]
         return b"".join(parts)
-
-    async def _timed(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass a request with its body on, with a time limit until its answer begins."""
-        read = started = False
-
-        async def replayed() -> Message:
-            nonlocal read
-            if read:
-                return await receive()
-            read = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def noted(message: Any) -> None:
-            nonlocal started
-            started = True
-            limit.deadline = float("inf")
-            await send(message)
-
-        self.requests += 1
-        try:
-            with anyio.move_on_after(self.settings.timeout) as limit:
-                await self.app(scope, replayed, noted)
-            if limit.cancelled_caught and not started:
-                raise ApiError(504, f"the answer took longer than {self.settings.timeout:g} s", "timeout")
-        finally:
-            self.requests -= 1
 
 
 class Sender:

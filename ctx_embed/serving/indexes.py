@@ -8,9 +8,8 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +19,7 @@ from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.records import named_location
 from ctx_embed.index.searching.by_words import respelled
-from ctx_embed.index.searching.hits import Hit, Hits, snippets
+from ctx_embed.index.searching.hits import Hits, snippets
 from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.numpy_model import Embedder
@@ -140,7 +139,7 @@ class ServedIndex:
         Args:
             query: as in :meth:`SearchIndex.search`.
             alone: whether the search shares no batch: one for few hits of texts can.
-            options: the marks and the switch ``document`` of :func:`hits_json`, and the options of the search.
+            options: the marks and the switch ``document`` of :func:`hit_values`, and the options of the search.
         """
         if alone:
             return await self._in(self._long, lambda: self._found(query, **options))
@@ -163,7 +162,7 @@ class ServedIndex:
                 # A fused search has one list for several texts, and vectors have no text.
                 known = [all(known)] * len(lists)
             return [
-                Found(hits_json(hits, marks, document, self._most), is_known)
+                Found(self.json_list(hit_values(hits, marks, document)), is_known)
                 for hits, is_known in zip(lists, known, strict=True)
             ]
 
@@ -197,11 +196,7 @@ class ServedIndex:
     async def _in(
         self, threads: ThreadPoolExecutor, work: Callable[[], Result], seconds: float | None = None
     ) -> Result:
-        def timed() -> Result:
-            with within(seconds):
-                return work()
-
-        return await asyncio.get_running_loop().run_in_executor(threads, timed)
+        return await asyncio.get_running_loop().run_in_executor(threads, within(seconds)(work))
 
     async def fields(self, most: int) -> bytes:
         """Return the metadata fields as JSON."""
@@ -277,36 +272,28 @@ def knows(index: SearchIndex, queries: list[str]) -> list[bool]:
     return [bool(length) for length in model.tokens(queries)[1]]
 
 
-def hits_json(hits: Hits, marks: tuple[str, str] | None, document: bool, most: int) -> bytes:
-    """Return the hits of a query as JSON.
+def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Iterator[dict[str, Any]]:
+    """Yield each hit of a query as JSON values: the passage, where it stands and its metadata.
 
     Args:
         hits: the hits.
         marks: go before and after each of the query's words in a snippet; None makes no snippets.
         document: whether each hit has the whole text of its document.
-        most: maximum size of the answer in bytes.
-
-    Raises:
-        ApiError: it would be larger (413).
     """
     query = respelled(hits.query, hits[0].corrected) if hits else hits.query
     marked = [None] * len(hits) if marks is None else snippets(query, [hit.text for hit in hits], *marks)
-    return json_list(map(hit_json, hits, marked, repeat(document)), most)
-
-
-def hit_json(hit: Hit, snippet: str | None, document: bool) -> dict[str, Any]:
-    """Return a hit as JSON values: the passage, where it stands and its metadata; the document on request."""
-    fields = {**vars(hit), "stop": hit.stop, "whole": hit.document == hit.text, "location": None}
-    if not document:
-        del fields["document"]
-    found = named_location(hit.metadata, hit.line, hit.page)
-    if found is not None:
-        markdown = found.name.lower().endswith((".md", ".markdown"))
-        heading = _heading(hit.document, hit.start) if markdown and hit.document is not None else None
-        fields["location"] = {"source": found.name, "line": found.line, "page": found.page, "heading": heading}
-    if snippet is not None:
-        fields["snippet"] = snippet
-    return fields
+    for hit, snippet in zip(hits, marked, strict=True):
+        fields = {**vars(hit), "stop": hit.stop, "whole": hit.document == hit.text, "location": None}
+        if not document:
+            del fields["document"]
+        found = named_location(hit.metadata, hit.line, hit.page)
+        if found is not None:
+            markdown = found.name.lower().endswith((".md", ".markdown"))
+            heading = _heading(hit.document, hit.start) if markdown and hit.document is not None else None
+            fields["location"] = {"source": found.name, "line": found.line, "page": found.page, "heading": heading}
+        if snippet is not None:
+            fields["snippet"] = snippet
+        yield fields
 
 
 def _heading(document: str, start: int) -> str | None:
