@@ -64,23 +64,20 @@ def reason(error: Exception) -> str:
     return re.split(r"failed: |cpp:\d+: (?:Error: )?", " ".join(str(error).split()))[-1] or type(error).__name__
 
 
-def auto_factory(rows: int, dimension: int) -> str:
-    """Return the factory for a number of vectors: exact, then about sqrt(rows) inverted lists of compressed vectors.
+def factory_for(rows: int, settings: Settings) -> str:
+    """Return the factory string for a number of rows; Flat depends on the data type of the vectors.
 
-    Two bits a dimension suffice, since the candidates are scored again from the stored vectors; vectors of few
-    dimensions take eight bits.
+    `auto` is exact, then takes about sqrt(rows) inverted lists of compressed vectors. Two bits a dimension suffice,
+    since the candidates are scored again from the stored vectors; vectors of few dimensions take eight bits.
     """
-    if rows <= EXACT_ROWS:
-        return "Flat"
+    if settings.factory not in (AUTO, "Flat"):
+        return settings.factory
+    if settings.factory == "Flat" or rows <= EXACT_ROWS:
+        return flat(settings.dtype)
     lists = min(2 ** round(np.log2(rows**0.5)), LARGEST_LISTS)
+    dimension = settings.dimension
     codes = "SQ8" if dimension < LEAST_COMPRESSED or dimension % 2 else f"PQ{dimension // 2}x4fs"
     return f"IVF{lists},{codes}"
-
-
-def factory_for(rows: int, settings: Settings) -> str:
-    """Return the factory string for a number of rows; Flat depends on the data type of the vectors."""
-    found = auto_factory(rows, settings.dimension) if settings.factory == AUTO else settings.factory
-    return flat(settings.dtype) if found == "Flat" else found
 
 
 def flat(dtype: str) -> str:
@@ -158,15 +155,6 @@ def centroids(index: Any) -> int:
         if hasattr(index, part):
             needed = max(needed, centroids(faiss.downcast_index(getattr(index, part))))
     return needed
-
-
-def is_coarse(index: Any) -> bool:
-    """Return whether vectors are stored so coarsely (e.g. product quantization) that many need a second scoring."""
-    parts = [faiss.downcast_index(index), inner(index)]
-    if hasattr(parts[1], "storage"):
-        parts.append(faiss.downcast_index(parts[1].storage))
-    coarse = ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform")
-    return any(word in type(part).__name__ for part in parts for word in coarse)
 
 
 def is_stale(folder: Path, store: DocumentStore) -> bool:
@@ -285,8 +273,15 @@ def _measured(
     With `auto` they are raised until both recalls are reached, or None is returned.
     """
     effort = nearest.effort_of(index)
-    spare = COARSE_SPARE if is_coarse(index) else nearest.SPARE_CANDIDATES
-    if type(inner(index)).__name__ == "IndexFlat" or not len(rows):
+    searched = inner(index)
+    parts = [faiss.downcast_index(index), searched]
+    if hasattr(searched, "storage"):
+        parts.append(faiss.downcast_index(searched.storage))
+    # These store vectors so coarsely (e.g. product quantization) that many need a second scoring.
+    coarse = ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform")
+    is_coarse = any(word in type(part).__name__ for part in parts for word in coarse)
+    spare = COARSE_SPARE if is_coarse else nearest.SPARE_CANDIDATES
+    if type(searched).__name__ == "IndexFlat" or not len(rows):
         return {"effort": None, "spare": spare, "recall": {}}
     queries = _queries(view, rows, embedder)
     truth = {name: nearest.compared(view, vectors, NEIGHBOURS, view.readable) for name, vectors in queries.items()}
@@ -295,10 +290,16 @@ def _measured(
     levels: Sequence[tuple[int | None, int]] = LEVELS if auto else [(usual, spare)]
     for value, more in levels:
         value = value if effort is None or value is None else min(value, effort[2])
-        recall = {
-            name: round(_recall(index, rows, vectors, truth[name], NEIGHBOURS + more, value), 4)
-            for name, vectors in queries.items()
-        }
+        parameters = nearest.search_parameters(index, value, None)
+        recall = {}
+        for name, vectors in queries.items():
+            # The share of the true neighbours that FAISS proposes.
+            proposed = np.asarray(index.search(vectors, min(NEIGHBOURS + more, index.ntotal), params=parameters)[1])
+            found = sum(
+                len(set(rows[of[of >= 0]].tolist()) & set(true.tolist()))
+                for of, true in zip(proposed, truth[name], strict=True)
+            )
+            recall[name] = round(found / max(sum(map(len, truth[name])), 1), 4)
         if not auto or all(of >= AUTO_RECALL for of in recall.values()):
             return {"effort": value, "spare": more, "recall": recall}
         if effort is not None and value == effort[2]:
@@ -322,13 +323,3 @@ def _queries(view: View, rows: Rows, embedder: Callable[[], IndexModel]) -> dict
         if (readable := vectors.any(axis=1)).any():
             found["words"] = vectors[readable]
     return found
-
-
-def _recall(index: Any, rows: Rows, queries: Vectors, truth: Sequence[Rows], asked: int, effort: int | None) -> float:
-    """Return the share of the true neighbours that FAISS proposes."""
-    parameters = nearest.search_parameters(index, effort, None)
-    proposed = np.asarray(index.search(queries, min(asked, index.ntotal), params=parameters)[1])
-    found = sum(
-        len(set(rows[of[of >= 0]].tolist()) & set(true.tolist())) for of, true in zip(proposed, truth, strict=True)
-    )
-    return found / max(sum(map(len, truth)), 1)

@@ -69,7 +69,22 @@ def search(
     else:
         # The fewer rows may be found, the more lists are looked into for each.
         harder = round((effort or faiss.effort or 1) * view.count / found)
-        proposed = _proposed(view, queries, wanted, mask, harder)
+        there = view.faiss_there
+        if mask is not None:
+            there = mask[view.faiss_positions] if there is None else there & mask[view.faiss_positions]
+        asked = min(wanted + faiss.spare, len(faiss.rows))
+        usual = effort_of(faiss.index)
+        if usual is not None:
+            # efSearch is the number of candidates that a graph search tracks.
+            harder = max(asked if usual[0] == "efSearch" else 1, min(harder, usual[2]))
+        answers = _asked(faiss.index, queries, asked, there, harder if usual else None)
+        # -1 stands for no row, and a damaged file may propose rows that it does not have.
+        places = [of_query[(of_query >= 0) & (of_query < len(faiss.rows))] for of_query in answers]
+        proposed = [faiss.rows[of_query if there is None else of_query[there[of_query]]] for of_query in places]
+        # The best of the rows that its file lacks join them.
+        if view.rest_count and (rest := view.rest if mask is None else mask & view.rest).any():
+            more = compared(view, queries, wanted + SPARE_CANDIDATES, rest)
+            proposed = [np.concatenate(pair) for pair in zip(proposed, more, strict=True)]
     ranked = [ranking(view, query, rows, wanted) for query, rows in zip(queries, proposed, strict=True)]
     short = [place for place, of in enumerate(ranked) if len(of) < wanted and queries[place].any()]
     if short:
@@ -78,28 +93,6 @@ def search(
         for place, rows in zip(short, whole, strict=True):
             ranked[place] = ranking(view, queries[place], rows, wanted)
     return ranked
-
-
-def _proposed(view: View, queries: Vectors, wanted: int, mask: Mask | None, effort: int) -> list[Rows]:
-    """Return the rows that FAISS proposes, and the best of the rows that its file lacks."""
-    faiss = view.faiss
-    assert faiss is not None
-    there = view.faiss_there
-    if mask is not None:
-        there = mask[view.faiss_positions] if there is None else there & mask[view.faiss_positions]
-    asked = min(wanted + faiss.spare, len(faiss.rows))
-    usual = effort_of(faiss.index)
-    if usual is not None:
-        # efSearch is the number of candidates that a graph search tracks.
-        effort = max(asked if usual[0] == "efSearch" else 1, min(effort, usual[2]))
-    found = _asked(faiss.index, queries, asked, there, effort if usual else None)
-    # -1 stands for no row, and a damaged file may propose rows that it does not have.
-    places = [of_query[(of_query >= 0) & (of_query < len(faiss.rows))] for of_query in found]
-    rows = [faiss.rows[of_query if there is None else of_query[there[of_query]]] for of_query in places]
-    if view.rest_count and (rest := view.rest if mask is None else mask & view.rest).any():
-        more = compared(view, queries, wanted + SPARE_CANDIDATES, rest)
-        rows = [np.concatenate(pair) for pair in zip(rows, more, strict=True)]
-    return rows
 
 
 def _asked(index: Any, queries: Vectors, asked: int, mask: Mask | None, effort: int | None) -> Rows:

@@ -429,10 +429,6 @@ class DocumentStore(Database):
         """Return which of some ids the index has numbered itself."""
         return {identifier for (identifier,) in self.run_among("SELECT id FROM automatic WHERE id IN ({})", ids)}
 
-    def keep_hashes(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Record in which row each text was embedded, as pairs of :func:`text_hash` and row."""
-        self.run_many("INSERT OR REPLACE INTO hashes VALUES (?, ?)", sorted(pairs))
-
     def remove(self, documents: Sequence[Stored], tables: Sequence[VectorTable]) -> None:
         """Delete documents and their vectors in some tables; their rows are never used again."""
         words = [(row, indexed(text)) for document in documents for row, text in document.texts()]

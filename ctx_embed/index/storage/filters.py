@@ -352,7 +352,14 @@ def _condition(tree: Filter) -> Condition:
     if isinstance(tree, IsNull):
         return _is_null(path, tree.negated)
     if isinstance(tree, Contains):
-        return _contains(path, tree.value)
+        element = (
+            "EXISTS (SELECT 1 FROM json_each(metadata, ?) AS element WHERE json_type(metadata, ?) = 'array' "
+            f"AND element.type IN ({_TYPES[type(tree.value)]}) AND element.value = ?)"
+        )
+        if not isinstance(tree.value, str):
+            return Condition(element, (path, path, tree.value))
+        substring = "ifnull(json_type(metadata, ?) = 'text' AND instr(json_extract(metadata, ?), ?) > 0, 0)"
+        return Condition(f"({element} OR {substring})", (path, path, tree.value, path, path, tree.value))
     if isinstance(tree, Among):
         return _among(path, tree.values, tree.negated)
     if is_date(tree.value):
@@ -410,27 +417,6 @@ def _dated(path: str, operator: str, value: str) -> Condition:
     return Condition(sql, (path, path, path, value, *of_seconds, value, *bounds, path, *of_seconds))
 
 
-def _among_dates(path: str, values: Sequence[str]) -> Condition:
-    """Return whether a field is in one of the days, or at one of the times; other strings are compared as strings."""
-    moments = {value: str(_moment(value)) for value in values}
-    days = [value for value in moments if len(value) == _DAY]
-    numbers = [int(moments[day][:15]) // _DAY_SECONDS for day in days]
-    times = [moment for value, moment in moments.items() if len(value) > _DAY]
-    ends = (_seconds(moments[day]) + part for day in days for part in (0, _DAY_SECONDS))
-    near = sorted({second + part for second in (*map(_seconds, times), *ends) for part in (-1, 0, 1)})
-    listed = "IN (SELECT value FROM json_each(?))"
-    sql = (
-        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {_FIELD} NOT GLOB '{_DATE_GLOB}' THEN {_FIELD} {listed} "
-        f"WHEN julianday({_FIELD}) IS NULL OR CAST({_SECONDS} AS INTEGER) {listed} "
-        f"THEN (SELECT CASE WHEN m IS NULL THEN t {listed} ELSE m {listed} "
-        f"OR CAST(substr(m, 1, 15) AS INTEGER) / {_DAY_SECONDS} {listed} END FROM {_MOMENT}) "
-        f"ELSE date({_FIELD}) {listed} END, 0)"
-    )
-    strings = json.dumps(list(values))
-    exactly = (strings, json.dumps(times), json.dumps(numbers), path)
-    return Condition(sql, (path, path, path, strings, path, path, json.dumps(near), *exactly, path, json.dumps(days)))
-
-
 def next_day(day: str) -> str:
     """Return the date after a date."""
     # The last day of the calendar, 9999-12-31, has no next day.
@@ -457,24 +443,31 @@ def _among(path: str, values: Sequence[Value], negated: bool) -> Condition:
             groups.setdefault(_TYPES[type(value)], []).append(value)
     parts = [_extracted(path, group, f"IN ({','.join('?' * len(group))})") for group in groups.values()]
     if dates:
-        parts.append(_among_dates(path, dates))
+        # A date stands for its whole day; fields that are other strings are compared as strings.
+        moments = {value: str(_moment(value)) for value in dates}
+        days = [value for value in moments if len(value) == _DAY]
+        numbers = [int(moments[day][:15]) // _DAY_SECONDS for day in days]
+        times = [moment for value, moment in moments.items() if len(value) > _DAY]
+        ends = (_seconds(moments[day]) + part for day in days for part in (0, _DAY_SECONDS))
+        near = sorted({second + part for second in (*map(_seconds, times), *ends) for part in (-1, 0, 1)})
+        listed = "IN (SELECT value FROM json_each(?))"
+        of_dates = (
+            f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {_FIELD} NOT GLOB '{_DATE_GLOB}' "
+            f"THEN {_FIELD} {listed} WHEN julianday({_FIELD}) IS NULL OR CAST({_SECONDS} AS INTEGER) {listed} "
+            f"THEN (SELECT CASE WHEN m IS NULL THEN t {listed} ELSE m {listed} "
+            f"OR CAST(substr(m, 1, 15) AS INTEGER) / {_DAY_SECONDS} {listed} END FROM {_MOMENT}) "
+            f"ELSE date({_FIELD}) {listed} END, 0)"
+        )
+        strings = json.dumps(dates)
+        exactly = (strings, json.dumps(times), json.dumps(numbers), path)
+        rest = (path, path, json.dumps(near), *exactly, path, json.dumps(days))
+        parts.append(Condition(of_dates, (path, path, path, strings, *rest)))
     sql = f"({' OR '.join(part.sql for part in parts)})"
     parameters = tuple(parameter for part in parts for parameter in part.values)
     if not negated:
         return Condition(sql, parameters)
     present = _is_null(path, True)
     return Condition(f"({present.sql} AND NOT {sql})", (*present.values, *parameters))
-
-
-def _contains(path: str, value: Value) -> Condition:
-    element = (
-        "EXISTS (SELECT 1 FROM json_each(metadata, ?) AS element WHERE json_type(metadata, ?) = 'array' "
-        f"AND element.type IN ({_TYPES[type(value)]}) AND element.value = ?)"
-    )
-    if not isinstance(value, str):
-        return Condition(element, (path, path, value))
-    part = "ifnull(json_type(metadata, ?) = 'text' AND instr(json_extract(metadata, ?), ?) > 0, 0)"
-    return Condition(f"({element} OR {part})", (path, path, value, path, path, value))
 
 
 def unknown_fields_message(unknown: Mapping[str, Sequence[str]]) -> str:

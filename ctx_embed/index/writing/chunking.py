@@ -110,7 +110,19 @@ class Passages:
     def _cut(self, text: str, blocks: list[Block], counts: list[int]) -> list[Span]:
         """Return the passages of a text from its blocks and their numbers of tokens."""
         if max(counts, default=0) > self.size:
-            blocks, counts = self._refined(text, blocks, counts)
+            # Blocks that are too long are cut into sentences, lines and words.
+            for cut in (sentences, _lines, self._words):
+                smaller: list[Block] = []
+                for block, count in zip(blocks, counts, strict=True):
+                    if count <= self.size or (cut is sentences and not block.prose):
+                        smaller.append(block)
+                        continue
+                    for place, (start, stop) in enumerate(cut(text[block.start : block.stop])):
+                        depth = NONE if place else block.depth
+                        smaller.append(Block(block.start + start, block.start + stop, depth, block.prose))
+                if len(smaller) > len(blocks):
+                    blocks = smaller
+                    counts = [int(count) for count in self._count([text[part.start : part.stop] for part in smaller])]
         spans: list[Span] = []
         # A stack of parts still to be cut.
         parts = [(0, len(blocks))]
@@ -122,22 +134,6 @@ class Passages:
             else:
                 parts += reversed(self._parts(blocks, counts, first, last))
         return _trimmed(text, spans)
-
-    def _refined(self, text: str, blocks: list[Block], counts: list[int]) -> tuple[list[Block], list[int]]:
-        """Return blocks of at most ``size`` tokens: longer ones are cut into sentences, lines and words."""
-        for cut in (sentences, _lines, self._words):
-            parts: list[Block] = []
-            for block, count in zip(blocks, counts, strict=True):
-                if count <= self.size or (cut is sentences and not block.prose):
-                    parts.append(block)
-                    continue
-                for place, (start, stop) in enumerate(cut(text[block.start : block.stop])):
-                    depth = NONE if place else block.depth
-                    parts.append(Block(block.start + start, block.start + stop, depth, block.prose))
-            if len(parts) > len(blocks):
-                blocks = parts
-                counts = [int(count) for count in self._count([text[part.start : part.stop] for part in parts])]
-        return blocks, counts
 
     def _parts(self, blocks: list[Block], counts: list[int], first: int, last: int) -> list[Span]:
         """Return at least two parts of the blocks from ``first`` to ``last``, cut at the best places."""

@@ -236,7 +236,8 @@ class Edit:
             self._delete(replaced)
             self.store.insert(self.state.next_row, [document.new for document in documents])
             # The new row outlives the old one, whose document may be one of those replaced.
-            self.store.keep_hashes((hashes[text], row) for text, row in rows.items())
+            pairs = sorted((hashes[text], row) for text, row in rows.items())
+            self.store.run_many("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
             if embedding is not None:
                 found |= zip(new, embedding.result(), strict=True)
         vectors = [found[text] if vector is None else vector for text, vector in zip(embedded, given, strict=True)]

@@ -6,6 +6,7 @@ import struct
 import time
 import zlib
 from contextlib import closing
+from types import SimpleNamespace
 
 import faiss
 import numpy as np
@@ -181,10 +182,13 @@ def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
 
 @pytest.mark.parametrize(("rows", "lists"), [(50_001, 256), (1_000_000, 1024), (10_000_000, 4096), (10**10, 65536)])
 def test_auto_takes_lists_by_size(rows, lists):
-    assert faiss_file.auto_factory(50_000, 320) == "Flat"
-    assert faiss_file.auto_factory(rows, 320) == f"IVF{lists},PQ160x4fs"
+    def factory(rows, dimension):
+        return faiss_file.factory_for(rows, SimpleNamespace(factory="auto", dimension=dimension, dtype="float32"))
+
+    assert factory(50_000, 320) == "Flat"
+    assert factory(rows, 320) == f"IVF{lists},PQ160x4fs"
     # Few dimensions are not compressed, and an odd number of them cannot be.
-    assert faiss_file.auto_factory(rows, 32) == faiss_file.auto_factory(rows, 321) == f"IVF{lists},SQ8"
+    assert factory(rows, 32) == factory(rows, 321) == f"IVF{lists},SQ8"
 
 
 @pytest.mark.parametrize("factory", ["HNSW8", "IVF4,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4", "PQ4x4,RFlat"])
