@@ -150,10 +150,15 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
         require_source_folder(folder)
     if not plan.folders and (plan.include or plan.exclude or plan.follow_links is not None):
         raise InputError("--include, --exclude and --follow-links choose files of a folder; name one")
-    if plan.folders and not plan.files and (plan.adds or (plan.mode == "create" and _follows(plan))):
-        with SearchIndex.open(target, plan.model, backend=plan.backend) as index:
-            synced = _sync(index, plan)
-        return Built(synced.documents, folders=synced)
+    if plan.folders and not plan.files:
+        in_place = plan.adds
+        if plan.mode == "create" and (target / DATABASE).is_file():
+            with closing(DocumentStore(target / DATABASE)) as store:
+                in_place = all(known_folder(store, folder) is not None for folder in plan.folders)
+        if in_place:
+            with SearchIndex.open(target, plan.model, backend=plan.backend) as index:
+                synced = _sync(index, plan)
+            return Built(synced.documents, folders=synced)
     _remove_stale(plan)
     if plan.resume and not plan.partial.exists() and (target / DATABASE).is_file():
         with closing(IndexFolder(target).documents) as store:
@@ -300,14 +305,6 @@ def _remove_stale(plan: Plan) -> None:
     remove_folder(plan.partial)
 
 
-def _follows(plan: Plan) -> bool:
-    """Return whether there is an index that follows all folders of the plan."""
-    if not (plan.target / DATABASE).is_file():
-        return False
-    with closing(DocumentStore(plan.target / DATABASE)) as store:
-        return all(known_folder(store, folder) is not None for folder in plan.folders)
-
-
 def _build(plan: Plan) -> Built:
     """Fill INDEX.partial, resuming an earlier run if there is one; then make it INDEX, or add it to INDEX."""
     documents: Iterator[Document]
@@ -350,7 +347,18 @@ def _build(plan: Plan) -> Built:
                 with closing(DocumentStore(index.path / DATABASE)) as store:
                     texts = [document.text[:SAMPLED_CHARACTERS] for document in store.after(-1, SAMPLED_TEXTS)]
                 unknown = unknown_share(tokenizer_of(index.embedder.model), texts)
-        _publish(plan)
+        if plan.adds:
+            remove_folder(plan.partial)
+        else:
+            with _without_writers(plan.target):
+                if (plan.target / DATABASE).is_file():
+                    # A private index stays private.
+                    for path in plan.partial.iterdir():
+                        keep_permissions(plan.target / DATABASE, path)
+                    keep_permissions(plan.target, plan.partial)
+                put_in_place(plan.partial, plan.target)
+            with suppress(OSError):
+                (plan.target / LOCK).unlink()
     except (InputError, OSError) as error:
         stored = _remove_if_empty(plan) if ours else 0
         said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
@@ -502,22 +510,6 @@ def _sync(index: SearchIndex, plan: Plan, committing: Callable[[Edit, int], None
             steps=plan.steps,
         )
     return synced
-
-
-def _publish(plan: Plan) -> None:
-    """Move the finished index to its place, or remove INDEX.partial if its documents were added to INDEX."""
-    if plan.adds:
-        remove_folder(plan.partial)
-        return
-    with _without_writers(plan.target):
-        if (plan.target / DATABASE).is_file():
-            # A private index stays private.
-            for path in plan.partial.iterdir():
-                keep_permissions(plan.target / DATABASE, path)
-            keep_permissions(plan.target, plan.partial)
-        put_in_place(plan.partial, plan.target)
-    with suppress(OSError):
-        (plan.target / LOCK).unlink()
 
 
 def _remove_if_empty(plan: Plan) -> int:

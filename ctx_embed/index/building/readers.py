@@ -42,12 +42,46 @@ def read_sources(
     """
     for file in files:
         if is_structured(file, documents):
-            yield from _structured(file, documents, encoding)
+            if not format_of(file).installed:
+                raise missing_extra(f"{file}: a {suffix_of(file)} file", EXTRA)
+            try:
+                status = os.stat(file)
+                if not stat.S_ISREG(status.st_mode):
+                    raise InputError(f"{file}: must be a file to be read as a whole; choose lines for a pipe")
+                if format_of(file).apart:
+                    with Extraction(workers=1) as extraction:
+                        ((_, texts),) = extraction.read([(None, file)])
+                    if isinstance(texts, Exception):
+                        raise texts
+                else:
+                    texts = list(extract(file, encoding))
+            except FileNotFoundError:
+                raise InputError(f"{file}: no such file") from None
+            except OSError as error:
+                raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+            except UnreadableFileError as error:
+                raise InputError(f"{file}: {error}") from None
+            named = File(file, PurePath(file).as_posix(), status.st_size, modified_of(status))
+            yield from documents_of(named, texts, documents)
             continue
         if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:
             raise InputError(f"{file}: records are those of JSONL, CSV, TSV and Parquet files; choose lines or files")
         found = read_documents(file, text_field, encoding=encoding)
-        yield from found if embedding_field is None else _with_embeddings(file, found, embedding_field)
+        if embedding_field is None:
+            yield from found
+            continue
+        for number, document in enumerate(found, 1):
+            metadata = dict(document.metadata)
+            # The embedding is one field, or columns that are named after it and numbered from 0.
+            columns = takewhile(metadata.__contains__, (f"{embedding_field}_{place}" for place in count()))
+            embedding = metadata.pop(embedding_field, None) or [metadata.pop(name) for name in columns]
+            if not embedding:
+                names = ", ".join(map(repr, document.metadata)) or "none"
+                missing = "null in the field" if embedding_field in document.metadata else "no field"
+                raise InputError(
+                    f"{file}, document {number}: {missing} {embedding_field!r} for the embedding (fields: {names})"
+                )
+            yield Embedded(document.text, document.id, metadata, embedding)
 
 
 def is_structured(file: str, documents: str | None) -> bool:
@@ -56,30 +90,6 @@ def is_structured(file: str, documents: str | None) -> bool:
     return file != "-" and (
         documents in (FILES, PARAGRAPHS) or chosen.apart or (documents is None and not chosen.is_list)
     )
-
-
-def _structured(file: str, documents: str | None, encoding: str | None) -> Iterator[Document]:
-    if not format_of(file).installed:
-        raise missing_extra(f"{file}: a {suffix_of(file)} file", EXTRA)
-    try:
-        found = os.stat(file)
-        if not stat.S_ISREG(found.st_mode):
-            raise InputError(f"{file}: must be a file to be read as a whole; choose lines for a pipe")
-        if format_of(file).apart:
-            with Extraction(workers=1) as extraction:
-                ((_, texts),) = extraction.read([(None, file)])
-            if isinstance(texts, Exception):
-                raise texts
-        else:
-            texts = list(extract(file, encoding))
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
-    except UnreadableFileError as error:
-        raise InputError(f"{file}: {error}") from None
-    named = File(file, PurePath(file).as_posix(), found.st_size, modified_of(found))
-    yield from documents_of(named, texts, documents)
 
 
 def preview(sources: Sequence[str], options: FolderOptions, encoding: str | None = None) -> Iterator[str]:
@@ -98,16 +108,3 @@ def preview(sources: Sequence[str], options: FolderOptions, encoding: str | None
             yield f"{source}: {format_of(source).name}, read as a whole"
         else:
             yield f"{source_name(source)}: {outline(source, options.text_field, encoding=encoding)}"
-
-
-def _with_embeddings(file: str, documents: Iterator[Document], field: str) -> Iterator[Document]:
-    """Yield documents with the embeddings in a field, or in columns that are named after it and numbered from 0."""
-    for number, document in enumerate(documents, 1):
-        metadata = dict(document.metadata)
-        columns = takewhile(metadata.__contains__, (f"{field}_{place}" for place in count()))
-        embedding = metadata.pop(field, None) or [metadata.pop(name) for name in columns]
-        if not embedding:
-            names = ", ".join(map(repr, document.metadata)) or "none"
-            missing = "null in the field" if field in document.metadata else "no field"
-            raise InputError(f"{file}, document {number}: {missing} {field!r} for the embedding (fields: {names})")
-        yield Embedded(document.text, document.id, metadata, embedding)

@@ -63,7 +63,10 @@ class Synced:
         """A message that says which files were not read, and why; empty if all were read."""
         counts = self.skipped.most_common()
         said = [f"{count} {PLURALS.get(reason, reason) if count > 1 else reason}" for reason, count in counts]
-        named = [f"{_shortened(source)} ({reason})" for source, reason in islice(self.failed.items(), NAMED)]
+        named = []
+        for source, reason in islice(self.failed.items(), NAMED):
+            shown = source if len(source) <= SHOWN else f"{source[: SHOWN // 2]}…{source[-(SHOWN // 2) :]}"
+            named.append(f"{shown} ({reason})")
         if len(self.failed) > NAMED:
             named.append(f"{len(self.failed) - NAMED} more")
         parts = [f"skipped {', '.join(said)}"] if said else []
@@ -81,7 +84,3 @@ class Synced:
             self.failed[source] = reason
         else:
             self.skipped[reason] += 1
-
-
-def _shortened(source: str) -> str:
-    return source if len(source) <= SHOWN else f"{source[: SHOWN // 2]}…{source[-(SHOWN // 2) :]}"
