@@ -81,7 +81,22 @@ def load_encoder(
     if name in others:
         return others[name]
     if name.startswith(MODEL2VEC):
-        return _model2vec(name)
+        try:
+            from model2vec import StaticModel
+        except ImportError:
+            raise missing_extra(f"{name}: model2vec", "peers") from None
+        try:
+            static = StaticModel.from_pretrained(name.removeprefix(MODEL2VEC))
+        # The type of the error depends on what is wrong with the folder.
+        except Exception as error:
+            reason, *_ = str(error).split("\n")
+            raise InputError(f"{name}: no model2vec model there ({type(error).__name__}: {reason})") from None
+        digest = hashlib.sha256(static.tokenizer.to_str().encode())
+        tables = [table for table in (static.embedding, static.weights, static.token_mapping) if table is not None]
+        for table in tables:
+            digest.update(np.ascontiguousarray(table).data)
+        known, parameters = digest.hexdigest(), sum(table.size for table in tables)
+        return Encoder(name, static.encode, known, f"{known}-model2vec", parameters, by_name=True)
     if backend != "torch" and (name == DEFAULT or os.path.exists(name)):
         from ctx_embed.loading import load_embedder
         from ctx_embed.numpy_model import BATCH_TEXTS, Embedder
@@ -131,26 +146,6 @@ def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> E
     return Encoder(name, encode, known, key, parameters, model=model, by_name=by_name, tokenizer=tokenizer_of(model))
 
 
-def _model2vec(name: str) -> Encoder:
-    path = name.removeprefix(MODEL2VEC)
-    try:
-        from model2vec import StaticModel
-    except ImportError:
-        raise missing_extra(f"{name}: model2vec", "peers") from None
-    try:
-        model = StaticModel.from_pretrained(path)
-    # The type of the error depends on what is wrong with the folder.
-    except Exception as error:
-        reason, *_ = str(error).split("\n")
-        raise InputError(f"{name}: no model2vec model there ({type(error).__name__}: {reason})") from None
-    digest = hashlib.sha256(model.tokenizer.to_str().encode())
-    tables = [table for table in (model.embedding, model.weights, model.token_mapping) if table is not None]
-    for table in tables:
-        digest.update(np.ascontiguousarray(table).data)
-    known, parameters = digest.hexdigest(), sum(table.size for table in tables)
-    return Encoder(name, model.encode, known, f"{known}-model2vec", parameters, by_name=True)
-
-
 def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS) -> NDArray[np.float32]:
     """Return the embeddings of ``texts``, (n, d) float32, in their order; show progress on standard error."""
     if encoder.fit is not None:
@@ -159,7 +154,31 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
     embeddings: NDArray[np.float32] | None = None
     with Meter("embedding", len(texts), leave=False) as meter:
         for places in length_batches(texts, batch_size):
-            rows = _checked(encoder, [texts[place] for place in places])
+            batch = [texts[place] for place in places]
+            given = encoder.encode(batch)
+            if hasattr(given, "detach"):  # a tensor, perhaps on a device or of a type that NumPy does not know
+                given = given.detach().cpu().float()
+            try:
+                rows: NDArray[Any] = np.asarray(given)
+            except ValueError:
+                raise InputError(
+                    f"encoder {encoder.name!r} must return rows of one length, got different ones"
+                ) from None
+            if rows.ndim != 2 or len(rows) != len(batch):
+                raise InputError(
+                    f"encoder {encoder.name!r} must return one row for each text, got shape {rows.shape} for "
+                    f"{len(batch)} texts"
+                )
+            if rows.dtype.kind not in "biuf" or rows.shape[1] == 0:
+                raise InputError(
+                    f"encoder {encoder.name!r} must return numbers, got rows of {rows.shape[1]} {rows.dtype}"
+                )
+            with np.errstate(over="ignore"):
+                rows = rows.astype(np.float32)
+            finite = np.isfinite(rows).all(axis=1)
+            if not finite.all():
+                text = batch[int(np.argmin(finite))]
+                raise InputError(f"encoder {encoder.name!r} returned NaN or infinity for the text {text[:40]!r}")
             if embeddings is None:
                 embeddings = np.empty((len(texts), rows.shape[1]), np.float32)
             if rows.shape[1] != embeddings.shape[1]:
@@ -172,26 +191,3 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
     if embeddings is None:
         raise InputError("no texts to embed")
     return embeddings
-
-
-def _checked(encoder: Encoder, texts: list[str]) -> NDArray[np.float32]:
-    given = encoder.encode(texts)
-    if hasattr(given, "detach"):  # a tensor, perhaps on a device or of a type that NumPy does not know
-        given = given.detach().cpu().float()
-    try:
-        rows: NDArray[Any] = np.asarray(given)
-    except ValueError:
-        raise InputError(f"encoder {encoder.name!r} must return rows of one length, got different ones") from None
-    if rows.ndim != 2 or len(rows) != len(texts):
-        raise InputError(
-            f"encoder {encoder.name!r} must return one row for each text, got shape {rows.shape} for {len(texts)} texts"
-        )
-    if rows.dtype.kind not in "biuf" or rows.shape[1] == 0:
-        raise InputError(f"encoder {encoder.name!r} must return numbers, got rows of {rows.shape[1]} {rows.dtype}")
-    with np.errstate(over="ignore"):
-        rows = rows.astype(np.float32)
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        text = texts[int(np.argmin(finite))]
-        raise InputError(f"encoder {encoder.name!r} returned NaN or infinity for the text {text[:40]!r}")
-    return rows

@@ -76,17 +76,16 @@ def require_valid(options: Any, of: str = "") -> None:
         if get_origin(kind) is Literal and value not in get_args(kind):
             raise unknown_name(f"{known.name}{of}", value, get_args(kind))
         if kind in KINDS:
-            limits, fits = known.metadata["limits"], _is(kind, value)
+            limits = known.metadata["limits"]
+            if kind is bool or isinstance(value, bool):
+                fits = kind is bool and isinstance(value, bool)
+            else:
+                is_real = kind is float and isinstance(value, Real) and math.isfinite(value)
+                fits = is_real or isinstance(value, Integral)
             if not fits or not all(WITHIN[word](value, limit) for word, limit in limits.items()):
                 needed = " and ".join(f"{word} {'2^32' if limit == 2**32 else limit}" for word, limit in limits.items())
                 needed = needed if fits else ", ".join(filter(None, (KINDS[kind], needed)))
                 raise InputError(f"{known.name}{of} must be {needed}, got {value!r}")
-
-
-def _is(kind: type, value: Any) -> bool:
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    return isinstance(value, Integral) or (kind is float and isinstance(value, Real) and math.isfinite(value))
 
 
 def documented(options: type[Options]) -> type[Options]:

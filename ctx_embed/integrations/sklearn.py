@@ -13,17 +13,6 @@ from ctx_embed.errors import InputError, require_size
 from ctx_embed.integrations.shared import shared_model
 
 
-def _columns(X: Any) -> list[list[Any]]:
-    """Return the columns of a data frame, of an array with one or two axes, or of a sequence of strings."""
-    if isinstance(X, str):
-        raise InputError("X must be a sequence of texts, got one string; put it into a list")
-    if hasattr(X, "columns"):  # a data frame of pandas or polars
-        return [list(X[name]) for name in X.columns]
-    if getattr(X, "ndim", 1) == 2:
-        return [list(column) for column in np.asarray(X, dtype=object).T]
-    return [list(X)]
-
-
 class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Turns texts into embeddings in a pipeline, a ColumnTransformer or a grid search.
 
@@ -68,6 +57,14 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         Raises:
             InputError: an item that is not a string; fill missing values first.
         """
+        if isinstance(X, str):
+            raise InputError("X must be a sequence of texts, got one string; put it into a list")
+        if hasattr(X, "columns"):  # a data frame of pandas or polars
+            columns = [list(X[name]) for name in X.columns]
+        elif getattr(X, "ndim", 1) == 2:
+            columns = [list(column) for column in np.asarray(X, dtype=object).T]
+        else:
+            columns = [list(X)]
         model = shared_model(self.model)
         embeddings = [
             model.encode(
@@ -76,7 +73,7 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
                 truncate_dim=self.truncate_dim,
                 normalize_embeddings=self.truncate_dim is not None,
             )
-            for column in _columns(X)
+            for column in columns
         ]
         return np.hstack([part.reshape(-1, self._dimension()) for part in embeddings])
 
