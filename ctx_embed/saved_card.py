@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,33 +50,27 @@ class Card(IdentifiedCard):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values of the template: the whole ``card``."""
-        origin = self._fingerprint_of_source()
-        if self.model is not None and self.source is not None and "generated_from_trainer" not in self.tags:
+        from sentence_transformers import SentenceTransformer
+
+        origin = modules = None
+        if self.model is not None and self.source is not None:
+            # The model can be saved even if its source folder is now damaged.
+            with suppress(Exception):
+                entries = json.loads((self.source / "modules.json").read_text(encoding="utf-8"))
+                modules = [
+                    cast(Any, type(module)).load(str(self.source), subfolder=entry["path"], local_files_only=True)
+                    for module, entry in zip(self.model, entries, strict=True)
+                ]
+            if modules is not None:
+                origin = fingerprint(SentenceTransformer(modules=modules, device="cpu"))
             card = self.source / CARD
-            if card.is_file() and fingerprint(self.model) == origin:
+            if "generated_from_trainer" not in self.tags and card.is_file() and fingerprint(self.model) == origin:
                 return {"card": card.read_text(encoding="utf-8", errors="replace")}
         return {"card": self._text(super().to_dict(), origin)}
 
     def to_yaml(self, line_break: str | None = None, original_order: list[str] | None = None) -> str:
         """Return an empty string: the card already contains its metadata."""
         return ""
-
-    def _fingerprint_of_source(self) -> str | None:
-        """Return the fingerprint of the model in the folder that this one was loaded from; None if it is gone."""
-        from sentence_transformers import SentenceTransformer
-
-        if self.model is None or self.source is None:
-            return None
-        try:
-            entries = json.loads((self.source / "modules.json").read_text(encoding="utf-8"))
-            modules = [
-                cast(Any, type(module)).load(str(self.source), subfolder=entry["path"], local_files_only=True)
-                for module, entry in zip(self.model, entries, strict=True)
-            ]
-        # The model can be saved even if its source folder is now damaged.
-        except Exception:
-            return None
-        return fingerprint(SentenceTransformer(modules=modules, device="cpu"))
 
     def _text(self, known: Mapping[str, Any], fingerprint_of_source: str | None) -> str:
         """Return a card made from what sentence-transformers' trainer and the model itself record."""
@@ -85,6 +81,21 @@ class Card(IdentifiedCard):
         how = "made by a program of its own" if origin is None else f"{origin} changed by a program of its own"
         if "generated_from_trainer" in self.tags:
             how = "trained with sentence-transformers"
+        rows = [
+            [
+                dataset.get("name") or "unnamed",
+                f"{dataset['size']:,}" if dataset.get("size") else "unknown",
+                ", ".join(re.sub("</?code>", "", column) for column in dataset.get("columns") or ()),
+                dataset.get("loss", {}).get("fullname", "").rpartition(".")[2],
+            ]
+            for dataset in known.get("train_datasets") or ()
+        ]
+        options = listed(known.get("non_default_hyperparameters") or {})
+        training = [
+            table(["data", "rows", "columns", "loss"], rows),
+            f"Options other than the trainer's defaults: {options}." if options else "",
+            (known.get("eval_lines") or "").strip(),
+        ]
         made_from = f"{origin}, fingerprint `{fingerprint_of_source or 'unknown'}`"
         said = {field: getattr(self, field) for field in INHERITED if getattr(self, field)}
         return page(
@@ -94,7 +105,7 @@ class Card(IdentifiedCard):
                 "": f"Sentence embeddings: {how}.\n\n"
                 + table(["", ""], [*facts(self.model), *([("made from", made_from)] if origin else [])]),
                 "Use": usage(name),
-                "Training": _training(known) or "Not recorded.",
+                "Training": "\n\n".join(filter(None, training)) or "Not recorded.",
                 "Scores": "\n\n".join(
                     f"{metrics['description']} ({listed({'data': metrics['dataset_name']}) or 'unnamed data'}):\n\n"
                     f"{metrics['table']}"
@@ -103,23 +114,3 @@ class Card(IdentifiedCard):
                 "Licence": licence(origin, {**stated, **said}),
             },
         )
-
-
-def _training(known: Mapping[str, Any]) -> str:
-    """Return the data, options and log of sentence-transformers' trainer."""
-    rows = [
-        [
-            dataset.get("name") or "unnamed",
-            f"{dataset['size']:,}" if dataset.get("size") else "unknown",
-            ", ".join(column.replace("<code>", "").replace("</code>", "") for column in dataset.get("columns") or ()),
-            dataset.get("loss", {}).get("fullname", "").rpartition(".")[2],
-        ]
-        for dataset in known.get("train_datasets") or ()
-    ]
-    options = listed(known.get("non_default_hyperparameters") or {})
-    parts = [
-        table(["data", "rows", "columns", "loss"], rows),
-        f"Options other than the trainer's defaults: {options}." if options else "",
-        (known.get("eval_lines") or "").strip(),
-    ]
-    return "\n\n".join(part for part in parts if part)
