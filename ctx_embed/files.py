@@ -252,7 +252,6 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
         raise InputError(f"cannot write {path}: it must be a folder, got a file")
     try:
         remove_leftovers(target)
-        _remove_unfinished(target)
         beside, lock = _locked_neighbour(target)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
@@ -354,7 +353,22 @@ def _replaced(folder: Path) -> Path:
 
 
 def _locked_neighbour(target: Path) -> tuple[Path, int | None]:
-    """Return a new folder next to ``target`` and the handle of its lock, released when the process ends."""
+    """Return a new folder next to ``target`` and the handle of its lock, released when the process ends.
+
+    Unlocked folders of this kind, which killed processes have left, are removed.
+    """
+    # tempfile adds eight characters; neighbours with other names are not touched.
+    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}")
+    for left in list(target.parent.iterdir()) if fcntl is not None else ():
+        if unfinished.fullmatch(left.name) is None:
+            continue
+        with suppress(OSError):
+            lock = os.open(left, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
     while True:
         beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_UNFINISHED, dir=target.parent))
         if fcntl is None:
@@ -367,21 +381,3 @@ def _locked_neighbour(target: Path) -> tuple[Path, int | None]:
                 return beside, lock
             # Another process mistook the folder for a leftover and removed it before it was locked.
             os.close(lock)
-
-
-def _remove_unfinished(target: Path) -> None:
-    """Remove unlocked temporary neighbours of ``target``, which killed processes have left."""
-    if fcntl is None:
-        return
-    # tempfile adds eight characters; neighbours with other names are not touched.
-    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}")
-    for left in list(target.parent.iterdir()):
-        if unfinished.fullmatch(left.name) is None:
-            continue
-        with suppress(OSError):
-            lock = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
-            finally:
-                os.close(lock)
