@@ -91,16 +91,32 @@ class Sources:
         with Extraction() as extraction:
             for source, found in extraction.read((source, source.whole) for source in self._sources()):
                 self.report.added += 1
+                name, path, whole = source
                 try:
                     if isinstance(found, Exception):
                         raise found
-                    if source.whole is None:
-                        yield from self._streamed(source)
+                    if whole is not None:
+                        yield from (Text(name, extracted) for extracted in found)
+                    elif path != STANDARD_INPUT and os.path.isfile(path) and holds_records(path, None, None):
+                        for number, document in read_numbered_documents(path, encoding=self.encoding):
+                            extracted = Extracted(document.text, title=document.metadata.get("title"), line=number)
+                            yield Text(name, extracted, one_line=True)
+                    elif suffix_of(path) == ".parquet":
+                        raise UnreadableFileError("its records have no field `text`")
                     else:
-                        yield from (Text(source.name, extracted) for extracted in found)
+                        kind = _PIECE_KINDS.get(format_of(path).reader, "prose")
+                        with opened(path) as stream:
+                            for text, start, line in pieces(unpacked(stream), self.encoding, name=name):
+                                yield Text(name, Extracted(text, kind, line=line), start)
                 except UnreadableFileError as error:
-                    if not error.counted or source.path in self.paths:
-                        self.report.failed[source.name] = str(error)
+                    if not error.counted or path in self.paths:
+                        self.report.failed[name] = str(error)
+                except BROKEN_GZIP as error:
+                    self.report.failed[name] = f"broken gzip ({error})"
+                except OSError as error:
+                    self.report.failed[name] = f"cannot be read ({said(error)})"
+                except InputError as error:
+                    self.report.failed[name] = str(error).removeprefix(path).lstrip(":, ")
 
     def _sources(self) -> Iterator[_Source]:
         for path in self.paths:
@@ -127,32 +143,6 @@ class Sources:
             yield _Source(name, path, None if large or self.encoding is not None else path)
         else:
             yield _Source(name, path, path)
-
-    def _streamed(self, source: _Source) -> Iterator[Text]:
-        """Yield the records or pieces of a file.
-
-        Raises:
-            UnreadableFileError: it is binary, or cannot be read to its end.
-        """
-        name, path, _ = source
-        try:
-            if path != STANDARD_INPUT and os.path.isfile(path) and holds_records(path, None, None):
-                for number, document in read_numbered_documents(path, encoding=self.encoding):
-                    extracted = Extracted(document.text, title=document.metadata.get("title"), line=number)
-                    yield Text(name, extracted, one_line=True)
-            elif suffix_of(path) == ".parquet":
-                raise UnreadableFileError("its records have no field `text`")
-            else:
-                kind = _PIECE_KINDS.get(format_of(path).reader, "prose")
-                with opened(path) as stream:
-                    for text, start, line in pieces(unpacked(stream), self.encoding, name=name):
-                        yield Text(name, Extracted(text, kind, line=line), start)
-        except BROKEN_GZIP as error:
-            raise UnreadableFileError(f"broken gzip ({error})") from None
-        except OSError as error:
-            raise UnreadableFileError(f"cannot be read ({said(error)})") from None
-        except InputError as error:
-            raise UnreadableFileError(str(error).removeprefix(path).lstrip(":, ")) from None
 
 
 class _Source(NamedTuple):
@@ -191,9 +181,17 @@ def pieces(
     rest, start, line, warned = "", 0, 1, False
     while raw:
         following = stream.read(size)
-        if chosen == UTF_8 and not warned and (place := _wrong(raw)) >= 0:
-            warn_of_wrong_bytes(name, raw, place, line + rest.count("\n"))
-            warned = True
+        if chosen == UTF_8 and not warned:
+            # The ends may lie within a character.
+            begin = next((place for place, byte in enumerate(raw[:4]) if byte & 0xC0 != 0x80), 0)
+            try:
+                codecs.utf_8_decode(raw[begin:], "strict", False)
+                wrong = raw.find(b"\0")
+            except UnicodeDecodeError as error:
+                wrong = begin + error.start
+            if wrong >= 0:
+                warn_of_wrong_bytes(name, raw, wrong, line + rest.count("\n"))
+                warned = True
         text = rest + decoder.decode(raw, final=not following).replace("\0", " ")
         if not start:
             text = text.removeprefix("\ufeff")
@@ -201,16 +199,6 @@ def pieces(
         if end:
             yield well_formed(text[:end]), start, line
         rest, start, line, raw = text[end:], start + end, line + text.count("\n", 0, end), following
-
-
-def _wrong(raw: bytes) -> int:
-    """Return the place of the first byte that is not text in UTF-8, or -1. The ends may lie within a character."""
-    start = next((place for place, byte in enumerate(raw[:4]) if byte & 0xC0 != 0x80), 0)
-    try:
-        codecs.utf_8_decode(raw[start:], "strict", False)
-    except UnicodeDecodeError as error:
-        return start + error.start
-    return raw.find(b"\0")
 
 
 def _end(text: str) -> int:

@@ -222,18 +222,35 @@ class Search:
 
     def hits(self) -> list[Found]:
         """Return the hits among the passages read so far, best first."""
-        ranked = self._ranked()
+        by_words = self._by_words()[: self._depth]
+        if self.mode == "hybrid":
+            scores = {each.order: score for score, each in by_words}
+            found = {each.order: each.hit for each in [*(each for _, each in by_words), *self._nearest]}
+            fused = fused_scores([hit.score for hit in found.values()], [scores.get(order, 0.0) for order in found])
+            merged = [replace(hit, fused=score) for hit, score in zip(found.values(), fused.tolist(), strict=True)]
+            ranked = [merged[place] for place in np.argsort(-fused, kind="stable").tolist()]
+        else:
+            ranked = [each.hit for each in (self._nearest if self.mode == "dense" else [each for _, each in by_words])]
         if self.files:
             of_files: dict[str | int, Found] = {}
             for hit in ranked:
                 of_files.setdefault(hit.id, hit)
             ranked = list(of_files.values())
         best = ranked[: self.options.k]
+        if self.mode == "words":
+            cosines = _embedded(self.model, [hit.text for hit in best]) @ self._query
+            best = [replace(hit, score=float(cosine)) for hit, cosine in zip(best, cosines, strict=True)]
+        elif self._unrelated is not None and self._query.any():
+            shares = word_shares(self.question, [hit.text for hit in best])
+            best = [
+                replace(hit, relevance=self._unrelated.relevance(hit.score, share, self._passages))
+                for hit, share in zip(best, shares, strict=True)
+            ]
         least, threshold = self.options.min_relevance, self.options.threshold
         least = DEFAULT_RELEVANCE if least is None else least
         kept = [
             hit
-            for hit in self._judged(best)
+            for hit in best
             if (hit.relevance is None or hit.relevance >= least) and (threshold is None or hit.score >= threshold)
         ]
         self.hidden = len(best) - len(kept)
@@ -244,30 +261,6 @@ class Search:
         return [
             replace(hit, highlight=span, nearest_line=hit.nearest_line or counted(hit.line, hit.text, "\n", span[0]))
             for hit, span in zip(kept, spans, strict=True)
-        ]
-
-    def _ranked(self) -> list[Found]:
-        """Return the best passages so far in the order of the mode."""
-        by_words = self._by_words()[: self._depth]
-        if self.mode != "hybrid":
-            return [each.hit for each in (self._nearest if self.mode == "dense" else [each for _, each in by_words])]
-        scores = {each.order: score for score, each in by_words}
-        hits = {each.order: each.hit for each in [*(each for _, each in by_words), *self._nearest]}
-        fused = fused_scores([hit.score for hit in hits.values()], [scores.get(order, 0.0) for order in hits])
-        found = [replace(hit, fused=score) for hit, score in zip(hits.values(), fused.tolist(), strict=True)]
-        return [found[place] for place in np.argsort(-fused, kind="stable").tolist()]
-
-    def _judged(self, hits: list[Found]) -> list[Found]:
-        """Return hits with their relevance or, if only their words were searched, with their cosines."""
-        if self.mode == "words":
-            cosines = _embedded(self.model, [hit.text for hit in hits]) @ self._query
-            return [replace(hit, score=float(cosine)) for hit, cosine in zip(hits, cosines, strict=True)]
-        if self._unrelated is None or not self._query.any():
-            return hits
-        shares = word_shares(self.question, [hit.text for hit in hits])
-        return [
-            replace(hit, relevance=self._unrelated.relevance(hit.score, share, self._passages))
-            for hit, share in zip(hits, shares, strict=True)
         ]
 
 
