@@ -215,7 +215,21 @@ def dedupe(
             copy_rows(files, form, iter(kept.tolist()), file, packed=packed, encoding=encoding)
             file.flush()
         if groups is not None:
-            _write_groups(Path(groups), texts, leaders, similarities)
+            dropped = np.flatnonzero(~kept)
+            dropped = dropped[np.argsort(leaders[dropped], kind="stable")]
+            with replaced_file(groups) as beside, beside.open("w", encoding="utf-8") as lines:
+                for members in np.split(dropped, np.flatnonzero(np.diff(leaders[dropped])) + 1):
+                    if not len(members):
+                        continue
+                    first = int(leaders[members[0]])
+                    group = {
+                        "kept": {"row": first + 1, "text": texts[first]},
+                        "dropped": [
+                            {"row": row + 1, "text": texts[row], "similarity": round(float(similarities[row]), 4)}
+                            for row in members.tolist()
+                        ],
+                    }
+                    lines.write(json.dumps(group, ensure_ascii=False) + "\n")
     return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])), texts.unknown)
 
 
@@ -316,21 +330,3 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
             near_enough = cosines >= meaning
             yield compared[left[near_enough]], compared[right[near_enough]], cosines[near_enough]
             meter.update(len(vectors))
-
-
-def _write_groups(path: Path, texts: StoredTexts, leaders: Rows, similarities: NDArray[np.float64]) -> None:
-    dropped = np.flatnonzero(leaders != np.arange(len(leaders)))
-    dropped = dropped[np.argsort(leaders[dropped], kind="stable")]
-    with replaced_file(path) as beside, beside.open("w", encoding="utf-8") as file:
-        for members in np.split(dropped, np.flatnonzero(np.diff(leaders[dropped])) + 1):
-            if not len(members):
-                continue
-            first = int(leaders[members[0]])
-            group = {
-                "kept": {"row": first + 1, "text": texts[first]},
-                "dropped": [
-                    {"row": row + 1, "text": texts[row], "similarity": round(float(similarities[row]), 4)}
-                    for row in members.tolist()
-                ],
-            }
-            file.write(json.dumps(group, ensure_ascii=False) + "\n")

@@ -99,7 +99,23 @@ def copy_rows(
     changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")
     try:
         if form.kind == PARQUET:
-            _copy_parquet(files, chosen, output)
+            import pyarrow
+            from pyarrow import parquet
+
+            writer: Any = None
+            for path in files:
+                with opened(path) as stream, open_parquet(path, stream) as table:
+                    schema = table.schema_arrow
+                    if writer is None:
+                        writer = parquet.ParquetWriter(output, schema)
+                    elif not schema.equals(writer.schema):
+                        names = writer.schema.names
+                        raise InputError(f"{path}: all tables must have the columns of the first, {names}")
+                    for batch in table.iter_batches():
+                        mask = pyarrow.array([next(chosen) for _ in range(batch.num_rows)], pyarrow.bool_())
+                        writer.write_batch(batch.filter(mask))
+            if writer is not None:
+                writer.close()
         else:
             # The gzip header has no name or time, so that equal rows give equal files.
             zipped = gzip.GzipFile("", "wb", 6, output, 0) if packed else nullcontext(output)
@@ -149,22 +165,3 @@ def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output:
                     write(raw.values())
     if kind == JSON:
         output.write("\n]\n")
-
-
-def _copy_parquet(files: Sequence[str], chosen: Iterator[bool], output: IO[bytes]) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    writer: Any = None
-    for file in files:
-        with opened(file) as stream, open_parquet(file, stream) as table:
-            schema = table.schema_arrow
-            if writer is None:
-                writer = parquet.ParquetWriter(output, schema)
-            elif not schema.equals(writer.schema):
-                raise InputError(f"{file}: all tables must have the columns of the first, {writer.schema.names}")
-            for batch in table.iter_batches():
-                mask = pyarrow.array([next(chosen) for _ in range(batch.num_rows)], pyarrow.bool_())
-                writer.write_batch(batch.filter(mask))
-    if writer is not None:
-        writer.close()
