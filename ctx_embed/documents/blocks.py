@@ -215,26 +215,22 @@ def front_matter(text: str) -> tuple[int, list[Field]]:
     if not fields:
         return 0, []
     stops = [*(start for _, _, start in fields[1:]), at]
-    read = [
-        Field(_SINGULAR.get(name, name), _values(name, lines), start, start + len(text[start:stop].rstrip()))
-        for (name, lines, start), stop in zip(fields, stops, strict=True)
-    ]
+    read = []
+    for (written, lines, start), stop in zip(fields, stops, strict=True):
+        name = _SINGULAR.get(written, written)
+        # The value is a text, a list in brackets or with a dash on each line, or words between commas.
+        first, *rest = (re.sub(r"(?:\A|\s)#\s.*", "", line).strip() for line in lines)
+        if first in (">", "|", ">-", "|-"):
+            first = ""
+        if any(line.startswith("-") for line in rest) and not first:
+            items = [line.removeprefix("-") for line in rest]
+        elif first.startswith("[") or (name in LISTS - {"aliases"} and first[:1] not in ("'", '"')):
+            items = ["".join(match.groups("")) for match in _ITEM.finditer(" ".join([first, *rest]))]
+        else:
+            items = [" ".join([first, *rest])]
+        unquoted = (re.sub(r"\A(['\"])(.*)\1\Z", r"\2", item.strip(), flags=re.DOTALL) for item in items)
+        read.append(Field(name, list(filter(None, unquoted)), start, start + len(text[start:stop].rstrip())))
     return found.end(), read
-
-
-def _values(name: str, lines: list[str]) -> list[str]:
-    """Return the values of a field: a text, a list in brackets or with a dash on each line, or words between commas."""
-    first, *rest = (re.sub(r"(?:\A|\s)#\s.*", "", line).strip() for line in lines)
-    if first in (">", "|", ">-", "|-"):
-        first = ""
-    if any(line.startswith("-") for line in rest) and not first:
-        items = [line.removeprefix("-") for line in rest]
-    elif first.startswith("[") or (_SINGULAR.get(name, name) in LISTS - {"aliases"} and first[:1] not in ("'", '"')):
-        items = ["".join(match.groups("")) for match in _ITEM.finditer(" ".join([first, *rest]))]
-    else:
-        items = [" ".join([first, *rest])]
-    unquoted = (re.sub(r"\A(['\"])(.*)\1\Z", r"\2", item.strip(), flags=re.DOTALL) for item in items)
-    return list(filter(None, unquoted))
 
 
 KINDS: dict[str, Callable[[str], list[Block]]] = {

@@ -60,7 +60,38 @@ class Rules(NamedTuple):
     @classmethod
     def of(cls, lines: Iterable[str]) -> Rules:
         """Return the rules in some lines; blank lines and comments have none."""
-        return cls([rule for line in lines if (rule := _rule(line)) is not None])
+        rules = []
+        for line in lines:
+            text = line.rstrip("\r\n")
+            bare = text.rstrip(" ")
+            # An escaped space at the end belongs to the name.
+            text = f"{bare} " if bare.endswith("\\") and bare != text else bare
+            if not text or text.startswith("#") or len(text) > LONGEST_RULE:
+                continue
+            negated = text.startswith("!")
+            text = text.removeprefix("!")
+            only_folders = text.endswith("/")
+            text = text.rstrip("/")
+            names = text.lstrip("/").split("/")
+            if not text.strip("/"):
+                continue
+            if "/" not in text:
+                names.insert(0, "**")
+            if names[-1] == "**":
+                # Everything in a folder, but not the folder itself.
+                names.append("*")
+            parts: list[Callable[[str], object] | None] = []
+            for name in names:
+                if name == "**":
+                    # Two in a row mean the same as one.
+                    parts += [None] if not parts or parts[-1] is not None else []
+                elif any(character in name for character in "*?[\\"):
+                    # The regular expressions that Python makes of globs never backtrack, however many stars it has.
+                    parts.append(re.compile(fnmatch.translate(_PART.sub(_python, name))).match)
+                else:
+                    parts.append(name.__eq__)
+            rules.append(Rule(parts, negated, only_folders))
+        return cls(rules)
 
     def check(self, path: str, *, within: bool = False) -> bool | None:
         """Return whether the rules choose a path, which ends with a slash if it is a folder; None if none matches.
@@ -84,38 +115,6 @@ class Rules(NamedTuple):
                 if len(parts) in places and (last or within) and is_kind:
                     return not negated
         return None
-
-
-def _rule(line: str) -> Rule | None:
-    text = line.rstrip("\r\n")
-    bare = text.rstrip(" ")
-    # An escaped space at the end belongs to the name.
-    text = f"{bare} " if bare.endswith("\\") and bare != text else bare
-    if not text or text.startswith("#") or len(text) > LONGEST_RULE:
-        return None
-    negated = text.startswith("!")
-    text = text.removeprefix("!")
-    only_folders = text.endswith("/")
-    text = text.rstrip("/")
-    names = text.lstrip("/").split("/")
-    if not text.strip("/"):
-        return None
-    if "/" not in text:
-        names.insert(0, "**")
-    if names[-1] == "**":
-        # Everything in a folder, but not the folder itself.
-        names.append("*")
-    parts: list[Callable[[str], object] | None] = []
-    for name in names:
-        if name == "**":
-            # Two in a row mean the same as one.
-            parts += [None] if not parts or parts[-1] is not None else []
-        elif any(character in name for character in "*?[\\"):
-            # The regular expressions that Python makes of globs never backtrack, however many stars a glob has.
-            parts.append(re.compile(fnmatch.translate(_PART.sub(_python, name))).match)
-        else:
-            parts.append(name.__eq__)
-    return Rule(parts, negated, only_folders)
 
 
 def _python(part: re.Match[str]) -> str:
@@ -199,9 +198,17 @@ def walk(
             listings.pop()
             continue
         entry, source, is_folder = found
-        reason = _reason(entry, source, is_folder, rules, excluded)
-        if reason is not None:
-            yield Skipped(source, reason, failed=reason == NOT_UTF8)
+        named = f"{source}/" if is_folder else source
+        said = (rule.check(named[len(prefix) :]) for prefix, rule in reversed(rules))
+        # The names of office programs' lock files begin with ~$.
+        if entry.name.startswith((".", "~$")):
+            yield Skipped(source, HIDDEN)
+        elif source.encode("utf-8", "replace").decode() != source:
+            yield Skipped(source, NOT_UTF8, failed=True)
+        elif next((ignored for ignored in said if ignored is not None), False):
+            yield Skipped(source, IGNORED)
+        elif excluded is not None and excluded(named):
+            yield Skipped(source, EXCLUDED)
         elif is_folder:
             try:
                 listing = _listing(entry.path, f"{source}/", rules)
@@ -237,21 +244,6 @@ def _listing(
     # A slash follows the name of a folder, so that it sorts where the paths of its files do.
     ordered = sorted((f"{entry.name}/" if is_folder else entry.name, entry, is_folder) for entry, is_folder in entries)
     return rules, ((entry, f"{prefix}{entry.name}", is_folder) for _, entry, is_folder in ordered)
-
-
-def _reason(
-    entry: os.DirEntry[str], source: str, is_folder: bool, rules: _Rules, excluded: Callable[[str], bool] | None
-) -> str | None:
-    # The names of office programs' lock files begin with ~$.
-    if entry.name.startswith((".", "~$")):
-        return HIDDEN
-    if source.encode("utf-8", "replace").decode() != source:
-        return NOT_UTF8
-    named = f"{source}/" if is_folder else source
-    said = (rule.check(named[len(prefix) :]) for prefix, rule in reversed(rules))
-    if next((ignored for ignored in said if ignored is not None), False):
-        return IGNORED
-    return EXCLUDED if excluded is not None and excluded(named) else None
 
 
 def modified_of(found: os.stat_result) -> int:

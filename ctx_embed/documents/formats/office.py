@@ -180,7 +180,18 @@ def docx(path: str) -> Iterator[Extracted]:
         for kind, _, target in related:
             if kind in ("styles", "header", "footer", "footnotes", "endnotes", "comments"):
                 parts.setdefault(kind, []).append(parsed(archive, target))
-        marks = _marks(parts["styles"][0]) if "styles" in parts else {}
+        # The mark of each style of paragraphs, which may come from the style that it is based on.
+        marks = {}
+        listed = parts["styles"][0] if "styles" in parts else ()
+        styles = {_value(style, "styleId"): style for style in listed if _name(style) == "style"}
+        for identifier in styles:
+            mark, style, steps = "", styles.get(identifier), 20
+            while style is not None and not mark and (steps := steps - 1):
+                name = _value(_child(style, "name")).lower()
+                mark = _heading("1" if name == "title" else name.removeprefix("heading "))
+                mark = mark or _mark(_child(style, "pPr"))
+                style = styles.get(_value(_child(style, "basedOn")))
+            marks[identifier] = mark
         notes_of = [(kind, root) for kind in ("footnotes", "endnotes", "comments") for root in parts.get(kind, [])]
         waiting = {(kind, _value(note, "id")): note for kind, root in notes_of for note in root}
 
@@ -212,20 +223,6 @@ def _mark(properties: Element | None) -> str:
     return "- " if _child(properties, "numPr") is not None else ""
 
 
-def _marks(styles: Element) -> dict[str, str]:
-    """Return the mark of each style of paragraphs, which may come from the style that it is based on."""
-    named = {_value(style, "styleId"): style for style in styles if _name(style) == "style"}
-    found = {}
-    for identifier in named:
-        mark, style, steps = "", named.get(identifier), 20
-        while style is not None and not mark and (steps := steps - 1):
-            name = _value(_child(style, "name")).lower()
-            mark = _heading("1" if name == "title" else name.removeprefix("heading ")) or _mark(_child(style, "pPr"))
-            style = named.get(_value(_child(style, "basedOn")))
-        found[identifier] = mark
-    return found
-
-
 def pptx(path: str) -> Iterator[Extracted]:
     """Yield the slides of a presentation: titles, texts, groups, tables, charts, diagrams, notes and comments."""
     with opened_archive(path, "PowerPoint") as archive:
@@ -235,28 +232,28 @@ def pptx(path: str) -> Iterator[Extracted]:
             next((value for key, value in each.items() if key.endswith("}id")), "")
             for each in _named(parsed(archive, main), {"sldId"})
         ]
-        slides = ["\n\n".join(_slide(archive, targets[name])) for name in order if name in targets]
+        slides = []
+        for part in [targets[name] for name in order if name in targets]:
+            blocks = []
+            walk = _Walk(lambda _: "")
+            root, related = parsed(archive, part), _related(archive, part)
+            for heading in _titles(root):
+                if text := " ".join(walk.blocks(heading)):
+                    blocks.append(f"# {text}")
+                heading.clear()
+            blocks += walk.blocks(root)
+            blocks += filter(None, _drawn(archive, related, walk))
+            for kind, _, target in related:
+                if kind == "notesSlide":
+                    notes = parsed(archive, target)
+                    _titles(notes)
+                    blocks += walk.blocks(notes)
+                elif kind == "comments":
+                    for comment in parsed(archive, target):
+                        said = walk.blocks(comment) or [found.text or "" for found in _named(comment, {"text"})]
+                        blocks += _marked("Comment", said)
+            slides.append("\n\n".join(blocks))
     yield Extracted("\f".join(slides), "markdown", _title(title, slides), pages=True)
-
-
-def _slide(archive: zipfile.ZipFile, part: str) -> Iterator[str]:
-    walk = _Walk(lambda _: "")
-    root, related = parsed(archive, part), _related(archive, part)
-    for title in _titles(root):
-        if text := " ".join(walk.blocks(title)):
-            yield f"# {text}"
-        title.clear()
-    yield from walk.blocks(root)
-    yield from filter(None, _drawn(archive, related, walk))
-    for kind, _, target in related:
-        if kind == "notesSlide":
-            notes = parsed(archive, target)
-            _titles(notes)
-            yield from walk.blocks(notes)
-        elif kind == "comments":
-            for comment in parsed(archive, target):
-                said = walk.blocks(comment) or [found.text or "" for found in _named(comment, {"text"})]
-                yield from _marked("Comment", said)
 
 
 def _titles(root: Element) -> list[Element]:

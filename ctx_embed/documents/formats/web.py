@@ -51,8 +51,13 @@ class _Text:
 
     def start(self, tag: str, attributes: str) -> None:
         """Take an opening tag."""
+        is_menu = False
+        if "role" in self.unseen and "role" in attributes.lower():
+            # The first word of a role counts.
+            values = {name.lower(): "".join(value) for name, *value in reversed(_ATTRIBUTE.findall(attributes))}
+            is_menu = not _ROLES.isdisjoint(unescape(values.get("role", "")).lower().split()[:1])
         # Within an unseen tag, those of the same name count, to find its end.
-        is_unseen = tag in self.unseen or tag in self.within or ("role" in self.unseen and _is_menu(attributes))
+        is_unseen = tag in self.unseen or tag in self.within or is_menu
         if is_unseen and tag not in _VOID and not attributes.endswith("/>"):
             self.within.append(tag)
         elif is_unseen or self.within:
@@ -148,14 +153,6 @@ def html(path: str) -> Iterator[Extracted]:
     found = scanned(read_text(path))
     text = found.markdown()
     yield Extracted(text, "markdown", title=found.title or title_of(text))
-
-
-def _is_menu(attributes: str) -> bool:
-    """Return whether the role of a tag, whose first word counts, is that of a menu or the like."""
-    if "role" not in attributes.lower():
-        return False
-    values = {name.lower(): "".join(value) for name, *value in reversed(_ATTRIBUTE.findall(attributes))}
-    return not _ROLES.isdisjoint(unescape(values.get("role", "")).lower().split()[:1])
 
 
 def epub(path: str) -> Iterator[Extracted]:
