@@ -21,7 +21,7 @@ import re
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -198,7 +198,25 @@ def open_rows(
                 stream.seek(begin)
                 return Lines(name, stream, encoding=encoding)
 
-            yield _delimited(again, kind, needed, labelled)
+            with warnings.catch_warnings():
+                # Reading the rows will warn of these bytes.
+                warnings.simplefilter("ignore", WrongBytesWarning)
+                quoted = kind == CSV or _has_quoted_cells(again())
+                rows = (cells for cells in _split(again(), kind, quoted) if not isinstance(cells, InputError))
+                header = next(rows, [])
+                if kind == TSV and not needed.keys() <= set(header):
+                    labels = _labels(chain([header], rows)) if labelled or needed.keys() <= {TEXT_FIELD} else None
+                    kind = LABELLED if labelled or labels else TSV
+                elif kind == LABELLED and not labelled and not _labels(chain([header], rows)):
+                    kind = TEXT
+                columns = (
+                    {LABEL_FIELD: "text", TEXT_FIELD: "text"} if kind == LABELLED else _types(header, rows, needed)
+                )
+            lines = again()
+            if kind == TEXT:
+                yield Table(name, TEXT, needed, ((lines.number, line) for line in lines))
+            else:
+                yield Table(name, kind, needed, _table_rows(lines, kind, quoted, needed), columns, quoted)
 
 
 def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) -> str:
@@ -221,27 +239,6 @@ def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) 
 
 
 # CSV, TSV, and label<TAB>text
-
-
-def _delimited(again: Callable[[], Lines], kind: str, needed: Mapping[str, str], labelled: bool) -> Table:
-    """Return a table after looking through it; ``again`` returns its lines, as often as it is called."""
-    with warnings.catch_warnings():
-        # Reading the rows will warn of these bytes.
-        warnings.simplefilter("ignore", WrongBytesWarning)
-        quoted = kind == CSV or _has_quoted_cells(again())
-        rows = (cells for cells in _split(again(), kind, quoted) if not isinstance(cells, InputError))
-        header = next(rows, [])
-        if kind == TSV and not needed.keys() <= set(header):
-            labels = _labels(chain([header], rows)) if labelled or needed.keys() <= {TEXT_FIELD} else None
-            kind = LABELLED if labelled or labels else TSV
-        elif kind == LABELLED and not labelled and not _labels(chain([header], rows)):
-            kind = TEXT
-        columns = {LABEL_FIELD: "text", TEXT_FIELD: "text"} if kind == LABELLED else _types(header, rows, needed)
-    lines = again()
-    if kind == TEXT:
-        return Table(lines.name, TEXT, needed, ((lines.number, line) for line in lines))
-    found = _labelled_rows(lines, quoted) if kind == LABELLED else _table_rows(lines, kind, quoted, needed)
-    return Table(lines.name, kind, needed, found, columns, quoted)
 
 
 def _has_quoted_cells(lines: Iterable[str]) -> bool:
@@ -338,6 +335,11 @@ def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]
     for cells in _split(lines, kind, quoted):
         if isinstance(cells, InputError):
             yield lines.number, cells
+        elif kind == LABELLED:
+            if len(cells) > 1:
+                yield lines.number, {LABEL_FIELD: cells[0], TEXT_FIELD: "\t".join(cells[1:])}
+            elif cells[0].strip():
+                yield lines.number, InputError(f"{cells[0][:40]!r} is not label<TAB>text")
         elif header is None:
             header = cells
             if wrong := _header_error(header, needed):
@@ -348,18 +350,8 @@ def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]
             yield lines.number, InputError(f"{count}, but the header has {len(header)}")
         else:
             yield lines.number, dict(zip(header, cells, strict=True))
-    if header is None:
+    if header is None and kind != LABELLED:
         yield 0, InputError(f"must begin with a header{_with(needed)}, got an empty file")
-
-
-def _labelled_rows(lines: Lines, quoted: bool) -> Iterator[tuple[int, Raw]]:
-    for cells in _split(lines, LABELLED, quoted):
-        if isinstance(cells, InputError):
-            yield lines.number, cells
-        elif len(cells) > 1:
-            yield lines.number, {LABEL_FIELD: cells[0], TEXT_FIELD: "\t".join(cells[1:])}
-        elif cells[0].strip():
-            yield lines.number, InputError(f"{cells[0][:40]!r} is not label<TAB>text")
 
 
 # JSON arrays
