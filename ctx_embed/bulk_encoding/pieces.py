@@ -6,10 +6,10 @@ JSONL are cut by bytes, Parquet by row groups; any other file is one piece.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import count
 
 from ctx_embed.errors import InputError
 from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, marked, require_encoding, settled
@@ -83,48 +83,40 @@ def pieces(
 ) -> Iterator[Piece]:
     """Yield the pieces of a file, the input with this number. A piece ends when it has enough rows or bytes."""
     require_encoding(encoding)
+    keys = (f"{number:05d}-{place:05d}" for place in count())
     whole = Piece(source, f"{number:05d}-00000", encoding=encoding)
+    start = stop = rows = 0
+    first = 1
     kind = kind_of(source.name)
     if kind in (TEXT, JSONL):
         with open_rows(source.name, needed=fields.needed, encoding=encoding) as table:
             kind = table.kind
     try:
         with opened(source.name) as stream:
-            found: Iterator[Piece] = iter((whole,))
             named = encoding or marked(stream.peek(4)[:4])
             if kind == PARQUET:
-                found = _row_groups(whole, stream, part_rows)
+                with open_parquet(source.name, stream) as table:
+                    groups = table.metadata.num_row_groups
+                    for group in range(groups):
+                        rows += table.metadata.row_group(group).num_rows
+                        if rows >= part_rows or group == groups - 1:
+                            yield replace(whole, key=next(keys), start=start, stop=group + 1, first=first, rows=rows)
+                            start, first, rows = group + 1, first + rows, 0
             elif kind in (TEXT, JSONL) and not is_packed(stream) and has_byte_lines(named or UTF_8):
-                found = _stretches(replace(whole, kind=kind), stream, part_rows, part_bytes)
-            for place, piece in enumerate(found):
-                yield replace(piece, key=f"{number:05d}-{place:05d}")
+                whole = replace(whole, kind=kind)
+                for line in stream:
+                    if encoding is None and not line.isascii():
+                        # One encoding for all pieces; in UTF-8, which each expects, it repairs a few wrong bytes.
+                        encoding = settled(line + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES])
+                        whole = replace(whole, encoding=None if encoding == UTF_8 else encoding)
+                    stop, rows = stop + len(line), rows + 1
+                    # A stretch ends where a line ends.
+                    if rows >= part_rows or stop - start >= part_bytes:
+                        yield replace(whole, key=next(keys), start=start, stop=stop, first=first, rows=rows)
+                        start, first, rows = stop, first + rows, 0
+                if rows:
+                    yield replace(whole, key=next(keys), start=start, stop=stop, first=first, rows=rows)
+            else:
+                yield whole
     except OSError as error:
         raise InputError(f"{source.name}: cannot be read ({said(error)})") from None
-
-
-def _row_groups(whole: Piece, stream: io.BufferedReader, part_rows: int) -> Iterator[Piece]:
-    start, first, rows = 0, 1, 0
-    with open_parquet(whole.source.name, stream) as table:
-        groups = table.metadata.num_row_groups
-        for group in range(groups):
-            rows += table.metadata.row_group(group).num_rows
-            if rows >= part_rows or group == groups - 1:
-                yield replace(whole, start=start, stop=group + 1, first=first, rows=rows)
-                start, first, rows = group + 1, first + rows, 0
-
-
-def _stretches(whole: Piece, stream: io.BufferedReader, part_rows: int, part_bytes: int) -> Iterator[Piece]:
-    """Yield stretches that end where a line ends."""
-    start = stop = rows = 0
-    first, encoding = 1, whole.encoding
-    for line in stream:
-        if encoding is None and not line.isascii():
-            # One encoding for all pieces; UTF-8 is what each piece expects, and there it repairs a few wrong bytes.
-            encoding = settled(line + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES])
-            whole = replace(whole, encoding=None if encoding == UTF_8 else encoding)
-        stop, rows = stop + len(line), rows + 1
-        if rows >= part_rows or stop - start >= part_bytes:
-            yield replace(whole, start=start, stop=stop, first=first, rows=rows)
-            start, first, rows = stop, first + rows, 0
-    if rows:
-        yield replace(whole, start=start, stop=stop, first=first, rows=rows)

@@ -46,26 +46,25 @@ def _type(value: Any) -> str | None:
     return None
 
 
-def _nameable(name: str) -> bool:
-    """Return whether a field can be a column in every store, and be named in a filter."""
-    return (
-        bool(name)
-        and name.lower() not in RESERVED
-        and not name.startswith("_")
-        and name.isprintable()
-        and not set(name) & set('`"\\.')
-        and len(name.encode("utf-8", "replace")) <= 63
-        and well_formed(name) == name
-    )
-
-
 def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the column type of each field whose values in the samples have a common type."""
     found: dict[str, str | None] = {}
     for metadata in samples:
         for name, value in metadata.items():
             # An empty list does not determine a type.
-            if value is None or value == [] or not _nameable(name):
+            if value is None or value == []:
+                continue
+            # Whether the field can be a column in every store, and be named in a filter.
+            nameable = (
+                bool(name)
+                and name.lower() not in RESERVED
+                and not name.startswith("_")
+                and name.isprintable()
+                and not set(name) & set('`"\\.')
+                and len(name.encode("utf-8", "replace")) <= 63
+                and well_formed(name) == name
+            )
+            if not nameable:
                 continue
             kind, known = _type(value), found.get(name, "")
             if known in ("", kind):
