@@ -145,7 +145,14 @@ class Regression:
         penalty, squares, X = np.full((Z.shape[1], k), meaning**-2.0), np.square(Z).mean(0), Z
         if words:
             counts = self.counts[rows]
-            ratio = _log_ratio(counts, targets)
+            # The smoothed log ratio (features, k) of a feature's frequency in a class and in the others, 0 if rare.
+            present = counts.copy()
+            present.data = np.ones_like(present.data)
+            texts_with = np.asarray(present.sum(0))[:, None]
+            inside = 1.0 + present.T @ targets
+            outside = 2.0 + texts_with - inside
+            ratio = np.log((inside / inside.sum(0)) / (outside / outside.sum(0)))
+            ratio = np.asarray(np.where(texts_with < LEAST_TEXTS, 0.0, ratio))
             with np.errstate(divide="ignore"):
                 penalty = np.vstack([penalty, (words * ratio) ** -2.0])
             squares = np.concatenate([squares, counts.power(2).mean(0)])
@@ -310,17 +317,3 @@ def _folds(targets: NDArray[Any], random: np.random.Generator) -> Iterator[tuple
         fold[order] = np.arange(n) % folds
         for number in range(folds):
             yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-
-
-def _log_ratio(counts: Any, targets: Floats) -> Floats:
-    """Return the log ratio of each feature's frequency in a class and in the other classes, (features, k), smoothed.
-
-    It is 0 for features in fewer than :data:`LEAST_TEXTS` texts.
-    """
-    present = counts.copy()
-    present.data = np.ones_like(present.data)
-    texts_with = np.asarray(present.sum(0))[:, None]
-    inside = 1.0 + present.T @ targets
-    outside = 2.0 + texts_with - inside
-    ratio = np.log((inside / inside.sum(0)) / (outside / outside.sum(0)))
-    return np.asarray(np.where(texts_with < LEAST_TEXTS, 0.0, ratio))

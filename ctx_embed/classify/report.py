@@ -62,22 +62,17 @@ def as_text(report: dict[str, Any]) -> str:
     of_classes.append(["mean", *means, str(report["texts"])])
     parts = [f"accuracy {report['accuracy']:.4f}{exact}", _aligned(of_classes)]
     if "confusion" in report:
-        parts.append(_confusion([str(row["label"]) for row in report["classes"]], report["confusion"]))
+        names, counts = [str(row["label"]) for row in report["classes"]], np.array(report["confusion"])
+        if len(names) <= WIDEST_MATRIX:
+            rows = [[name, *map(str, row)] for name, row in zip(names, counts.tolist(), strict=True)]
+            parts.append(_aligned([["true \\ predicted", *names], *rows]))
+        else:
+            np.fill_diagonal(counts, 0)
+            order = np.argsort(-counts, axis=None, kind="stable")
+            most = [divmod(int(cell), len(names)) for cell in order[:MOST_MISTAKES]]
+            mistakes = [[names[i], names[j], str(counts[i, j])] for i, j in most if counts[i, j]]
+            parts.append(_aligned([["true", "predicted", "texts"], *mistakes]))
     return "\n\n".join(parts)
-
-
-def _confusion(names: list[str], matrix: list[list[int]]) -> str:
-    if len(names) <= WIDEST_MATRIX:
-        rows = [
-            ["true \\ predicted", *names],
-            *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True)),
-        ]
-        return _aligned(rows)
-    counts = np.array(matrix)
-    np.fill_diagonal(counts, 0)
-    most = [divmod(int(cell), len(names)) for cell in np.argsort(-counts, axis=None, kind="stable")[:MOST_MISTAKES]]
-    mistakes = [[names[i], names[j], str(counts[i, j])] for i, j in most if counts[i, j]]
-    return _aligned([["true", "predicted", "texts"], *mistakes])
 
 
 def _aligned(rows: list[list[str]]) -> str:

@@ -152,11 +152,19 @@ class Contextualizer(TokenEncoder):
         most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
         parts: list[Tensor] = []
         for start, group in grouped(lengths, most, LONG_DOCUMENT_TOKENS):
-            stop = start + sum(group)
+            part = ids[start : start + sum(group)]
+            offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
             if group[0] > LONG_DOCUMENT_TOKENS:
-                context = self.attention.of_long_text(weight, ids[start:stop])
+                context = self.attention.of_long_text(weight, part)
+            elif self.positions != "none" or self.scale != "mean":
+                context = self.attention(self.embedding(part), part, offsets)[-1]
             else:
-                context = self._embed_group(ids[start:stop], torch.tensor([0, *group], device=ids.device).cumsum(0))
+                # Here x_i is e(w_i), so its products are computed once per vocabulary entry.
+                first, steps = self.attention.first_context(part, offsets), self.attention.parameters_of_steps
+                entries, numbers = torch.unique(part, return_inverse=True)
+                shared = self.initial_context != "uniform"
+                table = self.embedding(entries)
+                context = second_order.over_vocabulary(table, numbers, offsets, first, steps, shared=shared)
             parts.append(context.to(weight.dtype))
         return torch.cat(parts) if parts else weight.new_zeros(0, self.dimension)
 
@@ -187,18 +195,6 @@ class Contextualizer(TokenEncoder):
         offsets = offsets.cpu()
         contexts = second_order.direct(x, offsets, first, steps)
         return list(second_order.shares_of_steps(x, offsets, contexts, steps).split(lengths, dim=1))
-
-    def _embed_group(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        """Return c^K of a group; where x_i is e(w_i), its products are computed once per vocabulary entry."""
-        if self.positions != "none" or self.scale != "mean":
-            contexts: Tensor = self.attention(self.embedding(ids), ids, offsets)
-            return contexts[-1]
-        context = self.attention.first_context(ids, offsets)
-        entries, ids = torch.unique(ids, return_inverse=True)
-        table, steps = self.embedding(entries), self.attention.parameters_of_steps
-        shared = self.initial_context != "uniform"
-        found: Tensor = second_order.over_vocabulary(table, ids, offsets, context, steps, shared=shared)
-        return found
 
     @property
     def runs_without_torch(self) -> bool:

@@ -188,28 +188,6 @@ class TextTokenizer:
                 self._words = Words(in_c, self._cuts, wordpiece)
             return self._words
 
-    def _looked_up(self, in_c: Kernel, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the ids of texts from the words' ids; unknown words go through the tokenizer in one batch."""
-        words = self._words or self._table(in_c, None)
-        found, phrases = Found(words, texts), None if self.phrases is None else self.phrases.in_c
-        if not found.unknown:
-            return found.ids(None, None, phrases)
-        self._new += len(found.unknown)
-        if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words and not words.reads_wordpiece:
-            words = self._table(in_c, words)
-            found = Found(words, texts)
-        new = self._of_words(found.unknown)
-        starts = np.array([0, *accumulate(map(len, new))], np.int64)
-        ids = np.fromiter(chain.from_iterable(new), ID, starts[-1])
-        if self._adding.acquire(blocking=False):
-            # Whoever comes while another caller adds finds its words unknown once more, and waits for nobody.
-            try:
-                if not words.add(found, ids, starts):
-                    self._words = None
-            finally:
-                self._adding.release()
-        return found.ids(ids, starts, phrases)
-
     @cached_property
     def unknown(self) -> NDArray[np.int32]:
         """The ids that say nothing about a text: the unknown token, and phrases that contain only unknown tokens."""
@@ -310,12 +288,31 @@ class TextTokenizer:
             ids (N,) and lengths (B,); the lengths sum to N.
         """
         in_c = kernel() if self.wordwise else None
-        if in_c is not None:
-            return self._looked_up(in_c, texts)
-        pieces = self._tokenized(all_normalised(texts))
-        lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-        ids = np.concatenate(pieces) if pieces else np.empty(0, ID)
-        return (ids, lengths) if self.phrases is None else self.phrases(ids, lengths)
+        if in_c is None:
+            pieces = self._tokenized(all_normalised(texts))
+            lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
+            ids = np.concatenate(pieces) if pieces else np.empty(0, ID)
+            return (ids, lengths) if self.phrases is None else self.phrases(ids, lengths)
+        # Look up the ids of words; unknown words go through the tokenizer in one batch.
+        words = self._words or self._table(in_c, None)
+        found, phrases = Found(words, texts), None if self.phrases is None else self.phrases.in_c
+        if not found.unknown:
+            return found.ids(None, None, phrases)
+        self._new += len(found.unknown)
+        if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words and not words.reads_wordpiece:
+            words = self._table(in_c, words)
+            found = Found(words, texts)
+        new = self._of_words(found.unknown)
+        starts = np.array([0, *accumulate(map(len, new))], np.int64)
+        ids = np.fromiter(chain.from_iterable(new), ID, starts[-1])
+        if self._adding.acquire(blocking=False):
+            # Whoever comes while another caller adds finds its words unknown once more, and waits for nobody.
+            try:
+                if not words.add(found, ids, starts):
+                    self._words = None
+            finally:
+                self._adding.release()
+        return found.ids(ids, starts, phrases)
 
     def entry_texts(self) -> list[str]:
         """Return the text of each id; that of a phrase is its parts separated by spaces."""

@@ -98,9 +98,9 @@ class Partners(Objective):
         self.shares = roots / roots.sum()
         self.known: NDArray[np.bool_] = (teacher != 0).any(1)[self.pairs].all(1)
 
-    def _draw(self, step: int) -> NDArray[np.int64]:
-        """Return the numbers of a step's pairs, whose first texts all differ, and whose second texts all differ."""
-        generator = np.random.default_rng([self.seed, 6, step])
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
+        """Return the step's first texts, followed by their partners. The texts of each side all differ."""
+        generator = np.random.default_rng([self.seed, 6, batch.step])
         half = self.count // 2
         counts = generator.multinomial(self.count - half, self.shares)
         counts[generator.choice(len(self.families), p=self.shares)] += half
@@ -109,12 +109,7 @@ class Partners(Objective):
         )
         for texts in self.same.T:
             drawn = drawn[np.unique(texts[drawn], return_index=True)[1]]
-        return drawn
-
-    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
-        """Return the step's first texts, followed by their partners."""
-        chosen = self._draw(batch.step)
-        self._drawn, self._known = self.pairs[chosen], np.flatnonzero(self.known[chosen])
+        self._drawn, self._known = self.pairs[drawn], np.flatnonzero(self.known[drawn])
         return self.texts.batch(self._drawn.T.flatten())
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:

@@ -47,7 +47,18 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
             if not isinstance(value, list) or not all(isinstance(source, Mapping) for source in value):
                 raise InputError(f"{path}: sources must be tables [[sources]], got {value!r}")
             for source in value:
-                _require_source(path, source)
+                known = [field.name for field in declared(Source)]
+                for option in source:
+                    if option not in known:
+                        raise unknown_name(f"option of a source in {path}", option, known)
+                if "files" not in source:
+                    raise InputError(f"{path}: each source must have files; add files = [...]")
+                if not _is_list_of_strings(source["files"]):
+                    raise InputError(f"{path}: files of a source must be a list of strings, got {source['files']!r}")
+                try:
+                    Source(**source)
+                except InputError as error:
+                    raise InputError(f"{path}: {error}") from None
         elif name in LISTS:
             if not _is_list_of_strings(value):
                 raise InputError(f"{path}: {name} must be a list of strings, got {value!r}")
@@ -57,18 +68,3 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
         elif isinstance(value, bool) or not isinstance(value, str | int | float):
             raise InputError(f"{path}: {name} must be a string or a number, got {value!r}")
     return recipe
-
-
-def _require_source(path: Path, source: Mapping[str, Any]) -> None:
-    known = [field.name for field in declared(Source)]
-    for name in source:
-        if name not in known:
-            raise unknown_name(f"option of a source in {path}", name, known)
-    if "files" not in source:
-        raise InputError(f"{path}: each source must have files; add files = [...]")
-    if not _is_list_of_strings(source["files"]):
-        raise InputError(f"{path}: files of a source must be a list of strings, got {source['files']!r}")
-    try:
-        Source(**source)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None

@@ -168,7 +168,15 @@ def _fair_blocks(source: Source) -> list[Block]:
             continue
         lines = [text for (text,) in items]
         if source.cloze:
-            families[name] = list(cloze_pairs(lines, source.passage_lines, source.span_words))
+            # Pair a span of each passage's middle line with its other lines, joined. Lines that do not fill a passage
+            # are left out. Source: the inverse cloze task, Lee et al. (2019), ACL.
+            length, middle = source.passage_lines, source.passage_lines // 2
+            parts = [lines[start : start + length] for start in range(0, len(lines) - length + 1, length)]
+            queries = spans([part[middle] for part in parts], source.span_words)
+            families[name] = [
+                (query, " ".join([*part[:middle], *part[middle + 1 :]]))
+                for query, part in zip(queries, parts, strict=True)
+            ]
         else:
             most = source.most_words
             cut = spans(passages(lines, source.passage_lines), source.span_words)
@@ -244,19 +252,6 @@ def spans(lines: Sequence[str], most: int) -> list[str]:
         start = zlib.crc32(line.encode()) % (len(words) - length + 1)
         cut.append(" ".join(words[start : start + length]))
     return cut
-
-
-def cloze_pairs(lines: Sequence[str], passage_lines: int, span_words: int) -> list[tuple[str, str]]:
-    """Cut lines into passages of ``passage_lines``; pair a span of each one's middle line with its other lines, joined.
-
-    Lines that do not fill a passage are left out.
-
-    Source: the inverse cloze task, Lee et al. (2019), ACL.
-    """
-    cut = [lines[start : start + passage_lines] for start in range(0, len(lines) - passage_lines + 1, passage_lines)]
-    middle = passage_lines // 2
-    queries = spans([part[middle] for part in cut], span_words)
-    return [(query, " ".join([*part[:middle], *part[middle + 1 :]])) for query, part in zip(queries, cut, strict=True)]
 
 
 def read_pair_rows(path: str | Path) -> list[Item]:

@@ -274,20 +274,18 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _listed(y: Any) -> Any:
-    """Return labels as a list, or as an array (texts, classes): given one, a series or table of any library."""
-    if isinstance(y, str | bytes | Mapping) or not isinstance(y, Iterable):
-        raise InputError(f"y must be a list of labels, got {described(y)}")
-    if hasattr(y, "columns") or getattr(y, "ndim", 1) == 2:
-        # A sparse array of SciPy is not an array of NumPy.
-        table = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
-        return table[:, 0].tolist() if table.shape[1] == 1 else table
-    return [_plain(label) for label in (y.to_pylist() if hasattr(y, "to_pylist") else y)]
-
-
 def _labelled(X: Iterable[str], y: Any) -> tuple[Labelled, int]:
     """Return texts with their labels, and the number of columns if these came as an array of 0 and 1."""
-    texts, labels = as_texts(X), _listed(y)
+    texts = as_texts(X)
+    if isinstance(y, str | bytes | Mapping) or not isinstance(y, Iterable):
+        raise InputError(f"y must be a list of labels, got {described(y)}")
+    labels: Any
+    if hasattr(y, "columns") or getattr(y, "ndim", 1) == 2:
+        # A table or array. A sparse array of SciPy is not an array of NumPy.
+        table = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
+        labels = table[:, 0].tolist() if table.shape[1] == 1 else table
+    else:
+        labels = [_plain(label) for label in (y.to_pylist() if hasattr(y, "to_pylist") else y)]
     if len(labels) != len(texts):
         raise InputError(f"X and y must be of equal length, got {len(texts)} texts and {len(labels)} labels")
     if isinstance(labels, np.ndarray):

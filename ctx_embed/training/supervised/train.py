@@ -172,7 +172,13 @@ def _run(
             if progress:
                 say(f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}")
             if epoch + 1 == options.epochs:
-                state["total"] = _sum(state["total"], state["best"])
+                total = state["total"]
+                # Sum in float64, so that averaging equal weights changes nothing; on the CPU, as some devices lack it.
+                for key, tensor in state["best"].items():
+                    weight = tensor.cpu()
+                    if weight.is_floating_point():
+                        weight = weight.double() + total[key] if key in total else weight.double()
+                    total[key] = weight
                 network.load_state_dict(state["best"])
                 held_out.append(torch.from_numpy(network.logits(measured.texts)))
             if checkpoint is not None:
@@ -285,13 +291,3 @@ def _epoch(
         total += loss.item() * len(rows)
         total_entropy += entropy.item() * len(rows)
     return {"train_loss": total / len(train.texts), "cross_entropy": total_entropy / len(train.texts)}
-
-
-def _sum(total: dict[str, Tensor], more: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sums of weights in float64, so that averaging equal weights changes nothing; others unchanged."""
-    # On the CPU, since not every device has float64.
-    summed = {name: tensor.cpu() for name, tensor in more.items()}
-    for name, tensor in summed.items():
-        if tensor.is_floating_point():
-            summed[name] = tensor.double() + total[name] if total else tensor.double()
-    return summed
