@@ -173,14 +173,6 @@ def taken(store: DocumentStore, ids: Sequence[Id], file: int | None) -> Id | Non
     return next((identifier for identifier, other in found if other is None or other != file), None)
 
 
-def set_modified(store: DocumentStore, file: int, modified: str) -> None:
-    """Set the field ``modified`` of the documents of a file; call it inside :meth:`Database.writing`."""
-    of_file = "id IN (SELECT id FROM origins WHERE file = ?)"
-    store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {of_file}", (modified, file))
-    store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", (modified, file))
-    store.store_checksums(of_file, file)
-
-
 class Location(NamedTuple):
     """The place of a passage.
 

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -299,7 +300,10 @@ class _Step:
             # Only its time has changed.
             assert record is not None
             records.record(store, self.folder, file, file.modified, digest, record.problem, record.counted)
-            records.set_modified(store, record.number, modified(file.modified))
+            of_file, values = "id IN (SELECT id FROM origins WHERE file = ?)", (modified(file.modified), record.number)
+            store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {of_file}", values)
+            store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", values)
+            store.store_checksums(of_file, record.number)
             # Readers cache the rows that match a filter until the generation changes.
             self.edit.changed = True
             return
@@ -326,7 +330,18 @@ class _Step:
                 # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
                 raise UnreadableFileError(EMPTY, counted=not format_of(file.path).apart)
             digest = content_hash(file)
-            documents = self._documents_of(file, texts)
+            if isinstance(texts, Exception):
+                raise texts
+            options = self.folder.options
+            named = file._replace(source=f"{self.folder.prefix}{file.source}")
+            is_table = suffix_of(file.path) in RECORD_SUFFIXES
+            if is_table and holds_records(file.path, options.documents, options.text_field):
+                documents = record_documents(named, options.text_field)
+            else:
+                texts = list(extract(file.path)) if is_table else texts
+                if not texts:
+                    raise UnreadableFileError(EMPTY, counted=True)
+                documents = partial(iter, list(documents_of(named, texts, options.documents)))
             # All ids are read first, so that a file is stored completely or not at all.
             new = self._new_ids(documents(), record)
             self._add_all(documents(), new)
@@ -357,21 +372,6 @@ class _Step:
                 self.result.changed += 1
         kept = set(new)
         self._remove([identifier for identifier in old if identifier not in kept])
-
-    def _documents_of(self, file: File, texts: list[Extracted] | Exception) -> Callable[[], Iterator[Document]]:
-        """Return a function that yields the documents of a file; UnreadableFileError if it has none."""
-        if isinstance(texts, Exception):
-            raise texts
-        options = self.folder.options
-        named = file._replace(source=f"{self.folder.prefix}{file.source}")
-        if suffix_of(file.path) in RECORD_SUFFIXES:
-            if holds_records(file.path, options.documents, options.text_field):
-                return record_documents(named, options.text_field)
-            texts = list(extract(file.path))
-        if not texts:
-            raise UnreadableFileError(EMPTY, counted=True)
-        found = list(documents_of(named, texts, options.documents))
-        return lambda: iter(found)
 
     def _new_ids(self, documents: Iterator[Document], record: RecordedFile | None) -> list[Id]:
         """Return the ids of the documents of a file; UnreadableFileError if they cannot be stored."""

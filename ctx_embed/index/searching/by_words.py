@@ -173,7 +173,20 @@ class Bm25:
         # In quotation marks no word is an operator.
         terms = [f'"{word}"' for word in list(words)[:MOST_WORDS]]
         if is_large and len(terms) > 1:
-            terms = [term for term in terms if self._is_rare(term)] or terms
+            passages, rare = self.view.count, []
+            most = int(self.common_part * passages)
+            # A later generation need not count again words that are far from common, or far more so.
+            counted = most + max(most // 10, 1)
+            for term in terms:
+                low, high = self._common.get(term, (0, passages))
+                if low < most <= high:
+                    count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+                    ((low,),) = self.view.store.run(count, (term, counted))
+                    if len(self._common) < REMEMBERED_WORDS:
+                        self._common[term] = low, low if low < counted else passages
+                if low < most:
+                    rare.append(term)
+            terms = rare or terms
         if not terms:
             return {}
         match = " OR ".join(terms)
@@ -194,20 +207,6 @@ class Bm25:
             places = self.view.positions(np.array([row for row, _ in ranked], np.int64))
             ranked = list(compress(ranked, allowed[places].tolist()))[:k]
         return dict(ranked)
-
-    def _is_rare(self, term: str) -> bool:
-        """Return whether a term is not common; what was counted is cached."""
-        passages = self.view.count
-        most = int(self.common_part * passages)
-        # A later generation need not count again words that are far from common, or far more so.
-        counted = most + max(most // 10, 1)
-        low, high = self._common.get(term, (0, passages))
-        if low < most <= high:
-            count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
-            ((low,),) = self.view.store.run(count, (term, counted))
-            if len(self._common) < REMEMBERED_WORDS:
-                self._common[term] = low, low if low < counted else passages
-        return low < most
 
     def without_missing_phrases(self, query: str) -> str:
         """Return a query without its quotation marks if no passage has all of its phrases.
@@ -281,7 +280,18 @@ class WordLists:
         norms = self._norms
         lists = []
         for token in (of[0] for of in tokens if of):
-            places, counts = self._postings(token)
+            postings = self._lists.pop(token, None)
+            if postings is None:
+                with_vocabulary(self.view.store, "tokens", "instance")
+                ((rows,),) = self.view.store.run("SELECT group_concat(doc) FROM temp.tokens WHERE term = ?", (token,))
+                every = np.fromstring(rows or "", np.int64, sep=",")
+                first = np.flatnonzero(np.diff(every, prepend=-1))
+                postings = self.view.positions(every[first]), np.diff(first, append=len(every))
+                self._kept += len(first)
+            self._lists[token] = postings
+            while self._kept > self.kept_postings and len(self._lists) > 1:
+                self._kept -= len(self._lists.pop(next(iter(self._lists)))[0])
+            places, counts = postings
             if self.view.count < len(self.view.rows):
                 there = self.view.live[places]
                 places, counts = places[there], counts[there]
@@ -329,21 +339,6 @@ class WordLists:
             self._passages, tokens = totals(database.connection)
         average = tokens / max(self._passages, 1) or 1.0
         return K1 * (1 - B + B * lengths / average)
-
-    def _postings(self, token: str) -> Postings:
-        """Return the postings of a token, from memory or from the database."""
-        postings = self._lists.pop(token, None)
-        if postings is None:
-            with_vocabulary(self.view.store, "tokens", "instance")
-            ((rows,),) = self.view.store.run("SELECT group_concat(doc) FROM temp.tokens WHERE term = ?", (token,))
-            every = np.fromstring(rows or "", np.int64, sep=",")
-            first = np.flatnonzero(np.diff(every, prepend=-1))
-            postings = self.view.positions(every[first]), np.diff(first, append=len(every))
-            self._kept += len(first)
-        self._lists[token] = postings
-        while self._kept > self.kept_postings and len(self._lists) > 1:
-            self._kept -= len(self._lists.pop(next(iter(self._lists)))[0])
-        return postings
 
 
 def totals(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -197,21 +197,20 @@ def word_shares(query: str, texts: Sequence[str]) -> list[float]:
         require_time()
         # Reading a long text as it is indexed takes too long for a search.
         lowered = (indexed(text) if len(text) <= LONG_TEXT else text).lower()
-        shares.append(sum(_has(lowered, stem) for stem in stems) / len(stems))
+        having = 0
+        for stem in stems:
+            # A word of the text must begin with the stem and be hardly longer.
+            place = lowered.find(stem)
+            while place >= 0:
+                if not (place and lowered[place - 1].isalnum()):
+                    end = place + len(stem)
+                    after = lowered[end : end + _MOST_ENDING + 1]
+                    if len(after) <= _MOST_ENDING or not after.isalnum():
+                        having += 1
+                        break
+                place = lowered.find(stem, place + 1)
+        shares.append(having / len(stems))
     return shares
-
-
-def _has(text: str, stem: str) -> bool:
-    """Return whether a word of a text begins with a stem and is hardly longer."""
-    place = text.find(stem)
-    while place >= 0:
-        if not (place and text[place - 1].isalnum()):
-            end = place + len(stem)
-            after = text[end : end + _MOST_ENDING + 1]
-            if len(after) <= _MOST_ENDING or not after.isalnum():
-                return True
-        place = text.find(stem, place + 1)
-    return False
 
 
 def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:
@@ -248,7 +247,31 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
                 if as_indexed is part
                 else sorted((first, last, known[word]) for word, first, last in placed_words(part) if word in known)
             )
-            shown = _window(part, matches, opening, closing_mark)
+            # The window with the most different words.
+            counts: Counter[str] = Counter()
+            best = most = first = 0
+            for begin, _, token in matches:
+                counts[token] += 1
+                while matches[first][0] < begin - SNIPPET_CHARACTERS // 2:
+                    counts.subtract([matches[first][2]])
+                    first += 1
+                if (different := len(+counts)) > most:
+                    best, most = first, different
+            lead = _LEAD.search(part, max(matches[best][0] - SNIPPET_CHARACTERS // 4, 0), matches[best][0])
+            place = left = matches[best][0] if lead is None else lead.start()
+            words = _BEGINNING.match(part, left, left + SNIPPET_CHARACTERS)
+            right = len(part) if words is None else words.end()
+            pieces = ["…" if left else ""]
+            for begin, end, _ in matches:
+                if begin < left or end > right or end <= place:
+                    continue
+                if begin > place or place == left:
+                    pieces += [part[place:begin], opening, part[begin:end], closing_mark]
+                else:  # it overlaps or follows the last one: pairs of Chinese characters do
+                    pieces[-2] += part[place:end]
+                place = end
+            rest = f"{part[place:right].rstrip()}…" if right < len(part) else part[place:]
+            shown = "".join([*pieces, rest])
         shown = f"…{shown}" if start and not shown.startswith("…") else shown
         found.append(f"{shown}…" if stop < len(text) and not shown.endswith("…") else shown)
     return found
@@ -283,32 +306,3 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
         start = best if not best else text.find(" ", best, best + SNIPPET_CHARACTERS) + 1 or best
         parts.append((start, best + size))
     return parts
-
-
-def _window(text: str, matches: Sequence[tuple[int, int, str]], opening: str, closing_mark: str) -> str:
-    """Return the part of a text with the most different words found, which are marked."""
-    counts: Counter[str] = Counter()
-    best = most = first = 0
-    for start, _, token in matches:
-        counts[token] += 1
-        while matches[first][0] < start - SNIPPET_CHARACTERS // 2:
-            counts.subtract([matches[first][2]])
-            first += 1
-        if (different := len(+counts)) > most:
-            best, most = first, different
-    lead = _LEAD.search(text, max(matches[best][0] - SNIPPET_CHARACTERS // 4, 0), matches[best][0])
-    begin = matches[best][0] if lead is None else lead.start()
-    words = _BEGINNING.match(text, begin, begin + SNIPPET_CHARACTERS)
-    end = len(text) if words is None else words.end()
-    parts, place = ["…" if begin else ""], begin
-    for start, stop, _ in matches:
-        if start < begin or stop > end or stop <= place:
-            continue
-        if start > place or place == begin:
-            parts += [text[place:start], opening, text[start:stop], closing_mark]
-        else:  # it overlaps or follows the last one: pairs of Chinese characters do
-            parts[-2] += text[place:stop]
-        place = stop
-    return "".join(
-        [*parts, text[place:end].rstrip() if end < len(text) else text[place:], "…" if end < len(text) else ""]
-    )

@@ -270,8 +270,10 @@ class Search:
                 raise InputError(f"like: no document has the id {identifier!r}")
         liked = list(places.values())
         if liked:
+            beginning = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?"
+            beginnings = [store.run_one(beginning, (LIKED_CHARACTERS // len(liked), row))[0] for row, _ in liked]
             # Quotations in a document are not phrases that similar documents must contain.
-            texts = [without_marks(store.beginnings([row for row, _ in liked], LIKED_CHARACTERS))]
+            texts = [without_marks("\n".join(beginnings))]
             vectors = unit_rows(np.mean([centre(*place) for place in liked], axis=0)[None])
         assert vectors is not None
         # A string is a text only if no document has it as its id.

@@ -9,7 +9,6 @@ import re
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -260,11 +259,6 @@ class DocumentStore(Database):
         found = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", ids)
         return {document.id: document for document in map(self._stored, found)}
 
-    def beginnings(self, rows: Sequence[int], characters: int) -> str:
-        """Return the beginnings of texts, one after the other, which have this many characters together."""
-        select, part = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?", characters // max(len(rows), 1)
-        return "\n".join(self.run_one(select, (part, row))[0] for row in rows)
-
     def after(self, row: int, count: int) -> list[Stored]:
         """Return up to ``count`` documents after a row, in order."""
         return self._in_order(
@@ -388,20 +382,6 @@ class DocumentStore(Database):
         """Return row and passages of each document that has one of the given ids, by id."""
         found = self.run_among("SELECT id, row, passages FROM documents WHERE id IN ({})", ids)
         return {identifier: (row, count) for identifier, row, count in found}
-
-    def rows_of_texts(self, hashes: Mapping[str, int]) -> dict[str, int]:
-        """Return a row for each text that is already a passage, given the :func:`text_hash` of each text.
-
-        The text itself is compared, not only its hash.
-        """
-        by_hash = {digest: text for text, digest in hashes.items()}
-        found: dict[str, int] = {}
-        for digest, row in self.run_among("SELECT hash, row FROM hashes WHERE hash IN ({})", sorted(by_hash)):
-            # The row may belong to a deleted document.
-            with suppress(InputError):
-                if self.fetch([row])[row].text == by_hash[digest]:
-                    found[by_hash[digest]] = row
-        return found
 
     def insert(self, row: int, documents: Iterable[NewDocument]) -> None:
         """Add documents whose ids are not taken, with their passages in the rows from ``row`` on."""

@@ -362,9 +362,26 @@ def _condition(tree: Filter) -> Condition:
         return Condition(f"({element} OR {substring})", (path, path, tree.value, path, path, tree.value))
     if isinstance(tree, Among):
         return _among(path, tree.values, tree.negated)
-    if is_date(tree.value):
-        return _dated(path, tree.operator, str(tree.value))
-    return _extracted(path, [tree.value], f"{tree.operator} ?")
+    if not is_date(tree.value):
+        return _extracted(path, [tree.value], f"{tree.operator} ?")
+    # Fields that are other strings than dates are compared as strings.
+    operator, value, moment = tree.operator, str(tree.value), str(_moment(tree.value))
+    following = f"{int(moment[:15]) + _DAY_SECONDS:015d}{moment[15:]}"
+    comparisons = [(operator, moment)]
+    if len(value) == _DAY:
+        of_day = {"=": [(">=", moment), ("<", following)], "<=": [("<", following)], ">": [(">=", following)]}
+        comparisons = of_day.get(operator, comparisons)
+    is_near = " OR ".join(f"ifnull(abs({_SECONDS} - ?) <= 2, 1)" for _ in comparisons)
+    exactly = " AND ".join(f"m {sign} ?" for sign, _ in comparisons)
+    roughly = " AND ".join(f"{_SECONDS} {sign} ?" for sign, _ in comparisons)
+    bounds = [bound for _, bound in comparisons]
+    of_seconds = tuple(each for bound in bounds for each in (path, _seconds(bound)))
+    sql = (
+        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {_FIELD} NOT GLOB '{_DATE_GLOB}' "
+        f"THEN {_FIELD} {operator} ? WHEN {is_near} THEN (SELECT CASE WHEN m IS NULL THEN t {operator} ? "
+        f"ELSE {exactly} END FROM {_MOMENT}) ELSE {roughly} END, 0)"
+    )
+    return Condition(sql, (path, path, path, value, *of_seconds, value, *bounds, path, *of_seconds))
 
 
 def is_date(value: Value) -> bool:
@@ -394,27 +411,6 @@ def _moment(value: Value) -> str | None:
 def _seconds(moment: str) -> int:
     """Return the whole seconds from 1970 to a moment."""
     return int(moment[:15]) - _EARLIER_DAYS * _DAY_SECONDS
-
-
-def _dated(path: str, operator: str, value: str) -> Condition:
-    """Return a comparison of a field with a date or a date with time; other strings are compared as strings."""
-    moment = str(_moment(value))
-    following = f"{int(moment[:15]) + _DAY_SECONDS:015d}{moment[15:]}"
-    comparisons = [(operator, moment)]
-    if len(value) == _DAY:
-        of_day = {"=": [(">=", moment), ("<", following)], "<=": [("<", following)], ">": [(">=", following)]}
-        comparisons = of_day.get(operator, comparisons)
-    is_near = " OR ".join(f"ifnull(abs({_SECONDS} - ?) <= 2, 1)" for _ in comparisons)
-    exactly = " AND ".join(f"m {sign} ?" for sign, _ in comparisons)
-    roughly = " AND ".join(f"{_SECONDS} {sign} ?" for sign, _ in comparisons)
-    bounds = [bound for _, bound in comparisons]
-    of_seconds = tuple(each for bound in bounds for each in (path, _seconds(bound)))
-    sql = (
-        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {_FIELD} NOT GLOB '{_DATE_GLOB}' "
-        f"THEN {_FIELD} {operator} ? WHEN {is_near} THEN (SELECT CASE WHEN m IS NULL THEN t {operator} ? "
-        f"ELSE {exactly} END FROM {_MOMENT}) ELSE {roughly} END, 0)"
-    )
-    return Condition(sql, (path, path, path, value, *of_seconds, value, *bounds, path, *of_seconds))
 
 
 def next_day(day: str) -> str:

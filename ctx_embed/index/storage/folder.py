@@ -106,7 +106,9 @@ class IndexFolder:
         self._view: View | None = None
         try:
             self.settings = self.documents.present()
-            self.read(self._require_rows)
+            rows, counted = self.read(lambda view: (self.documents.next_row(), view.state.next_row))
+            if rows != counted:
+                raise DamagedError(f"{self.path}: has {rows} rows, but its count is {counted}; {REMEDY}")
         except BaseException:
             self.documents.close()
             raise
@@ -123,11 +125,6 @@ class IndexFolder:
         except OSError:
             return None
         return found.st_dev, found.st_ino
-
-    def _require_rows(self, view: View) -> None:
-        rows = self.documents.next_row()
-        if rows != view.state.next_row:
-            raise DamagedError(f"{self.path}: has {rows} rows, but its count is {view.state.next_row}; {REMEDY}")
 
     def read(self, work: Callable[[View], Result]) -> Result:
         """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs."""

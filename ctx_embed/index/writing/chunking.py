@@ -129,32 +129,30 @@ class Passages:
         while parts:
             first, last = parts.pop()
             has_page = any(block.depth == PAGE for block in blocks[first + 1 : last])
-            if last - first == 1 or (sum(counts[first:last]) <= self.size and not has_page):
+            total = sum(counts[first:last])
+            if last - first == 1 or (total <= self.size and not has_page):
                 spans.append((blocks[first].start, blocks[last - 1].stop))
-            else:
-                parts += reversed(self._parts(blocks, counts, first, last))
+                continue
+            # Cut at the best places.
+            depth = min(block.depth for block in blocks[first + 1 : last])
+            starts = [first, *(place for place in range(first + 1, last) if blocks[place].depth == depth), last]
+            if depth == PAGE:
+                parts += reversed(list(pairwise(starts)))
+                continue
+            # If all places are equally good, cut into passages of similar length.
+            even = -(-total // -(-total // self.size)) if depth == NONE else self.size // 4
+            found: list[Span] = []
+            begin, length = first, 0
+            for start, stop in pairwise(starts):
+                part = sum(counts[start:stop])
+                # A heading with little or no text stays with the text after it.
+                full = length >= even if depth == NONE else length + part > even and 16 * length > self.size
+                if start > begin and (full or length + part > self.size):
+                    found.append((begin, start))
+                    begin, length = start, 0
+                length += part
+            parts += reversed([*found, (begin, last)])
         return _trimmed(text, spans)
-
-    def _parts(self, blocks: list[Block], counts: list[int], first: int, last: int) -> list[Span]:
-        """Return at least two parts of the blocks from ``first`` to ``last``, cut at the best places."""
-        depth = min(block.depth for block in blocks[first + 1 : last])
-        starts = [first, *(place for place in range(first + 1, last) if blocks[place].depth == depth), last]
-        total = sum(counts[first:last])
-        if depth == PAGE:
-            return list(pairwise(starts))
-        # If all places are equally good, cut into passages of similar length.
-        even = -(-total // -(-total // self.size)) if depth == NONE else self.size // 4
-        found: list[Span] = []
-        begin, length = first, 0
-        for start, stop in pairwise(starts):
-            part = sum(counts[start:stop])
-            # A heading with little or no text stays with the text after it.
-            full = length >= even if depth == NONE else length + part > even and 16 * length > self.size
-            if start > begin and (full or length + part > self.size):
-                found.append((begin, start))
-                begin, length = start, 0
-            length += part
-        return [*found, (begin, last)]
 
 
 def _lines(text: str) -> list[Span]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -225,8 +226,14 @@ class Edit:
             if text == passage:
                 rows.setdefault(text, row)
         hashes = {text: text_hash(text) for text in rows}
-        # Vectors are copied before their documents are replaced.
-        known = self.store.rows_of_texts(hashes)
+        # Vectors are copied before their documents are replaced. A text itself is compared, not only its hash.
+        by_hash = {digest: text for text, digest in hashes.items()}
+        known: dict[str, int] = {}
+        for digest, row in self.store.run_among("SELECT hash, row FROM hashes WHERE hash IN ({})", sorted(by_hash)):
+            # The row may belong to a deleted document.
+            with suppress(InputError):
+                if self.store.fetch([row])[row].text == by_hash[digest]:
+                    known[by_hash[digest]] = row
         wanted = dict.fromkeys(text for text, vector in zip(embedded, given, strict=True) if vector is None)
         old = [text for text in wanted if text in known]
         new = [text for text in wanted if text not in known]
