@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -116,8 +116,14 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     with _failures():
         from ctx_embed.grep.reading import Sources
 
+        usual = os.curdir
+        # Without PATH, search standard input if something is written to it.
+        with suppress(OSError, ValueError):
+            kind = os.fstat(sys.stdin.fileno()).st_mode
+            if stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind):
+                usual = "-"
         sources = Sources(
-            list(paths) or [_usual_path()],
+            list(paths) or [usual],
             options["include"],
             options["exclude"],
             options["follow_links"],
@@ -169,15 +175,6 @@ def _failures() -> Iterator[None]:
             yield
     except click.ClickException as error:
         raise _Failure(error.message) from None
-
-
-def _usual_path() -> str:
-    """Return what to search without PATH: standard input if something is written to it, else the current folder."""
-    try:
-        kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError):
-        return os.curdir
-    return "-" if stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind) else os.curdir
 
 
 def _lines(hit: Found, before: int, after: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field
+from dataclasses import MISSING
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -50,13 +50,42 @@ def options_of(
     """
 
     def add(command: Command) -> Command:
-        for kind in reversed(kinds):
-            options = kind if isinstance(kind, type) else type(kind)
+        for given in reversed(kinds):
+            options = given if isinstance(given, type) else type(given)
             for known in reversed([*declared(options)]):
-                if known.name not in but and known.metadata["shown"].get("command", True):
-                    default = known.default if isinstance(kind, type) else getattr(kind, known.name)
-                    values = {case: getattr(each, known.name) for case, each in (cases or {}).items()}
-                    command = _option(known, types_of(options)[known.name], default, values, hidden)(command)
+                kind, shown = types_of(options)[known.name], known.metadata["shown"]
+                if known.name in but or not shown.get("command", True):
+                    continue
+                default = known.default if isinstance(given, type) else getattr(given, known.name)
+                flag = shown.get("flag", f"--{known.name.replace('_', '-')}")
+                settings: dict[str, Any] = {"help": known.metadata["meaning"], "hidden": hidden}
+                if kind is bool and default is False:
+                    settings["is_flag"] = True
+                elif kind is bool:
+                    flag = f"{flag}/--no-{known.name}"
+                elif get_origin(kind) is Literal:
+                    settings["type"] = click.Choice(get_args(kind))
+                elif kind in (int, float):
+                    limits = known.metadata["limits"]
+                    least = limits.get("above", limits.get("at least"))
+                    most = limits.get("at most", limits.get("below"))
+                    is_open = {"min_open": "above" in limits, "max_open": "below" in limits}
+                    settings["type"] = (click.IntRange if kind is int else Finite)(least, most, **is_open)
+                    settings["metavar"] = shown.get("metavar")
+                else:
+                    settings["metavar"] = shown.get("metavar", "FILE")
+                    several = get_origin(kind) is Sequence or shown.get("repeated")
+                    settings["help"] += " May be repeated." if shown.get("repeated") else ""
+                    settings |= {"multiple": True} if several else {"type": Path if kind is Path else str}
+                values = {case: getattr(each, known.name) for case, each in (cases or {}).items()}
+                if "default_is" in shown or values:
+                    words = [f"{case} {value}".strip() for case, value in values.items()]
+                    if len(set(values.values())) <= 1:
+                        words = [str(value) for value in values.values()][:1]
+                    settings["help"] += f"  [default: {shown.get('default_is') or '; '.join(words)}]"
+                    default = None
+                settings |= {"required": True} if default is MISSING else {"default": default}
+                command = click.option(flag, known.name, **settings)(command)
         return command
 
     return add
@@ -70,38 +99,6 @@ def section(title: str | None, *classes: type) -> list[str]:
         for known in declared(options)
         if known.metadata["shown"].get("section") == title and known.metadata["shown"].get("command", True)
     ]
-
-
-def _option(
-    known: Field[Any], kind: Any, default: Any, values: Mapping[str, Any], hidden: bool
-) -> Callable[[Command], Command]:
-    """Return a decorator that adds the option of a field; ``values`` are its defaults by case."""
-    shown = known.metadata["shown"]
-    flag = shown.get("flag", f"--{known.name.replace('_', '-')}")
-    settings: dict[str, Any] = {"help": known.metadata["meaning"], "hidden": hidden}
-    if kind is bool:
-        flag, settings["is_flag"] = (flag, True) if default is False else (f"{flag}/--no-{known.name}", None)
-    elif get_origin(kind) is Literal:
-        settings["type"] = click.Choice(get_args(kind))
-    elif kind in (int, float):
-        limits = known.metadata["limits"]
-        least, most = limits.get("above", limits.get("at least")), limits.get("at most", limits.get("below"))
-        is_open = {"min_open": "above" in limits, "max_open": "below" in limits}
-        settings["type"] = (click.IntRange if kind is int else Finite)(least, most, **is_open)
-        settings["metavar"] = shown.get("metavar")
-    else:
-        settings["metavar"] = shown.get("metavar", "FILE")
-        several = get_origin(kind) is Sequence or shown.get("repeated")
-        settings["help"] += " May be repeated." if shown.get("repeated") else ""
-        settings |= {"multiple": True} if several else {"type": Path if kind is Path else str}
-    if "default_is" in shown or values:
-        words = [f"{case} {value}".strip() for case, value in values.items()]
-        of_cases = "; ".join(words) if len(set(values.values())) > 1 else str(next(iter(values.values()), ""))
-        settings["help"] += f"  [default: {shown.get('default_is') or of_cases}]"
-        default = None
-    if default is MISSING:
-        return click.option(flag, known.name, required=True, **settings)
-    return click.option(flag, known.name, default=default, **settings)
 
 
 # Options of several commands.
@@ -186,22 +183,20 @@ FOLDER = "DIR"
 REMOVED = {"--score": "give --option score=NAME"}
 
 
-def _value(text: str) -> Any:
-    """Return a JSON value, a list for numbers separated by commas, or the text itself."""
-    try:
-        return json.loads(f"[{text}]" if "," in text and not text.startswith("[") else text)
-    except ValueError:
-        return text
-
-
-def named_values(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
-    """Return the values of ``--option name=value`` by name."""
-    named = {}
+def named_values(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...], lists: bool = True
+) -> dict[str, Any]:
+    """Return the values of NAME=VALUE by name: JSON values, texts, or with ``lists`` numbers separated by commas."""
+    named: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"must be name=value, got {text!r}.", context, parameter)
-        named[name] = _value(value)
+            raise click.BadParameter(f"must be NAME=VALUE, got {text!r}.", context, parameter)
+        is_list = lists and "," in value and not value.startswith("[")
+        try:
+            named[name] = json.loads(f"[{value}]" if is_list else value)
+        except ValueError:
+            named[name] = value
     return named
 
 

@@ -88,7 +88,18 @@ def train(
     in_training = {name: given.pop(name) for name in vars(FINE_TUNING) if name in given}
     in_training = {name: value for name, value in in_training.items() if value is not None}
     job = {**given, "encoder": encoder if "encoder" in named else None, "class_weight": _class_weight(class_weights)}
-    _check(job, named, in_training)
+    from_scratch = job["start"] == SCRATCH or (job["start"] is None and job["encoder"] is not None)
+    if not from_scratch and (useless := _flags(named & {"encoder", "tokenizer", "vocabulary_size", *OF_SYSTEM})):
+        raise click.UsageError(
+            f"{useless}: only for a model from scratch; add --from scratch, or leave it out: "
+            f"{job['start'] or 'default'} has its own."
+        )
+    if job["frozen"] and from_scratch:
+        raise click.UsageError("--frozen needs a model to start from: an encoder from scratch must be trained.")
+    if job["frozen"] and in_training:
+        raise click.UsageError(f"{_flags(in_training)}: only for training the encoder, which --frozen leaves as it is.")
+    if "runs" in in_training and from_scratch:
+        raise click.UsageError("--runs needs a model to start from: the mean of encoders from scratch is useless.")
 
     from ctx_embed.files import require_replaceable
     from ctx_embed.rows.reading import read_labelled_rows
@@ -104,7 +115,6 @@ def train(
     from ctx_embed.classify.report import as_text
     from ctx_embed.training.supervised.job import train as trained
 
-    from_scratch = _is_from_scratch(job)
     # Only the options of an encoder from scratch need torch to be checked.
     of_system = chosen_options(encoder, encoder_options) if from_scratch else {}
     if encoder != "contextualizer":
@@ -138,29 +148,6 @@ def train(
         click.echo(f"{output}: {', '.join(figures)}")
     elapsed = duration(time.monotonic() - began)
     click.echo(f"took {elapsed}; next: ctx-embed predict {shlex.quote(str(output))} FILE", err=True)
-
-
-def _is_from_scratch(job: dict[str, Any]) -> bool:
-    return job["start"] == SCRATCH or (job["start"] is None and job["encoder"] is not None)
-
-
-def _check(job: dict[str, Any], named: set[str], in_training: dict[str, Any]) -> None:
-    """Raise an error for options that cannot be combined.
-
-    Raises:
-        click.UsageError: there are such options.
-    """
-    start, from_scratch = job["start"] or "default", _is_from_scratch(job)
-    if not from_scratch and (useless := _flags(named & {"encoder", "tokenizer", "vocabulary_size", *OF_SYSTEM})):
-        raise click.UsageError(
-            f"{useless}: only for a model from scratch; add --from scratch, or leave it out: {start} has its own."
-        )
-    if job["frozen"] and from_scratch:
-        raise click.UsageError("--frozen needs a model to start from: an encoder from scratch must be trained.")
-    if job["frozen"] and in_training:
-        raise click.UsageError(f"{_flags(in_training)}: only for training the encoder, which --frozen leaves as it is.")
-    if "runs" in in_training and from_scratch:
-        raise click.UsageError("--runs needs a model to start from: the mean of encoders from scratch is useless.")
 
 
 def _flags(names: Iterable[str]) -> str:

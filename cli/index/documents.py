@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import click
 
 from ctx_embed.cli.groups import CliCommand, command
 from ctx_embed.cli.index import opened
-from ctx_embed.cli.options import Command, overwrite_option, require_new
+from ctx_embed.cli.options import Command, named_values, overwrite_option, require_new
 from ctx_embed.cli.output import SHOWN_CHARACTERS, counted, one_line, printable
 from ctx_embed.errors import InputError
 
@@ -142,20 +143,6 @@ def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -
             click.echo("no values", err=True)
 
 
-def _changes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
-    """Return the values of NAME=VALUE by name: JSON values, or texts."""
-    changes: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"must be NAME=VALUE, got {text!r}.", context, parameter)
-        try:
-            changes[name] = json.loads(value)
-        except ValueError:
-            changes[name] = value
-    return changes
-
-
 @click.command(name="set", cls=IdCommand)
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
@@ -167,7 +154,7 @@ def _changes(context: click.Context, parameter: click.Parameter, given: tuple[st
     metavar="NAME=VALUE",
     multiple=True,
     required=True,
-    callback=_changes,
+    callback=partial(named_values, lists=False),
     help="A field's new value, JSON or text; null removes the field. May be repeated.",
 )
 @string_option

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +143,24 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
                 for hit in hits:
                     click.echo(json.dumps({"query": hits.query, **hit.as_dict(hits.query)}, ensure_ascii=False))
         elif chosen == "csv":
-            _print_csv(found)
+            import csv
+
+            rows = []
+            for hits in found:
+                for values in (hit.as_dict(hits.query) for hit in hits):
+                    metadata = values.pop("metadata")
+                    # A field may have the name of a value.
+                    fields = {f"metadata.{name}" if name in values else name: each for name, each in metadata.items()}
+                    rows.append({"query": hits.query, **values, **fields})
+            first = ["query", "id", "score", "text", "snippet"]
+            names = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]
+            writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+            writer.writeheader()
+            for row in rows:
+                for name, value in row.items():
+                    if isinstance(value, list | dict | bool):
+                        row[name] = json.dumps(value, ensure_ascii=False)
+                writer.writerow(row)
         else:
             for number, hits in enumerate(found, 1):
                 if not single:
@@ -169,27 +185,3 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
             else:
                 why = "nothing is like the query"
             click.echo(f"no hits: {why}", err=True)
-
-
-def _print_csv(found: Sequence[Hits]) -> None:
-    """Print a CSV row for each hit: query, values of the hit, and metadata; lists and objects are JSON."""
-    import csv
-
-    rows = []
-    for hits in found:
-        for hit in (hit.as_dict(hits.query) for hit in hits):
-            metadata = hit.pop("metadata")
-            # A field may have the name of a value.
-            named = {(f"metadata.{name}" if name in hit else name): value for name, value in metadata.items()}
-            rows.append({"query": hits.query, **hit, **named})
-    first = ["query", "id", "score", "text", "snippet"]
-    names = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]
-    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {
-                name: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
-                for name, value in row.items()
-            }
-        )

@@ -233,7 +233,7 @@ def test_a_recipe_of_a_system(here):
     assert run_system("--steps", "3", encoder="lama").stderr.endswith(
         "only for the contextualizer; use --option for lama.\n"
     )
-    assert "must be name=value, got 'heads'." in run_system("--option", "heads", encoder="lama").stderr
+    assert "must be NAME=VALUE, got 'heads'." in run_system("--option", "heads", encoder="lama").stderr
 
 
 def test_a_model_to_start_from_keeps_its_rank_or_fewer_heads(here):

@@ -70,7 +70,7 @@ def test_mistakes_are_one_line(given, monkeypatch):
     assert result.stderr.startswith("Error: --cell none: must match a cell of table3: ones_k-1, learned_k-1, ")
     result = run("table3", *given, "--option", "scale")
     assert result.exit_code == 2
-    assert "must be name=value, got 'scale'." in result.stderr
+    assert "must be NAME=VALUE, got 'scale'." in result.stderr
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
     result = run("table3", "--quick", "--data", "nowhere", *given[2:4])
     assert result.stderr == "Error: nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA\n"
