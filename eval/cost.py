@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -83,19 +84,16 @@ def cost_of(encoder: Encoder, texts: Sequence[str]) -> Cost:
     return Cost(**json.loads(worker.stdout.splitlines()[-1]))
 
 
-def _peak_megabytes() -> float | None:
-    """Return the peak memory of this process; on Linux from /proc, since getrusage starts from the parent's peak."""
-    status = Path("/proc/self/status")
-    if status.is_file() and (found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
-        return int(found[1]) / 1024
-    try:
-        import resource
-    except ImportError:
-        return None
-    # macOS, which has no /proc, reports bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
 if __name__ == "__main__":
     measured = asdict(measure(load_encoder(sys.argv[1]), json.load(sys.stdin)))
-    print(json.dumps({**measured, "peak_megabytes": _peak_megabytes()}))
+    status = Path("/proc/self/status")
+    # On Linux, getrusage would start from the parent's peak.
+    if status.is_file() and (found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        measured["peak_megabytes"] = int(found[1]) / 1024
+    else:
+        with suppress(ImportError):
+            import resource
+
+            # macOS, which has no /proc, reports bytes.
+            measured["peak_megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps(measured))

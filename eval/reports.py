@@ -118,7 +118,18 @@ def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
     names = [entry["name"] for entry in report["encoders"]]
     if not any((name, task["name"]) in results for name in names for task in tasks):
         return None
-    measured = [[name, *(_cell(results.get((name, task["name"])), task["rows"]) for task in tasks)] for name in names]
+    measured = [[name] for name in names]
+    for row in measured:
+        for task in tasks:
+            result, cell = results.get((row[0], task["name"])), ""
+            if result is not None:
+                cell = f"{result['mean']:.1f}{_seen(result, task['rows'])}"
+                if "measures" in result:
+                    _, *others = result["measures"].values()
+                    cell += f" ({', '.join(f'{value:.1f}' for value in others)})"
+                elif len(result["score"].get("folds", ())) > 1:
+                    cell += f" ± {result['std']:.1f}"
+            row.append(cell)
     floors = [FLOOR, *(_number(task.get("floor")) for task in tasks)]
     published = [
         [source, *(_number(task["published"].get(source)) for task in tasks)] for source in report["published_sources"]
@@ -126,18 +137,6 @@ def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
     sections = [[row for row in rows if any(row[1:])] for rows in (measured, [floors, *published])]
     columns = ["", *(task["name"] for task in tasks)]
     return Table(title, columns, [rows for rows in sections if rows])
-
-
-def _cell(result: dict[str, Any] | None, rows: int) -> str:
-    if result is None:
-        return ""
-    shown = f"{result['mean']:.1f}{_seen(result, rows)}"
-    if "measures" in result:
-        _, *others = result["measures"].values()
-        shown += f" ({', '.join(f'{value:.1f}' for value in others)})"
-    elif len(result["score"].get("folds", ())) > 1:
-        shown += f" ± {result['std']:.1f}"
-    return shown
 
 
 def _seen(result: dict[str, Any], rows: int) -> str:

@@ -61,29 +61,18 @@ def lines_of(label: str) -> Reader:
 
 
 def words_after(shape: str) -> Reader:
-    """Return a reader of lines with a label, a space and a text."""
+    """Return a reader of lines with a label, a space and a text; of TREC's ``COARSE:fine``, COARSE is the label."""
 
     def read(path: Path) -> list[Row]:
         rows: list[Row] = []
         for number, line in _lines(path):
             label, space, text = line.strip().partition(" ")
-            if not space:
+            if not space or (":" in shape and ":" not in label):
                 raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
-            rows.append((label, text))
+            rows.append((label.partition(":")[0] if ":" in shape else label, text))
         return _some(rows, path, f"lines of {shape}")
 
     return read
-
-
-def trec(path: Path) -> list[Row]:
-    """Return the coarse class and the question from TREC's ``COARSE:fine question``."""
-    rows: list[Row] = []
-    for label, question in words_after("COARSE:fine question")(path):
-        coarse, colon, _ = label.partition(":")
-        if not colon:
-            raise InputError(f"{path}: labels must be COARSE:fine, got {label!r}")
-        rows.append((coarse, question))
-    return rows
 
 
 def sts_input(path: Path) -> list[Row]:
@@ -177,7 +166,7 @@ READERS: dict[str, Reader] = {
     "negative": lines_of("0"),
     "SST fine": words_after("label text"),
     "SST binary": table("text<TAB>label", (1, 0)),
-    "TREC": trec,
+    "TREC": words_after("COARSE:fine question"),
     "MRPC": table(_MRPC, (0, 3, 4), head=True),
     "SICK entailment": table(_SICK, (4, 1, 2), scored=3, head=True, more=True),
     "SICK relatedness": table(_SICK, (3, 1, 2), scored=3, head=True, more=True),

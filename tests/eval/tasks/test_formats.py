@@ -118,5 +118,5 @@ def test_judgements_without_a_header_are_all_read(tmp_path):
 
 
 def test_a_label_of_trec_without_a_colon(tmp_path):
-    with pytest.raises(InputError, match=r"labels must be COARSE:fine, got 'DESC'$"):
+    with pytest.raises(InputError, match=r"line 1: must be COARSE:fine question, got 'DESC How \?'$"):
         READERS["TREC"](written(tmp_path, "DESC How ?\n"))
