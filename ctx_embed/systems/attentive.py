@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -13,10 +12,8 @@ from typing_extensions import Unpack
 
 from ctx_embed.errors import require_size, unknown_name
 from ctx_embed.second_order import token_positions
-from ctx_embed.systems.attention import segment_softmax, unit
+from ctx_embed.systems.attention import SCORES, segment_softmax
 from ctx_embed.systems.encoder import HeadsEncoder, TableOptions
-
-SCORES = ("content", "additive", "location", "general", "dot", "scaled-dot")
 
 
 class AttentivePooling(HeadsEncoder):
@@ -64,35 +61,14 @@ class AttentivePooling(HeadsEncoder):
         self.score = score
         self.locations = locations
         self.q = nn.Parameter(torch.randn(self.state_dimension))
-        d = self.state_dimension
-        shapes: dict[str, dict[str, tuple[int, ...]]] = {
-            "additive": {"W_query": (d, d), "W_token": (d, d), "v": (d,)},
-            "location": {"W": (locations, d)},
-            "general": {"W": (d, d)},
-        }
+        shapes = SCORES[score].shapes(self.state_dimension, locations)
         self.of_score = nn.ParameterDict(
-            {
-                name: nn.Parameter(torch.randn(shape) * shape[-1] ** -0.5)
-                for name, shape in shapes.get(score, {}).items()
-            }
+            {name: nn.Parameter(torch.randn(shape) * shape[-1] ** -0.5) for name, shape in shapes.items()}
         )
         self.begin_output(output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return softmax(e), (N, 1), of packed states (N, d)."""
-        h, q, given = states, self.q, self.of_score
-        match self.score:
-            case "content":
-                scores = unit(h) @ unit(q)
-            case "additive":
-                scores = torch.tanh(q @ given["W_query"].T + h @ given["W_token"].T) @ given["v"]
-            case "location":
-                of_places = given["W"] @ q
-                scores = of_places[token_positions(offsets).clamp(max=len(of_places) - 1)]
-            case "general":
-                scores = h @ (q @ given["W"])
-            case "dot":
-                scores = h @ q
-            case _:
-                scores = h @ q / math.sqrt(len(q))
+        position = token_positions(offsets)
+        scores = SCORES[self.score].function(states, self.q, position, dict(self.of_score.items()))
         return segment_softmax(scores[:, None], offsets)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ctx_embed import load
 from ctx_embed.systems import SYSTEMS, attention, option_defaults, parameter_count, require_options, system, untrained
-from ctx_embed.systems.attentive import SCORES
+from ctx_embed.systems.attention import SCORES
 from ctx_embed.systems.registry import DESCRIPTIONS, EVALUATION_BASELINES
 from ctx_embed.systems.transformer import sinusoids
 from tests.conftest import SENTENCES
