@@ -129,42 +129,38 @@ class Head:
                 vocabulary = Vocabulary(known if known != [""] else [], tensors["pairs"])
                 words = Words(vocabulary, tensors["words"].astype(np.float32))
             head = cls(tensors["weight"], tensors["bias"], words=words, **described)
-            head._require_consistent()
+            if not isinstance(head.labels, list):
+                raise ValueError("labels must be a list")
+            try:
+                require_labels(head.labels)
+            except InputError as error:
+                raise ValueError(error) from None
+            if len({(type(label), label) for label in head.labels}) < len(head.labels):
+                raise ValueError("labels must differ")
+            count = len(head.labels)
+            if head.weight.ndim != 2 or len(head.weight) != count or head.bias.shape != (count,) or not count:
+                raise ValueError(f"{count} labels for weights of shape {head.weight.shape}")
+            parts = [head.weight, head.bias]
+            if words is not None:
+                vocabulary, of_words = words.vocabulary, words.weight
+                pairs, count_of_words = vocabulary.pairs, len(vocabulary.words)
+                if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs < 0).any() or (pairs >= count_of_words).any():
+                    raise ValueError(f"pairs of shape {pairs.shape} for {count_of_words} words")
+                if len(set(vocabulary.words)) < count_of_words or (np.diff(vocabulary.keys) <= 0).any():
+                    raise ValueError("words and pairs must differ, and pairs must be in order")
+                if of_words.shape != (len(vocabulary), count):
+                    raise ValueError(f"{len(vocabulary)} words for weights of shape {of_words.shape}")
+                parts.append(of_words)
+            if not all(np.isfinite(part).all() for part in parts):
+                raise ValueError("weights must be finite")
+            if not all(isinstance(getattr(head, flag), bool) for flag in FLAGS):
+                raise ValueError(f"{', '.join(FLAGS)} must be true or false")
         except InputError:
             raise
         except (OSError, ValueError, LookupError, TypeError, SafetensorError, RecursionError) as error:
             reason, *_ = str(error).split("\n")
             raise InputError(f"{folder}: the head cannot be loaded ({type(error).__name__}: {reason})") from None
         return head
-
-    def _require_consistent(self) -> None:
-        """Raise a ValueError unless labels, weights and flags can be those of a head."""
-        if not isinstance(self.labels, list):
-            raise ValueError("labels must be a list")
-        try:
-            require_labels(self.labels)
-        except InputError as error:
-            raise ValueError(error) from None
-        if len({(type(label), label) for label in self.labels}) < len(self.labels):
-            raise ValueError("labels must differ")
-        count = len(self.labels)
-        if self.weight.ndim != 2 or len(self.weight) != count or self.bias.shape != (count,) or not count:
-            raise ValueError(f"{count} labels for weights of shape {self.weight.shape}")
-        parts = [self.weight, self.bias]
-        if self.words is not None:
-            vocabulary, of_words = self.words.vocabulary, self.words.weight
-            pairs, words = vocabulary.pairs, len(vocabulary.words)
-            if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs < 0).any() or (pairs >= words).any():
-                raise ValueError(f"pairs of shape {pairs.shape} for {words} words")
-            if len(set(vocabulary.words)) < words or (np.diff(vocabulary.keys) <= 0).any():
-                raise ValueError("words and pairs must differ, and pairs must be in order")
-            if of_words.shape != (len(vocabulary), count):
-                raise ValueError(f"{len(vocabulary)} words for weights of shape {of_words.shape}")
-            parts.append(of_words)
-        if not all(np.isfinite(part).all() for part in parts):
-            raise ValueError("weights must be finite")
-        if not all(isinstance(getattr(self, flag), bool) for flag in FLAGS):
-            raise ValueError(f"{', '.join(FLAGS)} must be true or false")
 
 
 def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) -> NDArray[np.float64] | None:

@@ -127,7 +127,21 @@ def _section(explanation: Explanation, *, is_open: bool, contexts: bool) -> str:
         if further := rows[OPEN_ROWS:]:
             parts.append(f"<details>\n<summary>{len(further)} more</summary>\n{_rows(further)}\n</details>")
         if explanation.between_tokens and len(explanation.tokens) <= MOST_TOKENS_OF_A_MATRIX:
-            parts += [_matrix(name, explanation.tokens, weights) for name, weights in explanation.parts()]
+            head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in explanation.tokens)
+            for name, weights in explanation.parts():
+                rows = []
+                for token, of_token in zip(explanation.tokens, weights, strict=True):
+                    cells = "".join(
+                        f'<td style="{_background(shade)}">{percent(weight, 0)}</td>'
+                        for weight, shade in zip(of_token.tolist(), shades(of_token).tolist(), strict=True)
+                    )
+                    rows.append(f'<tr><th scope="row">{_shown(token)}</th>{cells}</tr>')
+                parts.append(
+                    f"<details>\n<summary>{escape(name)}: what each token (row) looks at, in %</summary>\n"
+                    f'<div class="matrix"><table>\n<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n'
+                    + "\n".join(rows)
+                    + "\n</tbody>\n</table></div>\n</details>"
+                )
     else:
         parts.append(f"<p>{NOTHING}</p>")
     if contexts and explanation.path is not None:
@@ -155,23 +169,6 @@ def _line(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) -> s
         f'<mark style="{_background(shade)}" title="{_shown(token)}: {percent(weight, 3)} % of {escape(name)}">'
         f"{_shown(token)}<small>{percent(weight)}</small></mark>"
         for token, weight, shade in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True)
-    )
-
-
-def _matrix(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
-    head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in tokens)
-    rows = []
-    for token, of_token in zip(tokens, weights, strict=True):
-        cells = "".join(
-            f'<td style="{_background(shade)}">{percent(weight, 0)}</td>'
-            for weight, shade in zip(of_token.tolist(), shades(of_token).tolist(), strict=True)
-        )
-        rows.append(f'<tr><th scope="row">{_shown(token)}</th>{cells}</tr>')
-    return (
-        f"<details>\n<summary>{escape(name)}: what each token (row) looks at, in %</summary>\n"
-        f'<div class="matrix"><table>\n<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n'
-        + "\n".join(rows)
-        + "\n</tbody>\n</table></div>\n</details>"
     )
 
 

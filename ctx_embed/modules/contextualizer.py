@@ -45,22 +45,6 @@ def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, l
         yield start, group
 
 
-def parameter_mark(parameter: Tensor) -> tuple[int, int, float]:
-    """Return a mark that changes with a parameter's values, at a cost that does not depend on the parameter's size.
-
-    The mark has three parts. The parameter's address changes if it is moved or loaded; its version changes with every
-    in-place operation that torch records; the sum of 256 of its values changes with other operations on all values
-    (``parameter.data.mul_``, a fused optimizer).
-    """
-    stride = max(1, parameter.numel() // SAMPLED_VALUES)
-    if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
-        # For so few values NumPy takes a third of torch's time.
-        sampled = float(parameter.detach().numpy().reshape(-1)[::stride].sum(dtype=np.float64))
-    else:
-        sampled = parameter.detach().flatten()[::stride].double().sum().item()
-    return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version, sampled
-
-
 class Contextualizer(TokenEncoder):
     """Tokenizer, token table and K steps of second-order attention: text in, c^K out.
 
@@ -207,9 +191,21 @@ class Contextualizer(TokenEncoder):
 
         It reads the token table of a float32 model where it lies, and copies the other parameters.
         """
-        # The same parameters as self.parameters(), which takes longer than computing the marks.
-        parameters = [self.embedding.weight, *self.attention._parameters.values()]
-        key = [mark for parameter in parameters if parameter is not None for mark in parameter_mark(parameter)]
+        # A key that changes with the parameters, at a cost that does not depend on their size: addresses change if one
+        # is moved or loaded, versions with every in-place operation that torch records, and sums of 256 values with
+        # other operations on all values (``parameter.data.mul_``, a fused optimizer).
+        key: list[Any] = []
+        # The same parameters as self.parameters(), which takes longer than computing the key.
+        for parameter in (self.embedding.weight, *self.attention._parameters.values()):
+            if parameter is None:
+                continue
+            stride = max(1, parameter.numel() // SAMPLED_VALUES)
+            if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
+                # For so few values NumPy takes a third of torch's time.
+                sampled = float(parameter.detach().numpy().reshape(-1)[::stride].sum(dtype=np.float64))
+            else:
+                sampled = parameter.detach().flatten()[::stride].double().sum().item()
+            key += [parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version, sampled]
         if self._held is None or self._held[0] != key:
             named = {name: value.detach().float().cpu().numpy() for name, value in self.attention.named_parameters()}
             table = TokenTable(self.embedding.weight.detach().float().cpu().numpy())

@@ -7,7 +7,7 @@ import re
 import string
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any
@@ -138,21 +138,6 @@ class TextTokenizer:
         longest = getattr(self.tokenizer.model, "max_input_chars_per_word", None)
         return longest if isinstance(longest, int) and longest < LONG_WORD else None
 
-    def _pieces(self, word: str) -> Iterator[str]:
-        """Yield a long word in pieces whose ids are, one after the other, its ids."""
-        if self._longest_word is not None:
-            # What follows the first characters of so long a word changes nothing: it is unknown either way.
-            word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
-        by_bert = "BertNormalizer" in _kinds(self.tokenizer.normalizer)
-        ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
-        places = [found.end() for found in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
-        start = 0
-        for place, following in pairwise([*places, len(word)] if places else []):
-            if following - start > LONG_WORD and place > start:
-                yield word[start:place]
-                start = place
-        yield word[start:]
-
     @cached_property
     def _lowers_words(self) -> bool:
         """Whether the ids of an ASCII word of letters and digits are what WordPiece gives for it in lower case."""
@@ -170,10 +155,23 @@ class TextTokenizer:
         """Return the ids of whitespace-separated words, as written, each by itself."""
         found = []
         for is_long, run in groupby(words, lambda word: len(word) > LONG_WORD):
-            for word in run if is_long else ():
-                pieces = list(self._pieces(normalised(word)))
-                found.append(np.concatenate(self._tokenized(pieces, LONG_WORDS)))
-            found += self._tokenized([normalised(word) for word in run])
+            if not is_long:
+                found += self._tokenized([normalised(word) for word in run])
+                continue
+            by_bert = "BertNormalizer" in _kinds(self.tokenizer.normalizer)
+            ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
+            for word in map(normalised, run):
+                if self._longest_word is not None:
+                    # What follows the first characters of so long a word changes nothing: it is unknown either way.
+                    word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
+                # Cut it into pieces whose ids are, one after the other, its ids.
+                places = [cut.end() for cut in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
+                pieces, start = [], 0
+                for place, following in pairwise([*places, len(word)] if places else []):
+                    if following - start > LONG_WORD and place > start:
+                        pieces.append(word[start:place])
+                        start = place
+                found.append(np.concatenate(self._tokenized([*pieces, word[start:]], LONG_WORDS)))
         return found
 
     def _table(self, in_c: Kernel, last: Words | None) -> Words:
