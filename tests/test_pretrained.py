@@ -44,7 +44,7 @@ def test_it_says_how_it_was_made():
 def test_its_entries_are_words_and_phrases(model):
     module = model[0]
     assert len(module.phrases) > 10_000
-    entries = module.text_tokenizer.entry_texts()
+    entries = module.entry_texts()
     ids = module.preprocess(["I don't know, said one of the men."])["input_ids"][0].tolist()
     assert len(ids) < len(module.backend_tokenizer.encode("I don't know, said one of the men.").ids)
     assert entries[ids[0]] == "i don ' t know"

@@ -54,7 +54,7 @@ def attention_weights(model: SentenceTransformer, texts: Iterable[str]) -> list[
     training = module.training
     module.eval()
     try:
-        entries = module.text_tokenizer.entry_texts()
+        entries = module.entry_texts()
         found: list[AttentionWeights] = []
         for text in texts:
             ids = token_ids(model, text)
