@@ -35,7 +35,7 @@ lint: $(VENV)/installed-dev ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-size: $(VENV)/installed-dev ## installed lines and the files of a query
+size: $(VENV)/installed-dev ## installed lines, functions with one use and the files of a query
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.size
 
 docs: $(VENV)/installed-dev ## the site, in docs/_build/html

@@ -36,3 +36,18 @@ def test_a_size_may_exceed_its_mark_by_3_percent():
 def test_a_command_that_fails_is_an_error():
     with pytest.raises(subprocess.CalledProcessError):
         size.files_of("nothing")
+
+
+def test_a_function_with_one_use_is_one_whose_name_occurs_once_more(tmp_path, monkeypatch):
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "one.py").write_text(
+        '__all__ = ["shown"]\n'
+        "def step(): pass  # step, step\n"
+        "def twice(): step()\n"
+        "def unused(): twice(); twice()\n"
+        "def shown(): unused; unused\n"
+        "@property\ndef decorated(): shown()\n"
+        "decorated\n"
+    )
+    monkeypatch.setattr(size, "ROOT", tmp_path)
+    assert size.functions_with_one_use() == 1
