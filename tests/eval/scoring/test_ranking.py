@@ -24,8 +24,8 @@ from ctx_embed.eval.scoring.ranking import (
 )
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader
-from ctx_embed.index.searching.by_words import expression
 from ctx_embed.index.storage.database import TOKENIZER
+from ctx_embed.text.words import words
 
 A = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])
 B = np.array([[4.0, 3.0], [1.0, 1.0], [-2.0, 0.0]])
@@ -127,7 +127,11 @@ def test_the_figures_of_bm25(name, data):
         connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(id UNINDEXED, text, tokenize='{TOKENIZER}')")
         connection.executemany("INSERT INTO words VALUES (?, ?)", subsets["corpus"])
         find = "SELECT id FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT 10"
-        found = {query: connection.execute(find, (expression(text),)).fetchall() for query, text in subsets["queries"]}
+        any_word = {
+            query: " OR ".join(f'"{word}"' for word in dict.fromkeys(words(text.lower())))
+            for query, text in subsets["queries"]
+        }
+        found = {query: connection.execute(find, (match,)).fetchall() for query, match in any_word.items()}
     scores = [
         ndcg([judged.get(document, 0) for (document,) in found[query]], [*judged.values()])
         for query, judged in relevances.items()
