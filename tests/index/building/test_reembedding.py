@@ -137,6 +137,6 @@ def test_a_kill_leaves_the_old_index_or_the_new_one(tmp_path):
     process = child("reembed_points", tmp_path, 45)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    kills, old, _ = map(int, output.split())
-    assert kills >= 5
+    old, new = map(int, output.split())
+    assert old + new > 5
     assert old >= 3

@@ -3,73 +3,101 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
+from functools import partial
 
 import pytest
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.building.build import build_index
+from ctx_embed.index.building.merging import merge_indexes
+from tests.helpers.errors import error
+from tests.index.support.hash_model import HashModel
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+ENDLESS = "WITH RECURSIVE n(row) AS (SELECT 1 UNION ALL SELECT row + 1 FROM n) SELECT row, 1, 0, row, '{}', 'x' FROM n"
 
 
-@contextmanager
-def within(seconds: int):
-    """Raise TimeoutError if the block takes longer."""
+@pytest.fixture(autouse=True)
+def impatient():
+    """Raise an error in a test that waits for long."""
 
-    def late(*_):
-        raise TimeoutError
+    def late(*_) -> None:
+        raise AssertionError("still waiting")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "whole.index"
+    with SearchIndex.create(path, HashModel(), "HNSW8", chunk="sentences") as index:
+        index.add([f"One sentence {number}. And another." for number in range(40)])
+        index.delete([3])
+    return path
 
 
 @pytest.fixture
-def folder(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        index.add(["one", "two"])
-    return tmp_path / "index"
+def folder(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "piped.index")
 
 
-def read(folder, model) -> None:
-    with within(20), SearchIndex.open(folder, model) as index:
-        index.search("one", mode="dense")
+def opened(work, path) -> None:
+    with SearchIndex.open(path, HashModel()) as index:
+        work(index)
 
 
-def pipe(path) -> None:
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
+def merge(path) -> None:
+    SearchIndex.create(path.with_name("whole.index"), HashModel(), chunk="sentences").close()
+    merge_indexes([path.with_name("whole.index"), path], path.with_name("merged.index"), replace=True)
 
 
-def link_to_itself(path) -> None:
+def build(mode, path) -> None:
+    source = path.with_name("more.txt")
+    source.write_text("more\n")
+    build_index(source, path, model=HashModel(), mode=mode)
+
+
+WORKS = {
+    "search": partial(opened, lambda index: index.search("one", mode="dense")),
+    "add": partial(opened, lambda index: index.add(["A new text."])),
+    "delete": partial(opened, lambda index: index.delete([5])),
+    "compact": partial(opened, SearchIndex.compact),
+    "reembed": partial(opened, lambda index: index.reembed(HashModel(16))),
+    "verify": partial(opened, SearchIndex.verify),
+    "merge": merge,
+    "append": partial(build, "append"),
+    "overwrite": partial(build, "overwrite"),
+}
+
+
+@pytest.mark.parametrize("name", ["index.sqlite", "*.faiss"])
+@pytest.mark.parametrize("work", WORKS)
+def test_a_pipe_is_no_file_of_an_index(folder, name, work):
+    (place,) = folder.glob(name)
+    place.unlink()
+    os.mkfifo(place)
+    if work == "search" and name == "index.sqlite":
+        assert error(WORKS[work], folder).startswith(f"{place}: damaged (not a regular file)")
+    elif work == "search":
+        WORKS[work](folder)
+    else:
+        with suppress(InputError):
+            WORKS[work](folder)
+
+
+def test_a_link_to_itself_is_no_database(folder):
+    path = folder / "index.sqlite"
     path.unlink()
     path.symlink_to(path)
-
-
-@pytest.mark.parametrize("replace", [pipe, link_to_itself])
-def test_a_database_that_is_no_regular_file_is_one_line(folder, hash_model, replace):
-    path = folder / "index.sqlite"
-    replace(path)
-    with pytest.raises(InputError) as caught:
-        read(folder, hash_model)
-    assert str(caught.value).startswith(f"{path}: damaged (not a regular file)")
-
-
-def test_a_pipe_is_no_faiss_file(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model, "HNSW8") as index:
-        index.add([f"text {number}" for number in range(50)])
-    (path,) = (tmp_path / "index").glob("*.faiss")
-    pipe(path)
-    read(tmp_path / "index", hash_model)
-
-
-ENDLESS = "WITH RECURSIVE n(row) AS (SELECT 1 UNION ALL SELECT row + 1 FROM n) SELECT row, 1, 0, row, '{}', 'x' FROM n"
+    assert error(WORKS["search"], folder).startswith(f"{path}: damaged (not a regular file)")
 
 
 @pytest.mark.parametrize(
@@ -80,9 +108,8 @@ ENDLESS = "WITH RECURSIVE n(row) AS (SELECT 1 UNION ALL SELECT row + 1 FROM n) S
         "CREATE TRIGGER empty AFTER INSERT ON documents BEGIN DELETE FROM documents; END",
     ],
 )
-def test_a_view_or_trigger_in_the_database_is_one_line(folder, hash_model, hostile):
-    path = folder / "index.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
+def test_a_view_or_trigger_in_the_database_is_one_line(folder, hostile):
+    with closing(sqlite3.connect(folder / "index.sqlite")) as connection:
         connection.executescript(hostile)
-    with pytest.raises(InputError, match="it has the view or trigger"), within(20):
-        SearchIndex.open(folder, hash_model).close()
+    with pytest.raises(InputError, match="it has the view or trigger"):
+        SearchIndex.open(folder, HashModel()).close()
