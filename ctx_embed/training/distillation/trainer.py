@@ -28,6 +28,7 @@ from ctx_embed.training.distillation.labels import Genres, LabelHead, LabelledSp
 from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 from ctx_embed.training.distillation.objectives import (
     Batch,
+    Features,
     Objective,
     Relations,
     SecondTeacher,
@@ -45,6 +46,8 @@ FEWEST_LOGGED = 40
 BETAS, WEIGHT_DECAY = (0.9, 0.99), 0.01
 # Labelled spans per batch.
 LABEL_BATCH = 64
+# Texts whose embeddings tell how much each feature varies.
+DEVIATION_TEXTS = 20_000
 
 
 class Distillation:
@@ -147,6 +150,10 @@ class Distillation:
         terms: dict[str, tuple[Objective, float]] = {"similarity": (Similarity(), 1.0)}
         if options.relation_weight > 0:
             terms["relations"] = Relations(), options.relation_weight
+        if options.feature_weight > 0:
+            sample = self.rows[:: 1 + len(self.rows) // DEVIATION_TEXTS]
+            targets = self.teacher[sample].astype(np.float32) @ self.rotation.cpu().numpy()
+            terms["features"] = Features(targets.std(0)), options.feature_weight
         if labelled is not None:
             spans = LabelledSpans(self.student.text_tokenizer, *labelled, options.seed)
             terms["labels"] = Labels(read, spans, LABEL_BATCH), options.label_weight
