@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -8,13 +9,14 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from ctx_embed import SearchIndex, files
-from ctx_embed.errors import InputError, UnwritableError
+from ctx_embed.errors import UnwritableError
 from ctx_embed.files import (
     has_locks,
     locked,
@@ -27,6 +29,7 @@ from ctx_embed.files import (
 )
 from ctx_embed.index.storage.database import Database
 from tests.helpers.disk import full_disk
+from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes of POSIX")
@@ -36,89 +39,52 @@ def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def error(call, *arguments) -> str:
-    with pytest.raises(InputError) as caught, call(*arguments):
-        pass
-    return str(caught.value)
-
-
-def refusal(call, *arguments) -> str:
-    with pytest.raises(InputError) as caught:
-        call(*arguments)
-    return str(caught.value)
-
-
 class Stopped(BaseException):
     """As KeyboardInterrupt: no Exception."""
 
 
+def fill(path: Path, text: str) -> None:
+    """Write a file, or a deep one into a folder that is there."""
+    if path.is_dir():
+        path /= text
+        path.mkdir()
+        path /= "file"
+    path.write_text(text)
+
+
+def content(folder: Path) -> dict[str, str | None]:
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {name: path.read_text() if path.is_file() else None for name, path in found.items()}
+
+
+@pytest.mark.parametrize("replaced", [replaced_file, replaced_folder])
+@pytest.mark.parametrize("mistake", [None, ValueError, Stopped])
 @pytest.mark.parametrize("old", [None, "old"])
-def test_a_file_is_replaced_at_the_end(tmp_path, old):
-    path = tmp_path / "file"
+def test_an_output_is_replaced_at_the_end_or_not_at_all(tmp_path, replaced, mistake, old):
+    path = tmp_path / "output"
     if old:
-        path.write_text(old)
-    with replaced_file(str(path)) as beside:
-        beside.write_text("new")
+        if replaced is replaced_folder:
+            path.mkdir()
+        fill(path, old)
+    before = content(tmp_path)
+    with pytest.raises(mistake) if mistake else contextlib.nullcontext(), replaced(str(path)) as beside:
+        fill(beside, "new")
+        assert before.items() <= content(tmp_path).items()
         assert path.exists() == bool(old)
-    assert path.read_text() == "new"
-    assert names(tmp_path) == ["file"]
-
-
-@pytest.mark.parametrize("mistake", [ValueError, Stopped])
-@pytest.mark.parametrize("old", [None, "old"])
-def test_an_error_leaves_the_old_file(tmp_path, old, mistake):
-    path = tmp_path / "file"
-    if old:
-        path.write_text(old)
-
-    def interrupted():
-        with replaced_file(path) as beside:
-            beside.write_text("half")
+        if mistake:
             raise mistake
-
-    with pytest.raises(mistake):
-        interrupted()
-    assert names(tmp_path) == (["file"] if old else [])
-    assert not old or path.read_text() == old
-
-
-@pytest.mark.parametrize("old", [None, "old"])
-def test_a_folder_is_replaced_at_the_end(tmp_path, old):
-    path = tmp_path / "folder"
-    if old:
-        path.mkdir()
-        (path / "old").write_text(old)
-    with replaced_folder(str(path)) as beside:
-        (beside / "deep").mkdir()
-        (beside / "deep" / "new").write_text("new")
-    assert names(path) == ["deep"]
-    assert (path / "deep" / "new").read_text() == "new"
-    assert names(tmp_path) == ["folder"]
-
-
-@pytest.mark.parametrize("mistake", [ValueError, Stopped])
-@pytest.mark.parametrize("old", [None, "old"])
-def test_an_error_leaves_the_old_folder(tmp_path, old, mistake):
-    path = tmp_path / "folder"
-    if old:
-        path.mkdir()
-        (path / "old").write_text(old)
-
-    def interrupted():
-        with replaced_folder(path) as beside:
-            (beside / "new").write_text("half")
-            raise mistake
-
-    with pytest.raises(mistake):
-        interrupted()
-    assert names(tmp_path) == (["folder"] if old else [])
-    assert not old or (path / "old").read_text() == old
+    new = (
+        {"output": "new"}
+        if replaced is replaced_file
+        else {"output": None, "output/new": None, "output/new/file": "new"}
+    )
+    assert content(tmp_path) == (before if mistake else new)
 
 
 def test_stopped_between_the_two_renames_the_old_folder_comes_back(tmp_path, monkeypatch):
     path = tmp_path / "folder"
     path.mkdir()
-    (path / "old").write_text("old")
+    (path / "old").touch()
     replace = Path.replace
 
     def stopped(self, target):
@@ -129,30 +95,21 @@ def test_stopped_between_the_two_renames_the_old_folder_comes_back(tmp_path, mon
     # As on systems that cannot exchange two folders in one step.
     monkeypatch.setattr(files, "_exchanged", lambda left, right: False)
     monkeypatch.setattr(Path, "replace", stopped)
-
-    def interrupted():
-        with replaced_folder(path) as beside:
-            (beside / "new").write_text("new")
-
-    with pytest.raises(Stopped):
-        interrupted()
-    assert names(tmp_path) == ["folder"]
-    assert (path / "old").read_text() == "old"
+    with pytest.raises(Stopped), replaced_folder(path) as beside:
+        (beside / "new").touch()
+    assert set(content(tmp_path)) == {"folder", "folder/old"}
 
 
 def test_killed_between_the_two_renames_the_old_folder_comes_back(tmp_path):
     path = tmp_path / "folder"
-    (tmp_path / ".folder.replaced").mkdir()
-    (tmp_path / ".folder.replaced" / "old").write_text("old")
+    (tmp_path / ".folder.replaced" / "old").mkdir(parents=True)
     (tmp_path / ".folder.removed").mkdir()
     files.remove_leftovers(path)
-    assert names(tmp_path) == ["folder"]
-    assert (path / "old").read_text() == "old"
+    assert set(content(tmp_path)) == {"folder", "folder/old"}
     (tmp_path / ".folder.replaced").mkdir()
     with replaced_folder(path) as beside:
         (beside / "new").touch()
-    assert names(tmp_path) == ["folder"]
-    assert names(path) == ["new"]
+    assert set(content(tmp_path)) == {"folder", "folder/new"}
 
 
 @posix
@@ -210,82 +167,61 @@ def test_modes_are_those_that_open_and_mkdir_give(tmp_path):
 
 @posix
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
+    (tmp_path / "real" / "folder").mkdir(parents=True)
     for name in ("file", "folder"):
-        (tmp_path / "real").mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(Path("real") / name)
-    (tmp_path / "real" / "folder").mkdir()
-    with replaced_file(tmp_path / "file") as beside:
+    with replaced_file(tmp_path / "file") as beside, replaced_folder(tmp_path / "folder") as folder:
         beside.write_text("new")
-    with replaced_folder(tmp_path / "folder") as beside:
-        (beside / "new").write_text("new")
-    assert names(tmp_path) == ["file", "folder", "real"]
-    assert names(tmp_path / "real") == ["file", "folder"]
-    assert (tmp_path / "file").is_symlink()
-    assert (tmp_path / "folder").is_symlink()
-    assert (tmp_path / "real" / "file").read_text() == "new"
-    assert names(tmp_path / "real" / "folder") == ["new"]
+        (folder / "new").touch()
+    assert {path.name for path in tmp_path.iterdir() if path.is_symlink()} == {"file", "folder"}
+    assert content(tmp_path / "real") == {"file": "new", "folder": None, "folder/new": ""}
 
 
 @pytest.mark.parametrize("call", [replaced_file, replaced_folder])
 def test_outputs_that_cannot_be_made(tmp_path, monkeypatch, call):
-    missing = tmp_path / "no" / "output"
-    assert (
-        error(call, missing) == f"cannot write {missing}: the folder {tmp_path / 'no'} does not exist; create it first"
-    )
-    long = tmp_path / ("n" * 300)
-    assert error(call, long) == f"cannot write {long}: File name too long"
-    for path in (Path("."), Path(""), Path(".."), Path("/")):
-        assert error(call, path) == f"cannot write {path}: it is a folder; name the file or folder to write in it"
-    undecodable = tmp_path / "n\udcff"
-    assert error(call, undecodable) == f"cannot write {undecodable}: the name must be UTF-8; choose another one"
+    name = "it is a folder; name the file or folder to write in it"
+    for path, said in [
+        (tmp_path / "no" / "output", f"the folder {tmp_path / 'no'} does not exist; create it first"),
+        (tmp_path / ("n" * 300), "File name too long"),
+        *((Path(path), name) for path in (".", "", "..", "/")),
+        (tmp_path / "n\udcff", "the name must be UTF-8; choose another one"),
+    ]:
+        assert error(call, path) == f"cannot write {path}: {said}"
+    assert error(require_folder, tmp_path / "no" / "output").endswith("does not exist; create it first")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     shut = tmp_path / "output"
     assert error(call, shut) == f"cannot write {shut}: the folder {tmp_path} is not writable"
     assert names(tmp_path) == []
 
 
-def test_a_folder_stands_where_a_file_is_wanted(tmp_path):
-    path = tmp_path / "output"
-    path.mkdir()
-    message = f"cannot write {path}: the output must be a file, got a folder"
-    assert error(replaced_file, path) == refusal(require_file, path) == message
-
-
-def test_a_file_stands_where_a_folder_is_wanted(tmp_path):
-    path = tmp_path / "output"
-    path.write_text("old")
-    message = f"cannot write {path}: it must be a folder, got a file"
-    assert error(replaced_folder, path) == refusal(require_replaceable, path, "mark") == message
-    assert path.read_text() == "old"
-
-
 @posix
-def test_a_device_is_not_replaced_by_a_file(tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    message = f"cannot write {path}: the output must be a file, got a device or a pipe"
-    assert error(replaced_file, path) == refusal(require_file, path) == message
-    assert path.is_fifo()
+def test_what_stands_in_the_way_stays(tmp_path):
+    folder, file, pipe = (tmp_path / name for name in ("folder", "file", "pipe"))
+    folder.mkdir()
+    file.write_text("old")
+    os.mkfifo(pipe)
+    for path, said in ((folder, "a folder"), (pipe, "a device or a pipe")):
+        message = f"cannot write {path}: the output must be a file, got {said}"
+        assert error(replaced_file, path) == error(require_file, path) == message
+    message = f"cannot write {file}: it must be a folder, got a file"
+    assert error(replaced_folder, file) == error(require_replaceable, file, "mark") == message
+    assert file.read_text() == "old"
+    assert pipe.is_fifo()
 
 
 def test_only_an_earlier_output_may_be_replaced(tmp_path):
     path = tmp_path / "output"
+    require_folder(path)
+    require_file(path)
     require_replaceable(path, "mark")
     path.mkdir()
     require_replaceable(path, "mark")
     (path / "thesis.txt").write_text("years of work")
-    assert refusal(require_replaceable, path, "mark") == (
+    assert error(require_replaceable, path, "mark") == (
         f"cannot write {path}: the folder holds other things (no mark); choose another name"
     )
-    (path / "mark").write_text("")
+    (path / "mark").touch()
     require_replaceable(path, "mark")
-
-
-def test_the_folder_of_an_output(tmp_path):
-    require_folder(tmp_path / "output")
-    require_file(tmp_path / "output")
-    missing = tmp_path / "no" / "output"
-    assert refusal(require_folder, missing).endswith("does not exist; create it first")
 
 
 LOCKING = """
@@ -312,30 +248,25 @@ def test_a_lock_is_let_go_of_when_its_process_is_killed(tmp_path):
         assert free
 
 
-def test_a_block_lets_go_of_its_lock_at_an_error(tmp_path):
+def test_a_block_lets_go_of_its_lock_at_an_error_and_runs_where_no_lock_can_be(tmp_path):
     with pytest.raises(TimeoutError), locked(tmp_path / "locks" / "a"):
         raise TimeoutError
-    with locked(tmp_path / "locks" / "a", wait=False) as free:
-        assert free
-
-
-def test_a_block_runs_where_no_lock_can_be(tmp_path):
     (tmp_path / "file").touch()
-    (tmp_path / "locks" / "folder").mkdir(parents=True)
-    for path in (tmp_path / "file" / "a", tmp_path / "locks" / "folder", tmp_path / "none" / "none" / "a"):
-        with locked(path) as free:
+    (tmp_path / "locks" / "folder").mkdir()
+    for path in ("locks/a", "file/a", "locks/folder", "none/none/a"):
+        with locked(tmp_path / path, wait=False) as free:
             assert free
 
 
 def test_an_output_never_replaces_its_input(tmp_path):
     source, link = tmp_path / "texts.csv", tmp_path / "link.csv"
-    source.write_text("text")
+    source.touch()
     link.symlink_to(source)
     for name in (source, link, tmp_path / "." / "texts.csv"):
-        assert refusal(require_other_file, name, source) == f"cannot write {name}: it is the input; choose another name"
-    require_other_file(tmp_path / "new.csv", source)
-    require_other_file(source, "-")
-    require_other_file(source, tmp_path / "absent")
+        said = f"cannot write {name}: it is the input; choose another name"
+        assert error(require_other_file, name, source) == said
+    for output, given in ((tmp_path / "new.csv", source), (source, "-"), (source, tmp_path / "absent")):
+        require_other_file(output, given)
 
 
 def test_a_file_system_without_locks_is_told_from_a_busy_one(tmp_path, monkeypatch):
@@ -343,18 +274,17 @@ def test_a_file_system_without_locks_is_told_from_a_busy_one(tmp_path, monkeypat
     SearchIndex.create(tmp_path / "index", HashModel()).close()
     assert has_locks(tmp_path)
 
-    def message() -> str:
+    def busy() -> None:
         database = Database(tmp_path / "index" / "index.sqlite")
-        with closing(database), pytest.raises(InputError) as caught, database.reporting_errors():
+        with closing(database), database.reporting_errors():
             raise sqlite3.OperationalError("database is locked")
-        return str(caught.value)
 
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    assert "another process is writing" in message()
+    assert "another process is writing" in error(busy)
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    assert "the file system has no locks" in message()
+    assert "the file system has no locks" in error(busy)
 
 
 def test_a_full_disk_under_safetensors_is_one_line(tmp_path):
@@ -371,13 +301,10 @@ def test_a_full_disk_under_safetensors_is_one_line(tmp_path):
 
 
 def test_a_sync_that_fails_names_its_file(tmp_path, monkeypatch):
-    def failing(descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fsync", failing)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO))))
     with pytest.raises(OSError, match=r"Input/output error: '.*file.*'"), replaced_file(tmp_path / "file") as beside:
         beside.write_text("new")
-    assert list(tmp_path.iterdir()) == []
+    assert names(tmp_path) == []
 
 
 def test_what_cannot_be_removed_does_not_keep_its_name(tmp_path, monkeypatch):
@@ -389,10 +316,5 @@ def test_what_cannot_be_removed_does_not_keep_its_name(tmp_path, monkeypatch):
         files.remove_folder(folder)
         assert not folder.exists()
     # Read-only folders were made writable before.
-    assert modes
-    assert all(mode & 0o200 for mode in modes)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".folder.removed",
-        ".folder.removed2",
-        ".folder.removed3",
-    ]
+    assert [mode & 0o200 for mode in modes] == [0o200] * len(modes) != []
+    assert names(tmp_path) == [".folder.removed", ".folder.removed2", ".folder.removed3"]

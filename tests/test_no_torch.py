@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,14 +17,15 @@ tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tom
 ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "transformers", "sentence_transformers", "datasets"}
 SCIENTIFIC = {"sklearn", "scipy", "pyarrow", "pandas"}
+# Runs commands in one process; prints what each prints, then what is loaded after it.
 SCRIPT = """
-import sys
+import json, shlex, sys
+from click.testing import CliRunner
 from ctx_embed.cli.main import main
-sys.argv[0] = "ctx-embed"
-try:
-    main()
-finally:
-    print("modules:", *sys.modules, file=sys.stderr)
+for command in sys.argv[1:]:
+    result = CliRunner().invoke(main, shlex.split(command), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    print(json.dumps([result.stdout, *sys.modules]), flush=True)
 """
 
 
@@ -35,46 +37,45 @@ def run(tmp_path_factory):
     (folder / "notes" / "b.txt").write_text("Wages\n\nThey rise.\n")
     (folder / "texts.txt").write_text("the cat sat on the mat\nprices rise\nwages do not rise\nthe dog sat\n" * 2)
 
-    def run(*arguments: str) -> tuple[str, set[str]]:
-        command = [sys.executable, "-c", SCRIPT, *arguments]
+    def run(*commands: str) -> list[list[str]]:
+        """What each command prints and all modules that are loaded after it."""
         environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        command = [sys.executable, "-c", SCRIPT, *commands]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
-        errors, _, modules = done.stderr.rpartition("modules:")
-        assert done.returncode == 0, errors
-        return done.stdout, set(modules.split())
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
-    run("index", "build", "texts.txt", "texts.index")
+    run("index build texts.txt texts.index")
     return run
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "encode texts.txt -o texts.npy",
-        "explain cat",
-        "index build texts.txt other.index --chunk tokens:4",
-        "index build texts.txt texts.index --append",
-        "index build notes notes.index",
-        "index sync notes texts.index",
-        "index query texts.index cat",
-        "index query texts.index cat --mode hybrid",
-        "index similar texts.index 1 --mmr 0.5 --group id --not cat",
-        "index facets texts.index source",
-        "index get texts.index 1",
-        "index delete texts.index 99",
-        "index export texts.index exported",
-        "index info texts.index",
-        "index verify texts.index",
-        "index compact texts.index",
-        "index duplicates texts.index",
-        "index topics texts.index -k 2",
-        "demo -k 1 --query copy",
-    ],
-)
-def test_no_torch(run, command):
-    _, modules = run(*command.split())
-    # Topics take the stop words of scikit-learn.
-    assert modules & (HEAVY if "topics" in command else HEAVY | SCIENTIFIC) == set()
+COMMANDS = [
+    "encode texts.txt -o texts.npy",
+    "explain cat",
+    "index build texts.txt other.index --chunk tokens:4",
+    "index build texts.txt texts.index --append",
+    "index build notes notes.index",
+    "index sync notes texts.index",
+    "index query texts.index cat",
+    "index query texts.index cat --mode hybrid",
+    "index similar texts.index 1 --mmr 0.5 --group id --not cat",
+    "index facets texts.index source",
+    "index get texts.index 1",
+    "index delete texts.index 99",
+    "index export texts.index exported",
+    "index info texts.index",
+    "index verify texts.index",
+    "index compact texts.index",
+    "index duplicates texts.index",
+    "demo -k 1 --query copy",
+    "index topics texts.index -k 2",  # takes the stop words of scikit-learn
+]
+
+
+def test_no_torch(run):
+    for command, (_, *modules) in zip(COMMANDS, run(*COMMANDS), strict=True):
+        assert "ctx_embed" in modules
+        assert not set(modules) & (HEAVY if "topics" in command else HEAVY | SCIENTIFIC), command
 
 
 def test_what_the_light_installation_lacks_is_one_line(tmp_path):
@@ -110,17 +111,8 @@ def test_what_the_light_installation_names_is_all_that_it_needs():
         needed = {re.split(r"[>=<;]", line)[0] for line in tomllib.load(file)["project"]["dependencies"]}
     # The first comes with tokenizers, the second with huggingface_hub.
     gone = {"huggingface_hub", "typing_extensions", "tomli"}
-    of_torch = {
-        "datasets",
-        "pyarrow",
-        "rich",
-        "scikit-learn",
-        "scipy",
-        "sentence-transformers",
-        "torch",
-        "transformers",
-    }
-    assert needed - light == gone | of_torch
+    of_torch = "datasets pyarrow rich scikit-learn scipy sentence-transformers torch transformers"
+    assert needed - light == gone | set(of_torch.split())
 
 
 @pytest.mark.parametrize(
@@ -158,8 +150,7 @@ def test_a_search_with_a_typo_needs_no_more(run, tmp_path):
 
 
 def test_both_backends_open_one_index(run):
-    answers = [
-        run("index", "query", "texts.index", "wages", "-k", "2", *more)[0] for more in ((), ("--backend", "torch"))
-    ]
+    query = "index query texts.index wages -k 2"
+    answers = [printed for printed, *_ in run(query, f"{query} --backend torch")]
     assert "wages" in answers[0]
     assert answers[0] == answers[1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -10,7 +12,15 @@ from ctx_embed.errors import InputError
 
 
 def error(function: Callable[..., object], *arguments: object, **options: object) -> str:
-    """Return the message of the InputError that a call must raise."""
+    """Return the message of the InputError that a call, its iterator or its ``with`` block must raise."""
     with pytest.raises(InputError) as caught:
-        function(*arguments, **options)
+        _run_through(function(*arguments, **options))
     return str(caught.value)
+
+
+def _run_through(result: object) -> None:
+    if isinstance(result, Iterator):
+        deque(result, maxlen=0)
+    elif isinstance(result, AbstractContextManager):
+        with result:
+            pass
