@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command, counted
 from ctx_embed.cli.options import OUTPUT, encoding_option, field_option, new_output, output_option
-from ctx_embed.cli.output import counted
 
 _SHARE = click.FloatRange(0, 1, min_open=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command
 from ctx_embed.errors import InputError
 
 QUERIES = (

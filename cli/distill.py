@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command
 from ctx_embed.cli.options import (
     OF_RECIPE,
     OUTPUT,
-    REMOVED,
     chosen_options,
     corpus_files,
     data_option,
@@ -63,9 +62,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
         }
 
 
-@command(
-    sections=SECTIONS, removed={**REMOVED, "--plot": "plot training.jsonl in the model's folder, a JSON object a line"}
-)
+@command(sections=SECTIONS)
 @click.option(
     "--corpus",
     multiple=True,

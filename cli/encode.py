@@ -9,10 +9,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ctx_embed.cli.errors import warn_of_unknown_share
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command, counted, printable, warn_of_unknown_share
 from ctx_embed.cli.options import backend_option, encoding_option, field_option, output_option
-from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError
 
 # Options that need --to.

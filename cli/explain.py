@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command
 from ctx_embed.cli.options import field_option, output_option
 from ctx_embed.errors import InputError
 

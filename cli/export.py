@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.groups import Group
+from ctx_embed.cli.main import Group
 from ctx_embed.cli.options import FOLDER, output_option
 
 

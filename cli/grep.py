@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.errors import errors_in_one_line
-from ctx_embed.cli.groups import command
-from ctx_embed.cli.output import counted, one_line, printable
+from ctx_embed.cli.main import command, counted, errors_in_one_line, one_line, printable
 
 if TYPE_CHECKING:
     from ctx_embed.grep import Found, Search

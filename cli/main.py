@@ -1,23 +1,29 @@
-"""The command `ctx-embed`, which imports its subcommands on demand and turns errors into one line."""
+"""The command `ctx-embed`: its groups, which import commands on demand, and its boundary, which prints errors as one
+line; bugs keep their traceback.
+"""
 
 from __future__ import annotations
 
+import difflib
+import errno
+import functools
+import io
+import os
+import re
 import signal
 import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import click
 
 from ctx_embed import __version__
-from ctx_embed.cli.errors import (
-    answer_interrupts,
-    errors_in_one_line,
-    open_closed_streams,
-    warn_in_one_line,
-    warn_of_unknown_texts,
-)
-from ctx_embed.cli.groups import RUNNING, Group
+from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, without_secrets
 from ctx_embed.progress import restart
 
 # The commands, named like their modules, with their lines in the help, so that `--help` imports none of them.
@@ -38,8 +44,6 @@ COMMANDS = {
     "train": "Train an encoder and a linear head on labelled text.",
     "vocab": "Learn a vocabulary from text.",
 }
-
-
 # How to resume an interrupted command.
 RESUME = {
     "index build": "repeat the command with --resume to continue where it stopped",
@@ -49,29 +53,229 @@ RESUME = {
     "distill": "repeat the command to continue where it stopped",
     "eval run": "repeat the command to continue; finished scores are stored",
 }
+# The key under which a click context stores the names of the running command.
+RUNNING = "ctx_embed.running"
+# Maximum value of a count option: libraries fail for numbers of more than 64 bits.
+LARGEST = 2**31 - 1
+# Exit status of a command that Ctrl-C ended.
+INTERRUPTED = 128 + signal.SIGINT
+# Seconds that a command gets to clean up after Ctrl-C; then the process ends as if it were killed.
+GRACE = 0.7
 
 
-class LazyGroup(Group):
-    """A group whose commands are modules of ``ctx_embed.cli``, imported at the first use of each."""
+def counted(number: int, noun: str) -> str:
+    """Return ``1 document``, ``2 documents``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
-    other_names = {"embed": "encode"}
+
+def printable(text: str) -> str:
+    """Return a text whose line ends, escape sequences and other control characters are replaced by ``?``."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def one_line(text: str, length: int) -> str:
+    """Return the beginning of a text without control characters."""
+    # Read only the beginning: the text may be a whole book.
+    words = "".join(c if c.isprintable() else " " for c in text[: 4 * length]).split()
+    line = " ".join(words)
+    return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
+
+
+class _Interruption:
+    """The message after Ctrl-C, which is printed only once."""
+
+    def __init__(self, resume: Callable[[], str]) -> None:
+        self._resume = resume
+        self._lock = threading.Lock()
+
+    def say(self) -> None:
+        with self._lock:
+            if resume := self._resume():
+                # The message starts with a line end because a progress bar may be on the current line.
+                click.echo(f"\nInterrupted; {resume}.", err=True)
+            self._resume = lambda: ""
+
+
+_interruption = _Interruption(lambda: "nothing was changed")
+
+
+@contextmanager
+def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
+    """Turn errors in the block into one line by click and exit status 1, and Ctrl-C into status 130.
+
+    Args:
+        resume: returns how to resume the command after Ctrl-C; empty: Ctrl-C ends it without a message.
+    """
+    global _interruption
+    _interruption = _Interruption(resume)
+    try:
+        yield
+    except KeyboardInterrupt:
+        _interruption.say()
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except InputError as error:
+        # An address given as a path may contain a password.
+        said = without_secrets(str(error))
+    except ModuleNotFoundError as error:
+        needed = left_out("this", error)
+        if needed is None:
+            raise
+        said = needed
+    except (MemoryError, RuntimeError) as error:
+        # torch has no type for the error that memory is missing.
+        if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", str(error)):
+            raise
+        said = "there is not enough memory: end other programs, or give less at a time"
+    except OSError as error:
+        # A full disk or a name that is too long, for example; click itself exits quietly on a closed pipe.
+        if error.errno in (None, errno.EPIPE):
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        said = f"{where}{'standard output is closed' if error.errno == errno.EBADF else error.strerror}"
+    else:
+        return
+    # Names of files and libraries may bring along line ends and escape sequences.
+    raise click.ClickException(printable(said.replace("\n", " ")))
+
+
+# The warnings about texts that a model cannot read: one for each batch of texts, or each text alone.
+_unknown_texts: list[UnknownTextsWarning] = []
+
+
+def warn_of_unknown_share(share: float) -> None:
+    """Warn if this share of the tokens that were embedded is unknown, unless the model itself named the texts."""
+    from ctx_embed.text.unknown import warning
+
+    if not _unknown_texts and (said := warning(share)):
+        click.echo(said, err=True)
+
+
+class Count(click.IntRange):
+    """An integer of at most 31 bits; click alone would accept any integer."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; raise a usage error for one that is out of range."""
+        number = super().convert(value, param, ctx)
+        if number > LARGEST:
+            self.fail(f"{number} is more than {LARGEST}.", param, ctx)
+        return number
+
+
+class CliCommand(click.Command):
+    """A command whose help lists its options in sections, with defaults and ranges.
+
+    Args:
+        sections: the names of the options below each title; the last section also gets all other options.
+        missing: for each option that users know from other programs, what to use instead.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        missing: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.context_settings = {"show_default": True, **self.context_settings}
+        self.sections = sections or {"Options": ()}
+        self.missing = missing or {}
+        for option in self.params:
+            if isinstance(option.type, click.IntRange) and option.type.max is None:
+                option.type = Count(option.type.min, min_open=option.type.min_open)
+            if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
+                option.metavar = "N" if isinstance(option.type, click.IntRange) else "X"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments and return the rest; say of an option that is not there what to use instead."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name
+            if name not in self.missing:
+                raise
+            raise click.UsageError(f"there is no option {name}: {self.missing[name]}", ctx) from None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of each section below its title."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
+        named = {title: [records.pop(name) for name in names] for title, names in self.sections.items()}
+        named[list(named)[-1]] += records.values()
+        for title, rows in named.items():
+            with formatter.section(title):
+                formatter.write_dl([(names, text.replace("]  [", "; ")) for names, text in rows])
+
+
+command = functools.partial(click.command, cls=CliCommand)
+
+
+class Group(click.Group):
+    """A group that imports commands at their first use, and suggests the nearest one for an unknown name.
+
+    Args:
+        homes: for each command its module below ``ctx_embed.cli`` and its name there: ``index.query.similar``.
+        other_names: for names that other programs use, the command that does this here.
+    """
+
+    command_class = CliCommand
+
+    def __init__(
+        self,
+        *args: Any,
+        homes: Mapping[str, str] | None = None,
+        other_names: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.homes, self.other_names = homes or {}, other_names or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
-        return sorted(COMMANDS)
+        return sorted([*self.homes, *self.commands])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name, or None."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f"ctx_embed.cli.{cmd_name}"), cmd_name)
+        if cmd_name not in self.homes:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self.homes[cmd_name].rpartition(".")
+        command: click.Command = getattr(import_module(f"ctx_embed.cli.{module}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments start with; raise a usage error for an unknown one."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not ctx.resilient_parsing:
+            if name.startswith("-"):
+                raise click.NoSuchOption(name, ctx=ctx)
+            others = {**self.others(ctx), **self.other_names}
+            near = difflib.get_close_matches(name.lower(), [*known, *others], n=1)
+            hint = f"did you mean {others.get(near[0], near[0])!r}? " if near else ""
+            raise click.UsageError(f"unknown command {name!r}: {hint}known are {', '.join(known)}", ctx)
+        ctx.meta.setdefault(RUNNING, []).append(name)
+        return super().resolve_command(ctx, args)
+
+    def others(self, ctx: click.Context) -> dict[str, str]:
+        """Return commands of other groups that the user may mean, by name; called only for an unknown name."""
+        return {}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in commands.items() if each])
+
+
+class MainGroup(Group):
+    """The group of all commands, at the boundary to the user."""
 
     def others(self, ctx: click.Context) -> dict[str, str]:
         """Return the commands of `index`, since people often leave out the word `index`."""
-        from ctx_embed.cli.index import index
-
-        names = {name: name for name in index.list_commands(ctx)} | index.other_names
+        index = self.get_command(ctx, "index")
+        assert isinstance(index, Group)
+        names = {**{name: name for name in index.list_commands(ctx)}, **index.other_names}
         return {name: f"index {command}" for name, command in names.items()}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -91,7 +295,15 @@ class LazyGroup(Group):
             try:
                 return super().invoke(ctx)
             finally:
-                warn_of_unknown_texts()
+                # One warning for all batches in which the model could not read some texts.
+                for zeros in (True, False):
+                    found = [warning for warning in _unknown_texts if warning.zeros == zeros and warning.texts != 1]
+                    if len(found) > 1:
+                        # Batches without such texts are not among them.
+                        found = [UnknownTextsWarning(sum(warning.count for warning in found), None, zeros)]
+                    for warning in found:
+                        click.echo(f"Warning: {warning}", err=True)
+                _unknown_texts.clear()
 
 
 def print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -103,7 +315,12 @@ def print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
         ctx.exit()
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=MainGroup,
+    homes={name: f"{name}.{name}" for name in COMMANDS},
+    other_names={"embed": "encode"},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "-V",
     "--version",
@@ -128,8 +345,39 @@ def main() -> None:
 
 def run() -> None:
     """Run the installed command; SIGTERM, like Ctrl-C, leaves no temporary files behind."""
-    open_closed_streams()
+    # Replace standard streams that were closed at the start, so that no other file gets their descriptors. Writing
+    # results to a closed standard output is an error; messages to a closed standard error are dropped.
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            # Open stdout only for reading, so that writing fails; without a buffer it does not fail again at exit.
+            raw = open(os.open(os.devnull, flags), "rb" if name == "stdin" else "wb", buffering=0)  # noqa: SIM115
+            setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    answer_interrupts()
-    warn_in_one_line()
+
+    # Python raises KeyboardInterrupt only when compiled code returns or a thread ends, which may take many seconds, so
+    # a thread ends the process within a second. Files on disk are complete at any moment, so this is as safe as a kill.
+    hears, rings = os.pipe()
+    os.set_blocking(rings, False)
+    signal.set_wakeup_fd(rings, warn_on_full_buffer=False)
+
+    def end_late() -> None:
+        while number := os.read(hears, 1):
+            # Servers handle the signal themselves.
+            if number[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                time.sleep(GRACE)
+                _interruption.say()
+                os._exit(INTERRUPTED)
+
+    threading.Thread(target=end_late, daemon=True).start()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        """Show a warning as one line, without the line of code; those about the texts of a batch wait for the end."""
+        if isinstance(message, UnknownTextsWarning):
+            _unknown_texts.append(message)
+        if not isinstance(message, UnknownTextsWarning) or message.texts == 1:
+            click.echo(f"Warning: {printable(' '.join(str(message).split()))}", err=True)
+
+    warnings.showwarning = show
+    # Two batches may have the same numbers.
+    warnings.simplefilter("always", UnknownTextsWarning)
     main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command
 from ctx_embed.errors import missing_extra
 
 

@@ -179,8 +179,6 @@ OF_RECIPE = "ctx_embed.recipe"
 OVERWRITE = "ctx_embed.overwrite"
 # What an output that is a folder is called.
 FOLDER = "DIR"
-# What to use instead of a removed option.
-REMOVED = {"--score": "give --option score=NAME"}
 
 
 def named_values(

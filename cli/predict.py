@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ctx_embed.cli.errors import warn_of_unknown_share
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command, counted, warn_of_unknown_share
 from ctx_embed.cli.options import encoding_option, field_options, output_option
-from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 from ctx_embed.texts import Document, well_formed
 

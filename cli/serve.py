@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command
 from ctx_embed.cli.options import options_of, section
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.serving.settings import ACCESS, LIMITS, LOOPBACK, RUNNING, SERVED, Settings
@@ -22,11 +22,7 @@ SECTIONS = {
 }
 
 
-@command(
-    context_settings={"auto_envvar_prefix": PREFIX},
-    sections=SECTIONS,
-    removed={"--drain": "take the server out of its balancer before SIGTERM, see docs/operations.md"},
-)
+@command(context_settings={"auto_envvar_prefix": PREFIX}, sections=SECTIONS)
 @click.argument("indexes", metavar="[INDEX]...", nargs=-1, type=click.Path(path_type=Path), envvar=f"{PREFIX}_INDEXES")
 @click.option("--port", default=8080, type=click.IntRange(0, 65535), help="Port; 0 takes a free one.")
 @click.option("--workers", default=1, type=click.IntRange(min=1), help="Processes that share the port.")

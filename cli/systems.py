@@ -6,7 +6,7 @@ import json
 
 import click
 
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command
 
 
 @command()

@@ -13,8 +13,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, REMOVED, SEED, chosen_options, encoder_options, field_options, options_of
+from ctx_embed.cli.main import command
+from ctx_embed.cli.options import OUTPUT, SEED, chosen_options, encoder_options, field_options, options_of
 from ctx_embed.progress import duration
 from ctx_embed.training.supervised.options import (
     DIMENSION,
@@ -30,7 +30,7 @@ OF_SYSTEM = ("encoder_options", "dimension", *vars(PAPER))
 FLAGS = {"encoder_options": "option"}
 
 
-@command(removed=REMOVED)
+@command()
 @click.argument("train_file", metavar="TRAIN")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @field_options

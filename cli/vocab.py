@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.groups import command
+from ctx_embed.cli.main import command
 from ctx_embed.cli.options import encoding_option, field_option, output_option
 
 

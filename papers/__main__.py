@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.errors import errors_in_one_line
+from ctx_embed.cli.main import errors_in_one_line
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, named_values
 
 ALL = "all"

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctx_embed.cli.errors import errors_in_one_line
+from ctx_embed.cli.main import errors_in_one_line
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.fingerprint import identity

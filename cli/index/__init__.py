@@ -6,71 +6,54 @@ A command changes in the file that the group below names.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.groups import Group
+from ctx_embed.cli.main import Group
 
 if TYPE_CHECKING:
     from ctx_embed.index.search_index import SearchIndex
 
-# Each command: its module and its function there, imported at first use.
-COMMANDS = {
-    "backup": ("maintain", "backup"),
-    "build": ("build", "build"),
-    "compact": ("maintain", "compact"),
-    "count": ("documents", "count"),
-    "delete": ("documents", "delete"),
-    "duplicates": ("explore", "duplicates"),
-    "export": ("documents", "export"),
-    "facets": ("documents", "facets"),
-    "get": ("documents", "get"),
-    "info": ("maintain", "info"),
-    "merge": ("maintain", "merge"),
-    "open": ("documents", "open_source"),
-    "query": ("query", "query"),
-    "reembed": ("maintain", "reembed"),
-    "set": ("documents", "set_metadata"),
-    "similar": ("query", "similar"),
-    "sync": ("sync", "sync"),
-    "topics": ("explore", "topics"),
-    "verify": ("maintain", "verify"),
+# Each command: its module here and its function, imported at first use.
+HOMES = {
+    "backup": "maintain.backup",
+    "build": "build.build",
+    "compact": "maintain.compact",
+    "count": "documents.count",
+    "delete": "documents.delete",
+    "duplicates": "explore.duplicates",
+    "export": "documents.export",
+    "facets": "documents.facets",
+    "get": "documents.get",
+    "info": "maintain.info",
+    "merge": "maintain.merge",
+    "open": "documents.open_source",
+    "query": "query.query",
+    "reembed": "maintain.reembed",
+    "set": "documents.set_metadata",
+    "similar": "query.similar",
+    "sync": "sync.sync",
+    "topics": "explore.topics",
+    "verify": "maintain.verify",
 }
-
-
-class IndexGroup(Group):
-    """The commands of `ctx-embed index`."""
-
-    other_names = {
-        "search": "query",
-        "find": "query",
-        "like": "similar",
-        "create": "build",
-        "add": "build --append",
-        "update": "build --upsert",
-        "list": "get",
-        "show": "get",
-        "remove": "delete",
-        "stats": "info",
-        "describe": "info",
-        "dedupe": "duplicates",
-        "clusters": "topics",
-        "check": "verify",
-    }
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, sorted."""
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name, or None."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, function = COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(f"ctx_embed.cli.index.{module}"), function)
-        return command
+# For names that other programs use, the command that does this here.
+OTHER_NAMES = {
+    "search": "query",
+    "find": "query",
+    "like": "similar",
+    "create": "build",
+    "add": "build --append",
+    "update": "build --upsert",
+    "list": "get",
+    "show": "get",
+    "remove": "delete",
+    "stats": "info",
+    "describe": "info",
+    "dedupe": "duplicates",
+    "clusters": "topics",
+    "check": "verify",
+}
 
 
 def opened(path: str, **options: Any) -> SearchIndex:
@@ -80,7 +63,7 @@ def opened(path: str, **options: Any) -> SearchIndex:
     return SearchIndex.open(path, **options)
 
 
-@click.group(cls=IndexGroup)
+@click.group(cls=Group, homes={name: f"index.{home}" for name, home in HOMES.items()}, other_names=OTHER_NAMES)
 def index() -> None:
     """Build, query and change search indexes.
 

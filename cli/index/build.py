@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.errors import warn_of_unknown_share
-from ctx_embed.cli.groups import command
 from ctx_embed.cli.index.sync import documents_option, folder_options, summary
+from ctx_embed.cli.main import command, counted, printable, warn_of_unknown_share
 from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, field_option
-from ctx_embed.cli.output import counted, printable
 
 
 @command()

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.groups import CliCommand, command
 from ctx_embed.cli.index import opened
+from ctx_embed.cli.main import CliCommand, command, counted, one_line, printable
 from ctx_embed.cli.options import Command, named_values, overwrite_option, require_new
-from ctx_embed.cli.output import SHOWN_CHARACTERS, counted, one_line, printable
 from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 # process can contain this character.
 _NEGATIVE = "\0"
 WHOLE_NUMBER = r"0|-?[1-9][0-9]*"
+# Maximum characters to show of a passage or a value.
+SHOWN_CHARACTERS = 240
 
 
 class IdCommand(CliCommand):

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.groups import command
 from ctx_embed.cli.index import opened
+from ctx_embed.cli.main import command, one_line
 from ctx_embed.cli.options import SEED, output_option
-from ctx_embed.cli.output import one_line
 
 SHOWN_CHARACTERS = 100
 

@@ -6,10 +6,9 @@ import json
 
 import click
 
-from ctx_embed.cli.groups import command
 from ctx_embed.cli.index import opened
+from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import backend_option, dtype_option
-from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.groups import command
 from ctx_embed.cli.index import opened
+from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import Command, backend_option, field_option
-from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.texts import well_formed
 

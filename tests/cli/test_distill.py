@@ -229,7 +229,6 @@ def test_a_recipe_of_a_system(here):
     assert (load("model")[0].heads, load("model")[0].context) == (2, "learned")
     assert run_system("--recipe", "r.toml", encoder="mean").exit_code == 0
     assert record()["architecture"] == {"dimension": 8, "spare_dimensions": 0}
-    assert "--score was removed: give --option score=NAME" in run_system("--score", "dot").stderr
     assert run_system("--steps", "3", encoder="lama").stderr.endswith(
         "only for the contextualizer; use --option for lama.\n"
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ctx_embed.cli.errors import errors_in_one_line
+from ctx_embed.cli.main import errors_in_one_line
 from tests.conftest import SENTENCES
 
 COMMAND = [sys.executable, "-m", "ctx_embed"]
@@ -149,7 +149,7 @@ def waits():
             pool.submit(time.sleep, 5)
         print("ready", flush=True)
 
-cli.LazyGroup.get_command = lambda *_: click.Command("demo", callback=waits)
+cli.MainGroup.get_command = lambda *_: click.Command("demo", callback=waits)
 cli.run()
 """
 

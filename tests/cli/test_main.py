@@ -30,7 +30,7 @@ def command(monkeypatch):
         def get_command(self, ctx, cmd_name):
             return click.Command(cmd_name, callback=function)
 
-        monkeypatch.setattr(cli.LazyGroup, "get_command", get_command)
+        monkeypatch.setattr(cli.MainGroup, "get_command", get_command)
 
     return put
 
@@ -176,7 +176,7 @@ def flood():
     for _ in range(100_000):
         click.echo("a line of results")
 
-cli.LazyGroup.get_command = lambda *_: click.Command("demo", callback=flood)
+cli.MainGroup.get_command = lambda *_: click.Command("demo", callback=flood)
 cli.main()
 """
 

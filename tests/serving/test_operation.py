@@ -374,11 +374,6 @@ def test_ctrl_c_ends_it(workers):
         assert "Traceback" not in server.log.read_text()
 
 
-def test_a_removed_option_names_what_to_use_instead():
-    said = Command("serve", only_error=False).fails("--drain", 3, code=2)
-    assert said == "--drain was removed: take the server out of its balancer before SIGTERM, see docs/operations.md"
-
-
 def test_a_full_disk_is_no_fault_of_the_client(tmp_path):
     path = make_index(tmp_path / "notes.index")
     documents = {"texts": ["rain fell"] * 1000, "embeddings": np.eye(1, 320).repeat(1000, 0).tolist()}

@@ -124,9 +124,3 @@ def test_damaged_results_are_one_line(folders, place, value):
 
 def test_usage():
     assert "Example: ctx-embed eval compare" in call("compare", "--help").stdout
-    gone = call("report", "results")
-    assert (gone.exit_code, gone.stderr.splitlines()[-1]) == (
-        2,
-        "Error: the command 'report' was removed: eval run -o DIR writes results.md, which any viewer of "
-        "Markdown shows",
-    )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import Hit, SearchIndex
-from ctx_embed.cli.output import print_hits
+from ctx_embed.cli.index.query import print_hits
 from ctx_embed.errors import UnknownFieldsWarning
 from tests.helpers.cli import Command
 

@@ -50,7 +50,7 @@ def test_files_are_found_in_the_folders_of_the_index(index, tmp_path):
 
 
 def test_hits_show_their_sources(index, capsys, monkeypatch):
-    from ctx_embed.cli.output import print_hits
+    from ctx_embed.cli.index.query import print_hits
 
     hits = index.search("Second line.", 2, context=1)
     sources = [index.source(hit) for hit in hits]
