@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pandas as pd
-import pytest
 from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer import losses
 
-from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import as_encoder
 from ctx_embed.eval.scoring.probes import frozen
 from ctx_embed.eval.scoring.protocols import PROTOCOLS
 from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
 from tests.conftest import SENTENCES, make_model
+from tests.helpers.errors import error
 
 LABELS = ["0", "1"] * 10
 TEXTS = [f"{('a dull film', 'the good cat')[i % 2]} {'and rain ' * (i % 5)}" for i in range(20)]
@@ -30,6 +27,25 @@ def test_it_gives_the_score_of_the_probe(tiny_model, tmp_path):
     lines = (tmp_path / "eval" / "probe_evaluation_mine_results.csv").read_text().splitlines()
     assert lines[0] == "epoch,steps,accuracy,std"
     assert [line.split(",")[:2] for line in lines[1:]] == [["1", "7"], ["2", "8"]]
+
+
+def test_files_series_arrays_and_generators(tiny_model, tmp_path):
+    path = tmp_path / "mine.tsv"
+    path.write_text("".join(f"{label}\t{text}\n" for label, text in zip(LABELS, TEXTS, strict=True)))
+    table = pd.DataFrame({"label": LABELS, "text": TEXTS})
+    expected = ProbeEvaluator(LABELS, TEXTS)(tiny_model)
+    for evaluator in (
+        ProbeEvaluator.from_file(path),
+        ProbeEvaluator(table["label"], table["text"]),
+        ProbeEvaluator(np.array(LABELS), np.array(TEXTS)),
+        ProbeEvaluator(iter(LABELS), (text for text in TEXTS)),
+    ):
+        assert evaluator(tiny_model) == expected
+    said = "texts must be a list of strings, got a DataFrame; give one column"
+    assert error(ProbeEvaluator, LABELS, table) == said
+    said = "there must be as many labels as texts, got 20 labels and 1 texts"
+    assert error(ProbeEvaluator, LABELS, TEXTS[:1]) == said
+    assert error(ProbeEvaluator, LABELS, TEXTS, protocol="x").startswith("unknown protocol 'x'")
 
 
 def test_the_trainer_calls_it_and_keeps_the_best(tokenizer, tmp_path):
@@ -57,26 +73,3 @@ def test_the_trainer_calls_it_and_keeps_the_best(tokenizer, tmp_path):
     scores = [entry["eval_mine_accuracy"] for entry in trainer.state.log_history if "eval_mine_accuracy" in entry]
     assert len(scores) >= 2
     assert trainer.state.best_metric == max(scores)
-
-
-def test_from_a_file(tmp_path, tiny_model):
-    path = tmp_path / "mine.tsv"
-    path.write_text("".join(f"{label}\t{text}\n" for label, text in zip(LABELS, TEXTS, strict=True)))
-    assert ProbeEvaluator.from_file(path)(tiny_model) == ProbeEvaluator(LABELS, TEXTS)(tiny_model)
-
-
-def test_series_arrays_and_generators(tiny_model):
-    expected = ProbeEvaluator(LABELS, TEXTS)(tiny_model)
-    table = pd.DataFrame({"label": LABELS, "text": TEXTS})
-    assert ProbeEvaluator(table["label"], table["text"])(tiny_model) == expected
-    assert ProbeEvaluator(np.array(LABELS), np.array(TEXTS))(tiny_model) == expected
-    assert ProbeEvaluator(iter(LABELS), (text for text in TEXTS))(tiny_model) == expected
-    with pytest.raises(InputError, match=r"^texts must be a list of strings, got a DataFrame; give one column$"):
-        ProbeEvaluator(LABELS, table)
-
-
-def test_mistakes():
-    with pytest.raises(InputError, match=r"^there must be as many labels as texts, got 20 labels and 1 texts$"):
-        ProbeEvaluator(LABELS, TEXTS[:1])
-    with pytest.raises(InputError, match=f"^{re.escape(repr('x'))}".replace("^", "^unknown protocol ")):
-        ProbeEvaluator(LABELS, TEXTS, protocol="x")

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import copy
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder, as_encoder
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.results import EvaluationOptions
@@ -23,6 +21,7 @@ from ctx_embed.systems import untrained
 from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model
+from tests.helpers.errors import error
 
 ONCE = [("the good cat", "1"), ("a dull film", "0"), ("a good book", "1"), ("rain fell all night", "0")]
 TEXTS = [(f"{text} {number}", label) for number in range(10) for text, label in ONCE]
@@ -51,26 +50,24 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(encoder):
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("changes", "message"),
     [
-        (["1"] * 40, "all 40 rows are of the class '1'; a probe needs at least two classes"),
-        (["0"] + ["1"] * 39, "the class '0' has 1 row; 2-fold cross-validation needs at least 2 of each class"),
+        ({"labels": ["1"] * 40}, "all 40 rows are of the class '1'; a probe needs at least two classes"),
+        ({"labels": ["0"] + ["1"] * 39}, "the class '0' has 1 row; 2-fold cross-validation needs at least 2 of each"),
+        ({"texts": [("a", "b")] * 40}, "with the protocol paper a task must have one text a row, got pairs of texts"),
+        ({}, "with the protocol paper an encoder must be a SentenceTransformer, got 'drawn'"),
     ],
 )
-def test_too_few_rows_of_a_class_are_one_line(encoder, labels, message):
-    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
-        end_to_end(encoder, replace(EXAMPLES, labels=labels), 3, 2)
-
-
-def test_random_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(encoder):
-    assert training_options(encoder) is FINE_TUNING
-    assert training_options(replace(encoder, name="contextualizer")) == SupervisedOptions(head="zeros")
+def test_what_cannot_be_trained(encoder, drawn, changes, message):
+    assert error(end_to_end, encoder if changes else drawn, replace(EXAMPLES, **changes), 3, 2).startswith(message)
 
 
 @pytest.mark.parametrize(("name", "head"), [("contextualizer", "zeros"), ("mean", "random")])
-def test_the_initial_head_is_among_the_options_that_key_a_fold(tokenizer, name, head):
-    encoder = as_encoder(untrained(name, tokenizer, 8), name)
-    assert training_options(encoder).head == head
+def test_random_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(encoder, tokenizer, name, head):
+    assert training_options(encoder) is FINE_TUNING
+    assert training_options(replace(encoder, name="contextualizer")) == SupervisedOptions(head="zeros")
+    # The initial head is among the options that key a fold.
+    assert training_options(as_encoder(untrained(name, tokenizer, 8), name)).head == head
 
 
 def test_an_interrupted_run_resumes_after_its_last_fold(encoder, tmp_path, monkeypatch):
@@ -107,15 +104,3 @@ def test_a_development_part_chooses_the_epoch(encoder, monkeypatch):
     score = end_to_end(encoder, Examples(EXAMPLES.labels, EXAMPLES.texts, rows), 0)
     assert seen == [(20, 10)]
     assert (len(score.folds), len(score.right)) == (1, 10)
-
-
-@pytest.mark.parametrize(
-    ("texts", "named", "message"),
-    [
-        ([("a", "b")] * 40, True, "with the protocol paper a task must have one text a row, got pairs of texts"),
-        (EXAMPLES.texts, False, "with the protocol paper an encoder must be a SentenceTransformer, got 'drawn'"),
-    ],
-)
-def test_what_cannot_be_trained(texts, named, message, encoder, drawn):
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        end_to_end(encoder if named else drawn, Examples(EXAMPLES.labels, texts, None), 0)

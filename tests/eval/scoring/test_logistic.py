@@ -50,21 +50,14 @@ def test_sparse_features_give_the_same(n_classes):
         np.testing.assert_array_equal(one.predict(X), other.predict(sparse.csr_array(X)))
 
 
-def test_start_does_not_matter():
+def test_start_intercept_and_convergence():
     X, y = problem(200, 20, 3)
     *_, after_others = logistic_path(X, y, 3, CS)
     (alone,) = logistic_path(X, y, 3, CS[-1:])
     np.testing.assert_allclose(after_others.weights, alone.weights, atol=1e-4)
-
-
-def test_intercept_alone_gives_the_log_odds():
-    X = np.zeros((4, 3))
-    (found,) = logistic_path(X, np.array([0, 1, 1, 1]), 2, [1.0])
+    # The intercept alone gives the log odds.
+    (found,) = logistic_path(np.zeros((4, 3)), np.array([0, 1, 1, 1]), 2, [1.0])
     np.testing.assert_allclose(found.intercept, np.log(3.0), atol=1e-5)
     np.testing.assert_array_equal(found.weights, 0.0)
-
-
-def test_a_fit_that_does_not_converge_warns():
-    X, y = problem(200, 20, 2)
     with pytest.warns(ConvergenceWarning, match="did not converge"):
-        list(logistic_path(X, y, 2, [10.0], max_iterations=1))
+        list(logistic_path(X, y, 3, [10.0], max_iterations=1))

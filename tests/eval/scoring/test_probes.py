@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ctx_embed.errors import InputError
 from ctx_embed.eval.scoring import probes, protocols
-from ctx_embed.eval.scoring.probes import ProbeScore, frozen, mean_of_seeds
+from ctx_embed.eval.scoring.probes import ProbeScore, frozen, mean_of_seeds, of_pairs
 from ctx_embed.eval.scoring.protocols import CS, PROTOCOLS
+from tests.helpers.errors import error
 
 GENERATOR = np.random.default_rng(7)
+# Two pairs: the first texts, then the second ones.
+PAIRS = np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 2.0], [0.0, -1.0]])
 BINARY = ["no", "yes"] * 150
 
 
@@ -27,13 +28,14 @@ def overlapping(y: list[str], dimension: int = 12) -> np.ndarray:
     return np.stack([0.5 * means[label] for label in y]) + GENERATOR.normal(size=(len(y), dimension))
 
 
-def test_separable_classes_are_learned():
+def test_separable_classes_are_learned_and_noise_is_not():
     X = np.zeros((300, 3))
     X[:, 1] = [1.0 if label == "yes" else -1.0 for label in BINARY]
     assert standard(X, BINARY, 0) == ProbeScore((100.0,) * 10, (CS[0],) * 10, 50.0, "1" * 300)
-
-
-def test_labels_without_relation_to_the_embeddings_give_chance():
+    # Correct rows stand in the order of the data.
+    X[[7, 120]] *= -1
+    right = standard(X, BINARY, 0).right
+    assert [place for place, digit in enumerate(right) if digit == "0"] == [7, 120]
     # 200 dimensions for 200 rows: the training folds can be fitted perfectly, so that any leak would show.
     score = standard(GENERATOR.normal(size=(200, 200)), BINARY[:200], 0)
     assert score.mean == pytest.approx(50.0, abs=10.0)
@@ -86,17 +88,13 @@ def test_scaled_rows_were_all_in_the_fit_or_none_of_them(monkeypatch):
     assert sizes == {(270, 270), (270, 30), (216, 216), (216, 54)}
 
 
-def test_scale_and_shift_of_a_feature_do_not_matter():
+def test_scale_shift_and_processors_do_not_matter_but_the_seed_does(monkeypatch):
     X = overlapping(BINARY)
-    assert standard(X, BINARY, 0) == standard(X * 10.0 ** np.arange(-6, 6) + 3.0, BINARY, 0)
-
-
-def test_the_seed_decides_the_folds_and_one_processor_gives_the_same(monkeypatch):
-    X = overlapping(BINARY).astype(np.float32)
     first = standard(X, BINARY, 0)
+    assert standard(X * 10.0 ** np.arange(-6, 6) + 3.0, BINARY, 0) == first
+    assert standard(X, BINARY, 1).folds != first.folds
     monkeypatch.setattr(probes.os, "cpu_count", lambda: 1)
     assert standard(X, BINARY, 0) == first
-    assert standard(X, BINARY, 1).folds != first.folds
 
 
 def test_statistics_by_hand():
@@ -104,22 +102,30 @@ def test_statistics_by_hand():
     assert (score.mean, score.std) == (92.0, 2.0)
     assert ProbeScore((90.0,), (1.0,), 60.0).std == 0.0
     assert standard(np.zeros((40, 1)), ["a"] * 30 + ["b"] * 10, 0).floor == 75.0
-
-
-def test_right_rows_stand_in_the_order_of_the_data():
-    X = np.zeros((300, 1))
-    X[:, 0] = [1.0 if label == "yes" else -1.0 for label in BINARY]
-    X[[7, 120]] *= -1
-    right = standard(X, BINARY, 0).right
-    assert [place for place, digit in enumerate(right) if digit == "0"] == [7, 120]
+    # The floor of a split is that of the training part's class.
+    y = ["a"] * 30 + ["b"] * 10 + ["a"] * 2 + ["b"] * 8
+    parts = {"train": np.arange(40), "test": np.arange(40, 50)}
+    assert standard(np.zeros((50, 1)), y, 0, parts=parts).floor == 20.0
 
 
 PARTS = {"train": np.arange(200), "test": np.arange(240, 300)}
 
 
+def test_features_of_rows_and_pairs_by_hand():
+    train, other = frozen(PAIRS)(np.array([2, 0]), np.array([1]))
+    np.testing.assert_array_equal(train, PAIRS[[2, 0]])
+    np.testing.assert_array_equal(other, PAIRS[[1]])
+    for matrix in (PAIRS, sparse.csr_array(PAIRS)):
+        features = of_pairs(lambda train, other, of=matrix: (of[train], of[other]), 2)
+        train, other = features(np.array([1]), np.array([0, 1]))
+        if sparse.issparse(train):
+            train, other = train.toarray(), other.toarray()
+        np.testing.assert_array_equal(train, [[0.0, 2.0, 0.0, -1.0]])
+        np.testing.assert_array_equal(other, [[2.0, 0.0, 3.0, 4.0], [0.0, 2.0, 0.0, -1.0]])
+
+
 def test_a_test_part_is_scored_once_by_a_probe_on_the_training_part():
-    X = overlapping(BINARY)
-    labels = np.array(BINARY)
+    X, labels, dev = overlapping(BINARY), np.array(BINARY), np.arange(200, 240)
     right = dict.fromkeys(CS, 0)
     for inner, held_out in StratifiedKFold(5, shuffle=True, random_state=3).split(X[:200], labels[:200]):
         for C in CS:
@@ -130,21 +136,10 @@ def test_a_test_part_is_scored_once_by_a_probe_on_the_training_part():
     assert score.Cs == (best,)
     assert score.right == "".join("01"[int(hit)] for hit in predicted == labels[240:])
     assert score.folds == (pytest.approx(100 * np.mean(predicted == labels[240:])),)
-
-
-def test_a_development_part_chooses_in_place_of_folds():
-    X = overlapping(BINARY)
-    labels = np.array(BINARY)
-    dev = np.arange(200, 240)
+    # A development part chooses in place of folds.
     right = {C: np.mean(fitted(C, X[:200], labels[:200]).predict(X[dev]) == labels[dev]) for C in CS}
     score = standard(X, BINARY, 0, parts={**PARTS, "dev": dev})
     assert score.Cs == (max(CS, key=lambda C: (right[C], -C)),)
-
-
-def test_the_floor_of_a_split_is_that_of_the_training_part():
-    y = ["a"] * 30 + ["b"] * 10 + ["a"] * 2 + ["b"] * 8
-    parts = {"train": np.arange(40), "test": np.arange(40, 50)}
-    assert standard(np.zeros((50, 1)), y, 0, parts=parts).floor == 20.0
 
 
 def test_seeds_are_joined():
@@ -156,31 +151,32 @@ def test_seeds_are_joined():
     assert sum(mean_of_seeds([first, second]).interval) / 2 == pytest.approx(62.5, abs=10)
 
 
+ONCE = (
+    "; the label 'label' occurs once, on the first line; if that is a header, name its columns with --field and "
+    "--label-field"
+)
+TEN = "10-fold cross-validation needs at least 10 of each class"
+
+
 @pytest.mark.parametrize(
     ("y", "message"),
     [
         ([], "there are no rows; a probe needs at least two classes"),
         (["1"] * 30, "all 30 rows are of the class '1'; a probe needs at least two classes"),
-        (["a"] * 30 + ["b"], "the class 'b' has 1 row; 10-fold cross-validation needs at least 10 of each class"),
-        (
-            ["label", *["a"] * 30],
-            "the class 'label' has 1 row; 10-fold cross-validation needs at least 10 of each class; the label 'label' "
-            "occurs once, on the first line; if that is a header, name its columns with --field and --label-field",
-        ),
-        (["a"] * 30 + ["b"] * 9, "the class 'b' has 9 rows; 10-fold cross-validation needs at least 10 of each class"),
+        (["a"] * 30 + ["b"], f"the class 'b' has 1 row; {TEN}"),
+        (["label", *["a"] * 30], f"the class 'label' has 1 row; {TEN}{ONCE}"),
+        (["a"] * 30 + ["b"] * 9, f"the class 'b' has 9 rows; {TEN}"),
     ],
 )
 def test_too_few_classes_or_rows(y, message):
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        standard(np.zeros((len(y), 2)), y, 0)
+    assert error(standard, np.zeros((len(y), 2)), y, 0) == message
 
 
 def test_too_few_rows_of_the_training_part():
-    y = ["a"] * 20 + ["b"] * 4 + ["a", "b"]
-    parts = {"train": np.arange(24), "test": np.arange(24, 26)}
+    X, y = np.zeros((26, 1)), ["a"] * 20 + ["b"] * 4 + ["a", "b"]
+    four = {"train": np.arange(24), "test": np.arange(24, 26)}
     message = "training part: the class 'b' has 4 rows; 5-fold cross-validation needs at least 5 of each class"
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        standard(np.zeros((26, 1)), y, 0, parts=parts)
-    parts = {"train": np.arange(20), "test": np.arange(20, 26)}
-    with pytest.raises(InputError, match=r"^training part: all 20 rows are of the class 'a'; a probe needs "):
-        PROTOCOLS["quick"].score(frozen(np.zeros((26, 1))), y, 0, parts)
+    assert error(standard, X, y, 0, parts=four) == message
+    none = {"train": np.arange(20), "test": np.arange(20, 26)}
+    message = "training part: all 20 rows are of the class 'a'; a probe needs "
+    assert error(PROTOCOLS["quick"].score, frozen(X), y, 0, none).startswith(message)

@@ -13,12 +13,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 
 from ctx_embed.eval.scoring.probes import frozen
-from ctx_embed.eval.scoring.protocols import (
-    PROTOCOL_NAMES,
-    PROTOCOLS,
-    ProtocolName,
-    scaled_logistic,
-)
+from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, PROTOCOLS, ProtocolName, scaled_logistic
 
 GENERATOR = np.random.default_rng(11)
 
@@ -35,22 +30,23 @@ def liblinear(C: float, X, y):
 
 def nested(X, labels, folds: int) -> tuple[list[float], list[float]]:
     """Return accuracies and C of stratified nested cross-validation, C of 2^-2..2^3 by the rounded mean accuracy."""
+    splits = StratifiedKFold(folds, shuffle=True, random_state=1111)
     accuracies, chosen = [], []
-    for train, test in StratifiedKFold(folds, shuffle=True, random_state=1111).split(X, labels):
-        means = []
-        for t in range(-2, 4):
-            scores = [
-                liblinear(2.0**t, X[train][inner], labels[train][inner]).score(
-                    X[train][held_out], labels[train][held_out]
-                )
-                for inner, held_out in StratifiedKFold(folds, shuffle=True, random_state=1111).split(
-                    X[train], labels[train]
-                )
-            ]
-            means.append(round(100 * np.mean(scores), 2))
-        chosen.append(2.0 ** (int(np.argmax(means)) - 2))
-        accuracies.append(100 * liblinear(chosen[-1], X[train], labels[train]).score(X[test], labels[test]))
+    for train, test in splits.split(X, labels):
+        inner_X, inner_y = X[train], labels[train]
+        chosen.append(best_C(range(-2, 4), inner_X, inner_y, splits.split(inner_X, inner_y)))
+        accuracies.append(100 * liblinear(chosen[-1], inner_X, inner_y).score(X[test], labels[test]))
     return accuracies, chosen
+
+
+def best_C(powers, X, labels, folds) -> float:
+    """Return the power of two with the highest mean accuracy in two digits, the first of equal ones."""
+    folds = list(folds)
+    means = [
+        round(100 * np.mean([liblinear(2.0**t, X[i], labels[i]).score(X[o], labels[o]) for i, o in folds]), 2)
+        for t in powers
+    ]
+    return 2.0 ** powers[int(np.argmax(means))]
 
 
 @pytest.mark.parametrize("y", [["0", "1"] * 70, ["a", "b", "c"] * 40], ids=["two", "three"])
@@ -68,32 +64,24 @@ def test_senteval_cross_validation(y):
 def test_senteval_with_a_test_part_chooses_from_another_grid():
     y = ["0", "1"] * 80
     X, labels = problem(y), np.array(y)
-    means = []
-    for t in range(-1, 6):
-        folds = StratifiedKFold(10, shuffle=True, random_state=1111).split(X[:120], labels[:120])
-        scores = [liblinear(2.0**t, X[i], labels[i]).score(X[o], labels[o]) for i, o in folds]
-        means.append(round(100 * np.mean(scores), 2))
-    best = 2.0 ** (int(np.argmax(means)) - 1)
+    folds = StratifiedKFold(10, shuffle=True, random_state=1111).split(X[:120], labels[:120])
+    best = best_C(range(-1, 6), X[:120], labels[:120], folds)
     score = PROTOCOLS["senteval"].score(frozen(X), y, 0, {"train": np.arange(120), "test": np.arange(120, 160)})
     assert score.Cs == (best,)
     assert score.mean == pytest.approx(100 * liblinear(best, X[:120], labels[:120]).score(X[120:], labels[120:]))
-
-
-def test_senteval_with_a_development_part():
-    y = ["0", "1"] * 80
-    X, labels = problem(y), np.array(y)
+    # A development part chooses in place of folds.
     parts = {"train": np.arange(100), "dev": np.arange(100, 130), "test": np.arange(130, 160)}
-    accuracies = [liblinear(2.0**t, X[:100], labels[:100]).score(X[100:130], labels[100:130]) for t in range(-2, 4)]
-    assert PROTOCOLS["senteval"].score(frozen(X), y, 0, parts).Cs == (2.0 ** (int(np.argmax(accuracies)) - 2),)
+    best = best_C(range(-2, 4), X, labels, [(parts["train"], parts["dev"])])
+    assert PROTOCOLS["senteval"].score(frozen(X), y, 0, parts).Cs == (best,)
 
 
 def test_the_mean_over_folds_of_other_sizes_is_not_that_over_rows():
-    right, sizes = np.array([[9.0, 10.0], [3.0, 2.0]]), np.array([10.0, 3.0])
-    assert PROTOCOLS["senteval"].best(right, sizes) == 0
+    best = PROTOCOLS["senteval"].best
+    assert best(np.array([[9.0, 10.0], [3.0, 2.0]]), np.array([10.0, 3.0])) == 0
     # Alike in two digits: the first.
-    assert PROTOCOLS["senteval"].best(np.array([[0.999999, 1.0]]), np.array([1.0])) == 0
-    assert PROTOCOLS["senteval"].best(np.array([[0.5, 0.50004999]]), np.array([1.0])) == 0
-    assert PROTOCOLS["senteval"].best(np.array([[0.5, 0.5000501]]), np.array([1.0])) == 1
+    for row, place in (([0.999999, 1.0], 0), ([0.5, 0.50004999], 0), ([0.5, 0.5000501], 1)):
+        assert best(np.array([row]), np.array([1.0])) == place
+    assert get_args(ProtocolName) == PROTOCOL_NAMES
 
 
 def test_sparse_rows_are_scaled_alike_in_training_and_test():
@@ -109,7 +97,3 @@ def test_sparse_rows_are_scaled_alike_in_training_and_test():
     for train, test in ((1.0, 1.0), (16.0, 1.0), (1.0, 16.0)):
         other = LogisticRegression(C=0.01, tol=1e-8).fit(train * X[:80].toarray(), y[:80])
         assert (other.predict(test * X[80:].toarray()) != found).any()
-
-
-def test_the_type_names_every_protocol():
-    assert get_args(ProtocolName) == PROTOCOL_NAMES

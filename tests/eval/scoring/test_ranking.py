@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sqlite3
 from contextlib import closing
 
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from ctx_embed.errors import InputError
 from ctx_embed.eval.scoring.ranking import (
     SimilarityScore,
     between,
@@ -26,23 +24,19 @@ from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.text.words import words
+from tests.helpers.errors import error
 
 A = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])
 B = np.array([[4.0, 3.0], [1.0, 1.0], [-2.0, 0.0]])
 
 
-def test_cosines_by_hand_dense_and_sparse():
+def test_cosines_by_hand():
     for of in (np.asarray, sparse.csr_array):
         np.testing.assert_allclose(paired(of(A), of(B)), [24 / 25, 0.0, -1.0])
         np.testing.assert_allclose(between(unit(of(A)), unit(of(B)))[0], [24 / 25, 7 / 50**0.5, -3 / 5])
-
-
-def test_the_length_of_a_row_does_not_matter():
+    # The length of a row does not matter, and half precision is widened first.
     for length in (1e-40, 1e30):
         np.testing.assert_allclose(paired(length * A, B), [24 / 25, 0.0, -1.0])
-
-
-def test_half_precision_is_widened_first():
     wide = np.array([[300.0, 300.0]], np.float16)
     np.testing.assert_allclose(paired(wide, wide), [1.0])
 
@@ -50,22 +44,19 @@ def test_half_precision_is_widened_first():
 def test_ranks_by_hand():
     assert spearman([0.1, 0.2, 0.9], [1, 2, 3]) == pytest.approx(100.0)
     assert spearman([0.9, 0.2, 0.1], [1, 2, 3]) == pytest.approx(-100.0)
+    # Two different values are a ranking.
+    assert spearman([0.1, 0.2, 0.1, 0.2], [1.0, 2.0, 1.0, 2.0]) == pytest.approx(100)
     # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4.
     assert spearman([0.0, 0.5, 0.5, 1.0], [1, 2, 3, 4]) == pytest.approx(100 * 4.5 / (4.5 * 5) ** 0.5)
-
-
-@pytest.mark.parametrize(
-    ("cosines", "scores", "what"),
-    [([0.5, 0.5], [1, 2], "cosine"), ([0.1, 0.2], [3, 3], "score"), ([0.1], [1], "score")],
-)
-def test_nothing_to_rank(cosines, scores, what):
-    message = f"all {len(scores)} pairs have the same {what}; there is nothing to rank"
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        spearman(cosines, scores)
-
-
-def test_subsets_weigh_the_same():
     assert SimilarityScore({"a": 60.0, "b": 70.0}).mean == 65.0
+
+
+def test_nothing_to_rank():
+    for cosines, scores, what in (([0.5, 0.5], [1, 2], "cosine"), ([0.1, 0.2], [3, 3], "score"), ([0.1], [1], "score")):
+        message = f"all {len(scores)} pairs have the same {what}; there is nothing to rank"
+        assert error(spearman, cosines, scores) == message
+    said = error(score_retrieval, ["q"], np.eye(1), ["d"], np.eye(1), [("q", "d", "0")])
+    assert said.startswith("at least one query must have a relevant document")
 
 
 def test_ndcg_by_hand():
@@ -94,12 +85,9 @@ def test_equal_cosines_put_the_larger_id_first_whatever_the_order():
     assert retrieve(queries, documents, ["a", "b", "c", "d"]) == [["c", "a", "b", "d"]]
     assert retrieve(queries, documents[::-1], ["d", "c", "b", "a"], k=2) == [["c", "a"]]
     assert retrieve(sparse.csr_array(queries), sparse.csr_array(documents), ["a", "b", "c", "d"], 2) == [["c", "a"]]
-
-
-def test_blocks_of_queries_give_the_same():
+    # Blocks of queries give the same.
     generator = np.random.default_rng(0)
-    queries, documents = generator.normal(size=(7, 4)), generator.normal(size=(20, 4))
-    ids = [str(i) for i in range(20)]
+    queries, documents, ids = generator.normal(size=(7, 4)), generator.normal(size=(20, 4)), list(map(str, range(20)))
     assert retrieve(queries, documents, ids, block_scores=40) == retrieve(queries, documents, ids)
 
 
@@ -115,6 +103,11 @@ def test_measures_by_hand():
     assert score.reciprocal_rank == (50.0, 100.0)
     assert score.mean == pytest.approx((expected + 100) / 2)
     assert list(score.measures) == ["nDCG@10", "recall@100", "MRR@10"]
+    # A relevant document that is not there counts as not found.
+    judgements = [("q", "d", "1"), ("q", "gone", "1")]
+    score = score_retrieval(["q"], np.eye(1), ["d"], np.eye(1), judgements)
+    assert score.recall == (50.0,)
+    assert score.mean == pytest.approx(100 / (1 + 1 / math.log2(3)))
 
 
 @pytest.mark.parametrize("name", ["adi", "cranfield", "cisi", "cacm"])
@@ -148,23 +141,3 @@ def test_a_query_that_is_a_document_is_left_out_of_its_own_results_alone():
     assert (score.mean, score.recall, score.reciprocal_rank) == (100.0, (100.0, 100.0), (100.0, 100.0))
     assert score_retrieval(*known).mean == pytest.approx(100 / math.log2(3))
     assert score_retrieval(*known, own={"a"}).ndcg == pytest.approx((100.0, 100 / math.log2(3)))
-
-
-def test_a_relevant_document_that_is_not_there_counts_as_not_found():
-    judgements = [("q", "d", "1"), ("q", "gone", "1")]
-    score = score_retrieval(["q"], np.eye(1), ["d"], np.eye(1), judgements)
-    assert score.recall == (50.0,)
-    assert score.mean == pytest.approx(100 / (1 + 1 / math.log2(3)))
-
-
-def test_nothing_relevant():
-    with pytest.raises(InputError, match=r"^at least one query must have a relevant document"):
-        score_retrieval(["q"], np.eye(1), ["d"], np.eye(1), [("q", "d", "0")])
-
-
-def test_two_different_values_are_a_ranking():
-    assert spearman([0.1, 0.2, 0.1, 0.2], [1.0, 2.0, 1.0, 2.0]) == pytest.approx(100)
-    assert spearman([0.1, 0.2], [2.0, 1.0]) == pytest.approx(-100)
-    for cosines, scores, what in (([0.1, 0.1], [1.0, 2.0], "cosine"), ([0.1, 0.2], [1.0, 1.0], "score")):
-        with pytest.raises(InputError, match=f"all 2 pairs have the same {what}"):
-            spearman(cosines, scores)

@@ -14,14 +14,12 @@ from ctx_embed.eval.scoring.statistics import (
 )
 
 
-def test_wilson_by_hand():
+def test_intervals_by_hand():
     # z = 1.96: middle (0.8 + 1.92 / 10) / (1 + 3.84 / 10), half 1.96 sqrt(0.16 / 10 + 3.84 / 400) / (1 + 3.84 / 10).
     assert wilson(8, 10) == pytest.approx((49.0, 94.3), abs=0.05)
     assert wilson(10, 10)[1] == pytest.approx(100.0)
     assert wilson(0, 10)[0] == pytest.approx(0.0)
-
-
-def test_students_interval_by_hand():
+    # Student's.
     assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5), abs=1e-3)
     assert mean_interval([5.0]) == (5.0, 5.0)
 
@@ -57,6 +55,10 @@ def test_paired_means_by_all_signs():
     assert (found.value, found.p) == (2.0, pytest.approx(2 / 8))
     assert paired_means([1.0, 2.0], [1.0, 2.0]).p == 1.0
     assert paired_means([1.0, 3.0], [1.0, 2.0]).p == 1.0
+    # For encoders that do not differ, p < 0.1 occurs in one case of ten.
+    generator = np.random.default_rng(0)
+    ps = [paired_means(*generator.normal(size=(2, 10))).p for _ in range(200)]
+    assert 0.04 < np.mean(np.array(ps) < 0.1) < 0.17
 
 
 def test_a_real_difference_of_correlations_is_found_and_none_is_not():
@@ -71,10 +73,3 @@ def test_a_real_difference_of_correlations_is_found_and_none_is_not():
     assert none.p > 0.05
     assert none.interval[0] < 0 < none.interval[1]
     assert found == paired_correlations({"s": near}, {"s": far}, {"s": gold})
-
-
-def test_p_is_even_where_there_is_no_difference():
-    """For encoders that do not differ, p < 0.1 occurs in one case of ten."""
-    generator = np.random.default_rng(0)
-    ps = [paired_means(*generator.normal(size=(2, 10))).p for _ in range(200)]
-    assert 0.04 < np.mean(np.array(ps) < 0.1) < 0.17

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from ctx_embed.errors import InputError
@@ -19,18 +16,12 @@ from ctx_embed.eval.tasks.catalogue import (
 from tests.eval.conftest import write_collection
 
 
-def test_default_tasks():
+def test_the_suites():
     assert [task.name for task in find_tasks([])] == ["MR", "CR", "SUBJ", "MPQA"]
-
-
-def test_the_suite_of_mteb():
     tasks = find_tasks(SUITES["mteb"])
     assert [task.kind for task in tasks] == 3 * ["probe"] + 5 * ["similarity"]
-    assert {task.name: task.per_label for task in tasks[:3]} == {
-        "MTEB-Banking77": 8,
-        "MTEB-AmazonCounterfactual": 32,
-        "MTEB-IMDB": 8,
-    }
+    per_label = {"MTEB-Banking77": 8, "MTEB-AmazonCounterfactual": 32, "MTEB-IMDB": 8}
+    assert {task.name: task.per_label for task in tasks[:3]} == per_label
     # One correlation over all pairs, none left out.
     assert {file.subset for task in tasks[3:] for layout in task.layouts for file in layout} == {"test"}
     assert not any(task.without for task in tasks[3:])
@@ -38,24 +29,21 @@ def test_the_suite_of_mteb():
     assert set(MTEB_PUBLISHED) == {"source", "date", "scores"}
 
 
-def test_every_published_figure_has_a_source():
+def test_every_published_figure_has_a_source_and_every_task_its_parts():
     for task in TASKS.values():
         assert set(task.published) <= set(PUBLISHED_SOURCES)
-    for name in DEFAULT_TASKS:
-        sources = {source for source in PUBLISHED_SOURCES if not source.endswith("(published)")}
-        assert sources - {"BM25", "BM25 (BEIR)"} == set(TASKS[name].published)
-
-
-def test_every_task_says_where_its_parts_are():
-    for task in TASKS.values():
         subsets = [{file.subset for file in layout} for layout in task.layouts]
         assert all(other == subsets[0] for other in subsets)
         if task.hub is not None:
             sources = (task.hub, *task.hub.others)
             assert {subset for source in sources for subset in source.splits} == subsets[0]
+    for name in DEFAULT_TASKS:
+        sources = {source for source in PUBLISHED_SOURCES if not source.endswith("(published)")}
+        assert sources - {"BM25", "BM25 (BEIR)"} == set(TASKS[name].published)
 
 
-def test_names_and_paths_each_once_in_order(tmp_path):
+def test_names_and_paths_each_once_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "mine.tsv"
     path.write_text("a\tb\n")
     write_collection(tmp_path / "beir")
@@ -63,23 +51,16 @@ def test_names_and_paths_each_once_in_order(tmp_path):
     assert [task.name for task in tasks] == ["STSB", str(path), "MR", str(tmp_path / "beir")]
     assert isinstance(tasks[1], ProbeTask)
     assert isinstance(tasks[3], RetrievalTask)
-
-
-def test_a_relative_path_is_a_users_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.tsv").write_text("a\tb\n")
     (task,) = find_tasks(["mine.tsv"])
-    assert task.name == "mine.tsv"
-    assert task.layouts[0][0].path == str(tmp_path / "mine.tsv")
+    assert (task.name, task.layouts[0][0].path) == ("mine.tsv", str(path))
 
 
 def test_unknown_tasks(tmp_path):
-    with pytest.raises(
-        InputError, match=r"^unknown task 'SUB': did you mean 'SUBJ'[?] known are AGNEWS, .*, or the path of a"
+    for name, message in (
+        ("SUB", "unknown task 'SUB': did you mean 'SUBJ'[?] known are AGNEWS, .*, or the path of a"),
+        ("mine.tsv", "mine.tsv: no such file$"),
+        ("sub/mine", "sub/mine: no such file$"),
+        (str(tmp_path), ".*: the folder has no corpus.jsonl; a task must be a name, a labelled file"),
     ):
-        find_tasks(["SUB"])
-    for missing in ("mine.tsv", "sub/mine"):
-        with pytest.raises(InputError, match=f"^{re.escape(missing)}: no such file$"):
-            find_tasks([missing])
-    with pytest.raises(InputError, match=r": the folder has no corpus.jsonl; a task must be a name, a labelled file"):
-        find_tasks([str(tmp_path)])
+        with pytest.raises(InputError, match=f"^{message}"):
+            find_tasks([name])

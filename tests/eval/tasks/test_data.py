@@ -9,20 +9,15 @@ import time
 import datasets
 import pytest
 
-from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import TASKS, File, HubSource, ProbeTask, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
+from tests.helpers.errors import error
 
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
 
-def fails(message: str):
-    return pytest.raises(InputError, match=f"^{re.escape(message)}$")
-
-
-def test_no_such_folder(tmp_path):
-    with fails(f"{tmp_path / 'absent'}: no such data folder; name one that exists with --data or CTX_EMBED_DATA"):
-        DataReader(tmp_path / "absent")
+def fails(message: str, task, folder=None) -> None:
+    assert error(lambda: DataReader(folder).read(task)) == message
 
 
 def test_a_probe_task_from_a_folder(folder):
@@ -38,23 +33,19 @@ def test_pairs_of_stsb_dev_are_left_out_in_either_order(folder):
     assert {name: len(rows) for name, rows in data.subsets.items()} == {"STS13_FNWN": 7, "STS13_headlines": 7}
     assert data.left_out == 12
     assert data.subsets["STS13_FNWN"][0] == ("1.5", "left 1", "right 1")
-
-
-def test_nothing_left(folder):
     senteval = folder / "senteval"
     for subset in ("FNWN", "headlines"):
         (senteval / f"STS13_{subset}.tsv").write_bytes((senteval / "STSB_test.tsv").read_bytes())
-    with fails("STS13: every pair also occurs in STSB-dev, so none is left"):
-        DataReader(folder).read(TASKS["STS13"])
+    fails("STS13: every pair also occurs in STSB-dev, so none is left", TASKS["STS13"], folder)
 
 
 def test_what_is_absent_or_broken_in_a_folder(folder):
-    senteval = folder / "senteval"
-    with fails(f"CR: {senteval / 'CR.tsv'} is missing; {REMEDY}"):
-        DataReader(folder).read(TASKS["CR"])
+    senteval, absent = folder / "senteval", folder / "absent"
+    said = f"{absent}: no such data folder; name one that exists with --data or CTX_EMBED_DATA"
+    fails(said, TASKS["MR"], absent)
+    fails(f"CR: {senteval / 'CR.tsv'} is missing; {REMEDY}", TASKS["CR"], folder)
     (senteval / "MR.tsv").write_text("0\tbad\n2\tworse\n")
-    with fails(f"MR: labels must be 0 (negative), 1 (positive); got '2' in {folder}"):
-        DataReader(folder).read(TASKS["MR"])
+    fails(f"MR: labels must be 0 (negative), 1 (positive); got '2' in {folder}", TASKS["MR"], folder)
 
 
 def test_a_users_file_may_have_any_labels(tmp_path):
@@ -77,26 +68,19 @@ def hub_task(tmp_path, monkeypatch) -> ProbeTask:
     return ProbeTask("HUB", (), 3, hub, labels={"0": "negative", "1": "positive"})
 
 
-def test_the_splits_of_a_hub_set_are_joined(hub_task):
+def test_the_splits_parts_and_labels_of_a_hub_set(hub_task):
     data = DataReader(None).read(hub_task)
     assert data.subsets == {"HUB": [("0", "bad"), ("1", "good\tbetter"), ("1", "fine")]}
-    assert data.source == f"hub: {hub_task.hub.repository}"
-
-
-def test_the_parts_and_labels_of_a_hub_set(hub_task):
+    name = hub_task.hub.repository
+    assert data.source == f"hub: {name}"
     parts = {"train": ("train",), "test": ("test",)}
-    hub = HubSource(hub_task.hub.repository, ("label", "sentence"), parts, labels={"0": "NO"})
+    hub = HubSource(name, ("label", "sentence"), parts, labels={"0": "NO"})
     data = DataReader(None).read(ProbeTask("HUB", (), 3, hub))
     assert data.subsets == {"train": [("NO", "bad"), ("1", "good\tbetter")], "test": [("1", "fine")]}
-
-
-def test_a_hub_set_of_another_shape(hub_task):
-    name = hub_task.hub.repository
     for columns, split in (("label", "text"), "train"), (("label", "sentence"), "dev"):
-        task = ProbeTask("HUB", (), 3, HubSource(name, columns, {"HUB": (split,)}))
         lacks = f"it has no split {split!r} with the columns {', '.join(columns)}"
-        with fails(f"HUB: {name} could not be loaded from the hub ({lacks}); {REMEDY}"):
-            DataReader(None).read(task)
+        task = ProbeTask("HUB", (), 3, HubSource(name, columns, {"HUB": (split,)}))
+        fails(f"HUB: {name} could not be loaded from the hub ({lacks}); {REMEDY}", task)
 
 
 def test_an_unreachable_hub_is_asked_once(monkeypatch):
@@ -110,12 +94,12 @@ def test_an_unreachable_hub_is_asked_once(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     level = logging.getLogger("huggingface_hub").level
     reader = DataReader(None)
-    with fails(f"CR: mattymchen/cr could not be loaded from the hub (no network); {REMEDY}"):
-        reader.read(TASKS["CR"])
-    with fails(f"SUBJ: SetFit/subj could not be loaded from the hub; {REMEDY}"):
-        reader.read(TASKS["SUBJ"])
-    with fails(f"STS12: the hub has no suitable copy; {REMEDY}"):
-        reader.read(TASKS["STS12"])
+    for name, message in (
+        ("CR", "mattymchen/cr could not be loaded from the hub (no network)"),
+        ("SUBJ", "SetFit/subj could not be loaded from the hub"),
+        ("STS12", "the hub has no suitable copy"),
+    ):
+        assert error(reader.read, TASKS[name]) == f"{name}: {message}; {REMEDY}"
     assert asked == [("mattymchen/cr", None)]
     assert logging.getLogger("huggingface_hub").level == level
 
@@ -136,14 +120,12 @@ def test_sentevals_own_files_serve_as_well(tmp_path):
 
 
 def test_a_file_that_is_not_the_one_in_the_list_of_hashes(folder):
-    path = folder / "senteval" / "MR.tsv"
-    right = hashlib.sha256(path.read_bytes()).hexdigest()
-    (folder / "SHA256SUMS").write_text(f"{right}  ./senteval/MR.tsv\n{'0' * 64}  senteval/STSB_test.tsv\n")
+    right = hashlib.sha256((folder / "senteval" / "MR.tsv").read_bytes()).hexdigest()
+    sums = folder / "SHA256SUMS"
+    sums.write_text(f"{right}  ./senteval/MR.tsv\n{'0' * 64}  senteval/STSB_test.tsv\n")
     assert DataReader(folder).read(TASKS["MR"]).rows == 40
     path = folder / "senteval" / "STSB_test.tsv"
-    message = f"STSB: {path} does not match its sha256 in {folder / 'SHA256SUMS'}; fetch the file again"
-    with fails(message):
-        DataReader(folder).read(TASKS["STSB"])
+    fails(f"STSB: {path} does not match its sha256 in {sums}; fetch the file again", TASKS["STSB"], folder)
 
 
 def test_other_rows_than_those_measured_are_noticed(folder):
@@ -162,8 +144,7 @@ def test_a_collection(folder):
     assert {name: len(rows) for name, rows in data.subsets.items()} == {"corpus": 8, "queries": 3, "qrels": 4}
     queries = folder / "retrieval" / "adi" / "queries.jsonl"
     queries.write_text(queries.read_text().replace('"_id": "3"', '"_id": "2"'))
-    with fails("adi: query ids must differ, got '2' twice"):
-        DataReader(folder).read(TASKS["adi"])
+    fails("adi: query ids must differ, got '2' twice", TASKS["adi"], folder)
     queries.write_text(queries.read_text().splitlines()[0] + "\n")
     (remark,) = DataReader(folder).read(TASKS["adi"]).remarks
     assert re.fullmatch(r"unknown queries in \d of 4 \(such as '2'\) judgements: these are left out", remark)
@@ -192,30 +173,33 @@ def test_what_a_reader_of_the_scores_must_know_of_a_collection(tmp_path):
         "contradicting judgements in 1 of 5 (such as ('2', '1')) cases: the last counts",
         "queries that are documents too in 1 of 3 (such as '2') cases: each is left out of its own results, as in BEIR",
     )
-    with fails(f"{tmp_path}: no judgement names a query and a document of the collection"):
-        collection(tmp_path, corpus, queries, [("2", "gone", 1), ("9", "1", 1)])
+    said = error(collection, tmp_path, corpus, queries, [("2", "gone", 1), ("9", "1", 1)])
+    assert said == f"{tmp_path}: no judgement names a query and a document of the collection"
 
 
 def test_a_repeated_id_of_a_large_collection_is_found_at_once(tmp_path):
     corpus = [(str(number), f"text {number}") for number in range(60_000)]
     start = time.process_time()
-    with fails(f"{tmp_path}: document ids must differ, got '59998' twice"):
-        collection(tmp_path, [*corpus, corpus[-2]], [("q", "text")], [("q", "1", 1)])
+    said = error(collection, tmp_path, [*corpus, corpus[-2]], [("q", "text")], [("q", "1", 1)])
+    assert said == f"{tmp_path}: document ids must differ, got '59998' twice"
     assert time.process_time() - start < 10
 
 
-def test_a_collection_of_the_hub_is_joined_from_its_parts(monkeypatch):
-    sets = {
-        ("BeIR/scifact", "corpus"): {
-            "corpus": [{"_id": "1", "title": "On wings", "text": "They fly."}, {"_id": "2", "title": "", "text": "No."}]
-        },
-        ("BeIR/scifact", "queries"): {"queries": [{"_id": "7", "title": "", "text": "What flies?"}]},
-        ("BeIR/scifact-qrels", None): {"test": [{"query-id": 7, "corpus-id": 1, "score": 1}]},
-    }
+WINGS = [{"_id": "1", "title": "On wings", "text": "They fly."}, {"_id": "2", "title": "", "text": "No."}]
+QUESTION = [{"coarse_label": 2, "text": "What is it ?"}]
+HUB = {
+    ("BeIR/scifact", "corpus", None): {"corpus": WINGS},
+    ("BeIR/scifact", "queries", None): {"queries": [{"_id": "7", "title": "", "text": "What flies?"}]},
+    ("BeIR/scifact-qrels", None, None): {"test": [{"query-id": 7, "corpus-id": 1, "score": 1}]},
+    # A set that the hub keeps as a script is read from its Parquet copy.
+    ("CogComp/trec", None, "refs/convert/parquet"): {"train": QUESTION, "test": QUESTION},
+}
 
+
+def test_sets_of_the_hub(monkeypatch):
     def load_dataset(name, configuration, revision):
-        parts = {split: datasets.Dataset.from_list(rows) for split, rows in sets[name, configuration].items()}
-        return datasets.DatasetDict(parts)
+        parts = HUB[name, configuration, revision].items()
+        return datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split, rows in parts})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert DataReader(None).read(TASKS["scifact"]).subsets == {
@@ -223,15 +207,6 @@ def test_a_collection_of_the_hub_is_joined_from_its_parts(monkeypatch):
         "queries": [("7", "What flies?")],
         "qrels": [("7", "1", "1")],
     }
-
-
-def test_sets_that_the_hub_keeps_as_a_script_are_read_from_its_parquet_copy(monkeypatch):
-    def load_dataset(name, configuration, revision):
-        assert revision == "refs/convert/parquet"
-        part = datasets.Dataset.from_list([{"coarse_label": 2, "text": "What is it ?"}])
-        return datasets.DatasetDict(train=part, test=part)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     row = ("2", "What is it ?")
     assert DataReader(None).read(TASKS["TREC"]).subsets == {"train": [row], "test": [row]}
     assert {name for name, task in TASKS.items() if task.hub and task.hub.revision} == {"TREC", "SICK-E", "SICK-R"}
