@@ -27,7 +27,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import store, stored
+from common import drawn, store, stored, table
 
 STORED = Path(__file__).with_suffix(".json")
 ROOT = Path(__file__).parents[1]
@@ -200,7 +200,10 @@ UP_TO = {"SetFit": 32}
 
 
 def measure(system: str, task: str, labels: int, data: Path, work: Path) -> dict[str, Any]:
-    """Train on each sample. The seconds count from the texts to the classifier, without imports."""
+    """Train on each sample. The seconds count from the texts to the classifier, without imports.
+
+    The row has the version of the system's library, or for ours the fingerprint of the default model.
+    """
     train, test = rows_of(task, data)
     accuracies, seconds, speeds = [], [], []
     for seed in SEEDS if labels < ONCE_FROM.get(system, sys.maxsize) else SEEDS[:1]:
@@ -212,6 +215,12 @@ def measure(system: str, task: str, labels: int, data: Path, work: Path) -> dict
         found = predict([text for _, text in test])
         speeds.append(len(test) / (time.process_time() + sum(SAVED) - start))
         accuracies.append(100 * statistics.mean(str(a) == b for a, (b, _) in zip(found, test, strict=True)))
+    if system in LIBRARIES:
+        library = {LIBRARIES[system]: version(LIBRARIES[system])}
+    else:
+        from ctx_embed.classify.encoder import open_encoder
+
+        library = {"model": open_encoder("default").fingerprint}
     return {
         "system": system,
         "task": task,
@@ -219,17 +228,8 @@ def measure(system: str, task: str, labels: int, data: Path, work: Path) -> dict
         "accuracies": [round(accuracy, 2) for accuracy in accuracies],
         "seconds": statistics.mean(seconds),
         "texts_per_second": statistics.median(speeds),
-        **library_of(system),
+        **library,
     }
-
-
-def library_of(system: str) -> dict[str, str]:
-    """Return the version of the system's library, or for ours the fingerprint of the default model."""
-    if system in LIBRARIES:
-        return {LIBRARIES[system]: version(LIBRARIES[system])}
-    from ctx_embed.classify.encoder import open_encoder
-
-    return {"model": open_encoder("default").fingerprint}
 
 
 def means(results: Path) -> dict[str, dict[int, dict[str, float]]]:
@@ -247,40 +247,29 @@ def means(results: Path) -> dict[str, dict[int, dict[str, float]]]:
     return found
 
 
-def table(results: Path) -> str:
-    """Return the mean accuracy by number of labels, and seconds and texts a second with most labels, as Markdown."""
-    lines = ["| labels | " + " | ".join(map(str, SIZES)) + " | training, s | texts/s |", "|---|" + "--:|" * 7]
+def shown(results: Path) -> str:
+    """Return the mean accuracy by number of labels, and seconds and texts a second with most labels."""
+    rows = []
     for system, of in means(results).items():
-        cells = [f"{of[size]['accuracy']:.1f}" if size in of else "" for size in SIZES]
         last = of[max(of)]
-        lines.append(
-            f"| {system} | " + " | ".join(cells) + f" | {last['seconds']:.2g} | {last['texts_per_second']:,.0f} |"
-        )
-    return "\n".join(lines)
+        cells = [f"{of[size]['accuracy']:.1f}" if size in of else "" for size in SIZES]
+        rows.append([system, *cells, f"{last['seconds']:.2g}", f"{last['texts_per_second']:,.0f}"])
+    return table(["labels", *map(str, SIZES), "training, s", "texts/s"], rows)
 
 
-def plot(results: Path, output: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "classifiers"
-    figure, axis = pyplot.subplots(figsize=(7.5, 4.2))
-    axis.set_prop_cycle(color=["tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown"])
-    for system, of in means(results).items():
-        ours = system.startswith("ctx-embed")
-        style = {"color": "tab:red", "linestyle": "--" if "only" in system else "-"} if ours else {}
-        axis.plot(list(of), [row["accuracy"] for row in of.values()], marker="o", markersize=4, label=system, **style)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
-    axis.set_xlabel("labelled texts")
-    axis.set_ylabel("accuracy in %, mean of nine tasks")
-    axis.legend(fontsize=8, frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.2)
-    figure.tight_layout()
-    figure.savefig(output, metadata={"Date": None})
+def plot(results: Path) -> None:
+    with drawn(ROOT / "docs" / "classifiers.svg") as axis:
+        axis.set_prop_cycle(color=["tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown"])
+        for system, of in means(results).items():
+            ours = system.startswith("ctx-embed")
+            style = {"color": "tab:red", "linestyle": "--" if "only" in system else "-"} if ours else {}
+            accuracies = [row["accuracy"] for row in of.values()]
+            axis.plot(list(of), accuracies, marker="o", markersize=4, label=system, **style)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
+        axis.set_xlabel("labelled texts")
+        axis.set_ylabel("accuracy in %, mean of nine tasks")
+        axis.legend(fontsize=8, frameon=False)
 
 
 @click.command()
@@ -289,14 +278,14 @@ def plot(results: Path, output: Path) -> None:
 @click.option("--system", "systems", multiple=True, type=click.Choice(list(SYSTEMS)), default=list(SYSTEMS)[:-1])
 @click.option("-o", "output", type=click.Path(path_type=Path), default=STORED, help="Where the results are.")
 @click.option("--table", "printed", is_flag=True)
-@click.option("--plot", "drawn", is_flag=True)
+@click.option("--plot", "plotted", is_flag=True)
 def main(
-    data: Path | None, work: Path | None, systems: tuple[str, ...], output: Path, printed: bool, drawn: bool
+    data: Path | None, work: Path | None, systems: tuple[str, ...], output: Path, printed: bool, plotted: bool
 ) -> None:
     if printed:
-        print(table(output))
-    elif drawn:
-        plot(output, ROOT / "docs" / "classifiers.svg")
+        print(shown(output))
+    elif plotted:
+        plot(output)
     elif data is None or work is None:
         raise click.UsageError("--data and --work must name folders")
     else:
@@ -317,7 +306,7 @@ def main(
                     row = measure(system, task, size, data, work)
                     print(row, file=sys.stderr, flush=True)
                     store(output, kept, [row])
-        print(table(output))
+        print(shown(output))
 
 
 if __name__ == "__main__":

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
 import platform
 import random
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,7 @@ def alternate(
     warmups: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Time tasks in turn, A B A B ..., so that changes of the machine's speed affect all of them equally.
-
-    Returns:
-        The seconds of each counted run by task.
-    """
+    """Return the seconds of each counted run by task, timed in turn, so that changes of speed meet all."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for run in tqdm(range(warmups + runs), desc="runs", file=sys.stderr):
         for name, task in tasks.items():
@@ -44,28 +39,6 @@ def alternate(
             if run >= warmups:
                 seconds[name].append(clock() - start)
     return seconds
-
-
-def summary(seconds: list[float]) -> dict[str, float]:
-    """Return median, minimum and maximum."""
-    return {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds), "runs": len(seconds)}
-
-
-def paired_ratio(slow: list[float], quick: list[float]) -> float:
-    """Return the median of slow / quick over runs that were measured in pairs, one right after the other."""
-    return statistics.median(a / b for a, b in zip(slow, quick, strict=True))
-
-
-def best_batch_size(encode: Callable[[int], Any], sizes: tuple[int, ...]) -> int:
-    """Return the fastest batch size. Each counts by the faster of two runs."""
-
-    def quickest(size: int) -> float:
-        encode(size)
-        start = time.perf_counter()
-        encode(size)
-        return time.perf_counter() - start
-
-    return min(sizes, key=quickest)
 
 
 def environment() -> dict[str, Any]:
@@ -123,9 +96,15 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         )
 
     names = list(rows[0])
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(cell(row[name]) for name in names) + " |" for row in rows]
-    return "\n".join(lines)
+    return table(names, [[cell(row[name]) for name in names] for row in rows], "---")
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]], ruler: str = "---|--:") -> str:
+    """Return a table; columns beyond those of the ruler are as its last one."""
+    names, marks = list(heads), ruler.split("|")
+    marks += marks[-1:] * (len(names) - len(marks))
+    head = f"| {' | '.join(names)} |".replace("|  |", "| |")
+    return "\n".join([head, f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def report(rows: list[dict[str, Any]], json_path: Path | None, **details: Any) -> None:
@@ -158,30 +137,39 @@ def measured(command: list[str]) -> tuple[float, float, float, str]:
 
 
 def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, int]]]:
-    """Return the documents, the judged queries and the judgements of a collection in BEIR layout."""
-    folder = data / "retrieval" / name
+    """Return the documents, the judged queries and the judgements of a collection."""
+    from ctx_embed.eval.tasks.catalogue import TASKS
+    from ctx_embed.eval.tasks.data import DataReader
 
-    def rows(file: str) -> Iterator[dict[str, Any]]:
-        with (folder / file).open(encoding="utf-8", newline="\n") as lines:
-            yield from map(json.loads, lines)
-
-    documents = {row["_id"]: f"{row.get('title', '')} {row['text']}".strip() for row in rows("corpus.jsonl")}
+    subsets = DataReader(data).read(TASKS[name]).subsets
     judged: dict[str, dict[str, int]] = {}
-    with (folder / "qrels" / "test.tsv").open(encoding="utf-8", newline="\n") as lines:
-        next(lines)
-        for line in lines:
-            query, document, grade = line.rstrip("\n").split("\t")
-            judged.setdefault(query, {})[document] = int(grade)
-    queries = {row["_id"]: row["text"] for row in rows("queries.jsonl") if row["_id"] in judged}
-    return documents, queries, judged
+    for query, document, grade in subsets["qrels"]:
+        judged.setdefault(query, {})[document] = int(grade)
+    queries = {query: text for query, text in subsets["queries"] if query in judged}
+    return dict(subsets["corpus"]), queries, judged
 
 
-def ndcg(found: list[str], grades: dict[str, int], k: int = 10) -> float:
-    """Return nDCG@k with linear gains: the sum of grade / log2(rank + 1), divided by the sum for the ideal order."""
-    gains = [max(grades.get(document, 0), 0) for document in found[:k]]
-    ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:k]
+def ndcg(found: list[str], grades: dict[str, int]) -> float:
+    """Return nDCG@10 of the documents found, best first; 0 if none is relevant."""
+    from ctx_embed.eval.scoring import ranking
 
-    def discounted(values: list[int]) -> float:
-        return sum(value / math.log2(rank + 1) for rank, value in enumerate(values, 1))
+    gains = [float(grades.get(document, 0)) for document in found]
+    return ranking.ndcg(gains, [*map(float, grades.values())]) if max(grades.values()) > 0 else 0.0
 
-    return discounted(gains) / discounted(ideal) if any(ideal) else 0.0
+
+@contextmanager
+def drawn(output: Path, width: float = 7.5, columns: int = 1) -> Iterator[Any]:
+    """Yield the axes of a figure, and write it; the same figure gives the same file."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = output.stem
+    figure, axes = pyplot.subplots(1, columns, figsize=(width, 4.2), sharey=True)
+    yield axes
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.2)
+    figure.tight_layout()
+    figure.savefig(output, metadata={"Date": None})

@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import store, stored
+from common import store, stored, table
 from development import Encoder, pool, retrieval, shuffled
 from peers import minilm_folder
 from sklearn.linear_model import LogisticRegression
@@ -111,16 +111,15 @@ def accuracy(encode: Encoder, train: list[tuple[str, str]], test: list[tuple[str
     return (100.0 * right).tolist()
 
 
-def table() -> str:
-    lines = ["| model | minutes of processor time | nDCG@10 | accuracy |", "|---|--:|--:|--:|"]
+def shown() -> str:
+    rows = []
     for row in stored(STORED):
         cells = [row["way"], "" if row["minutes"] is None else f"{row['minutes']:.1f}"]
         for name in ("ndcg", "accuracy"):
             low, high, p = (row[f"{name}_{part}"] for part in ("low", "high", "p"))
-            same = "" if p is None or p < 0.05 else " ="
-            cells.append(f"{row[name]:.1f} ± {(high - low) / 2:.1f}{same}")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            cells.append(f"{row[name]:.1f} ± {(high - low) / 2:.1f}{'' if p is None or p < 0.05 else ' ='}")
+        rows.append(cells)
+    return table(["model", "minutes of processor time", "nDCG@10", "accuracy"], rows)
 
 
 @click.command()
@@ -129,7 +128,7 @@ def table() -> str:
 @click.option("--table", "printed", is_flag=True)
 def main(data: Path | None, work: Path | None, printed: bool) -> None:
     if printed:
-        print(table())
+        print(shown())
         return
     if data is None or work is None:
         raise click.UsageError("--data and --work must name folders")
@@ -151,7 +150,7 @@ def main(data: Path | None, work: Path | None, printed: bool) -> None:
         rows.append(row)
         print(row, file=sys.stderr)
     store(STORED, [], rows)
-    print(table())
+    print(shown())
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from typing import Any
 
 import click
 from common import alternate, commit, environment, markdown, processor, rounded
+from common import table as markdown_table
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 SENTENCES, PASSAGES, SENTENCES_OF_PASSAGE, MANY = 20_000, 3_000, 6, 100_000
@@ -45,14 +46,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of every job.
-
-    Attributes:
-        data: the folder of data sets.
-        work: an empty folder.
-        threads: number of threads of this process.
-        runs: number of counted runs of each contender.
-    """
+    """The inputs of every job: data sets, an empty folder, the threads of this process, and counted runs."""
 
     data: Path
     work: Path
@@ -103,13 +97,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def rows_of(measured: dict[str, list[float]], unit: str, shown: Callable[[float], float] = float) -> list[Row]:
-    """Return a row for each contender. The first one is compared with all.
-
-    Args:
-        measured: the cost of each run, such as its seconds, by contender.
-        unit: unit of the value to show.
-        shown: maps a median cost to the value to show.
-    """
+    """Return a row for each contender with its median cost as ``shown`` makes it. The first is compared with all."""
     ours, *_ = measured.values()
     rows = []
     for name, costs in measured.items():
@@ -144,11 +132,7 @@ def of_processes(
 ) -> list[Row]:
     """Run commands in turn; return their wall clock, processor seconds (with their children's), and peak memory.
 
-    Args:
-        commands: by contender.
-        runs: counted runs of each.
-        between: is called before each run.
-        warmups: runs that are not counted; they fill the disk's cache.
+    Warm-ups do not count; they fill the disk's cache.
     """
     costs: dict[str, dict[str, list[float]]] = {unit: {name: [] for name in commands} for unit in ("s", "cpu s", "MB")}
     for run in range(warmups + runs):
@@ -540,8 +524,7 @@ def whole_jobs(rows: Sequence[Row]) -> str:
     shown = [
         [title, contender, *cells] for (title, contender), cells in lines.items() if contender or title not in compared
     ]
-    heads = ["| job | beside it | one thread | ratio | two threads | ratio |", "|---|---|--:|--:|--:|--:|"]
-    return "\n".join([*heads, *("| " + " | ".join(row) + " |" for row in shown)])
+    return markdown_table(["job", "beside it", "one thread", "ratio", "two threads", "ratio"], shown, "---|---|--:")
 
 
 def claim(rows: Sequence[Row]) -> str:
@@ -580,7 +563,7 @@ def calls(rows: Sequence[Row]) -> str:
         found = (row for row in rows if (row["job"], row["unit"], row["threads"], row["contender"]) == place)
         return rounded(next(found)["measured"])
 
-    lines = ["| | `ctx_embed.load()` | `Embedder.load()` |", "|---|--:|--:|"]
+    lines = []
     for title, job, unit, threads in (
         ("first vector of a process, s", "first-vector", "s", 1),
         ("its memory, MB", "first-vector", "MB", 1),
@@ -589,8 +572,8 @@ def calls(rows: Sequence[Row]) -> str:
         ("one text, µs", "one-text", "µs", 1),
     ):
         cells = [measured(job, unit, threads, contender) for contender in ("SentenceTransformer", "Embedder")]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([title, *cells])
+    return markdown_table(["", "`ctx_embed.load()`", "`Embedder.load()`"], lines)
 
 
 @click.command()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,12 +20,11 @@ from typing import Any
 
 import click
 import numpy as np
-from common import rounded, store, stored
-from development import HELD_OUT, Pool, pool, shuffled
+from common import drawn, rounded, store, stored, table
+from development import HELD_OUT, Pool, pool, retrieval, shuffled
 from numpy.typing import NDArray
 from peers import distilled_static, write_words
 
-from ctx_embed import SearchIndex
 from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
 from ctx_embed.training.distillation.texts import read_pair_rows
@@ -42,12 +40,6 @@ Vectors = NDArray[np.float32]
 Encode = Callable[[Sequence[str]], Vectors]
 # Documents to the processor seconds of embedding them and a function from a query's vector to their scores.
 Way = tuple[Encode, Callable[[Sequence[str]], tuple[float, Callable[[Vectors], Vectors]]]]
-
-
-def parts_of(document: str, words: int) -> list[str]:
-    """Return the document in parts of so many words."""
-    each = document.split()
-    return [" ".join(each[start : start + words]) for start in range(0, len(each), words)] or [document]
 
 
 def unit(vectors: Any) -> Vectors:
@@ -71,7 +63,8 @@ def in_parts(encode: Encode, words: int, reduce: str) -> Way:
 
     def embed(documents: Sequence[str]) -> tuple[float, Callable[[Vectors], Vectors]]:
         start = time.process_time()
-        parts = [parts_of(document, words) for document in documents]
+        split = [document.split() for document in documents]
+        parts = [[" ".join(each[at : at + words]) for at in range(0, max(len(each), 1), words)] for each in split]
         starts = np.cumsum([0, *map(len, parts)])[:-1]
         rows = unit(encode([part for each in parts for part in each]))
         if reduce == "mean":
@@ -103,13 +96,14 @@ def ways(work: Path) -> dict[str, Way]:
     def by_ours(texts: Sequence[str]) -> Vectors:
         return np.asarray(ours.encode(list(texts)))
 
+    def by_model2vec(texts: Sequence[str]) -> Vectors:
+        return np.asarray(static.encode(list(texts), max_length=None))
+
     return {
         OURS: whole(by_ours),
         BEST: in_parts(by_ours, OUR_WORDS, "best"),
-        "model2vec, one embedding": whole(lambda texts: np.asarray(static.encode(list(texts), max_length=None))),
-        f"model2vec, best passage of {OUR_WORDS} words": in_parts(
-            lambda texts: np.asarray(static.encode(list(texts), max_length=None)), OUR_WORDS, "best"
-        ),
+        "model2vec, one embedding": whole(by_model2vec),
+        f"model2vec, best passage of {OUR_WORDS} words": in_parts(by_model2vec, OUR_WORDS, "best"),
         "MiniLM, its 256 tokens": whole(by_minilm),
         f"MiniLM, mean of parts of {MINILM_WORDS} words": in_parts(by_minilm, MINILM_WORDS, "mean"),
         f"MiniLM, best part of {MINILM_WORDS} words": in_parts(by_minilm, MINILM_WORDS, "best"),
@@ -127,20 +121,6 @@ def scores(of: Pool, way: Way) -> tuple[list[float], float]:
     return found, seconds
 
 
-def by_words(of: Pool) -> tuple[list[float], float]:
-    """Return the same of BM25, and the processor seconds in which SQLite writes an index of the words."""
-    start = time.process_time()
-    write_words(of.passages)
-    seconds = time.process_time() - start
-    with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "index") as index:
-        index.add(of.passages, list(range(len(of.passages))))
-        found = []
-        for query, relevant in zip(of.queries, of.relevant, strict=True):
-            hits = index.search(query, CUTOFF, mode="words")
-            found.append(100 * ndcg([float(int(hit.id) in relevant) for hit in hits], [1.0] * len(relevant)))
-    return found, seconds
-
-
 def documents_of(data: Path, name: str) -> Pool:
     pairs = read_pair_rows(data / "pairs" / f"{HELD_OUT[name]}.jsonl.gz")
     passages = set(shuffled(pair[1] for pair in pairs)[:PASSAGES])
@@ -155,7 +135,11 @@ def measure(names: Sequence[str], data: Path, work: Path) -> None:
         of = documents_of(data, name)
         words = sum(len(document.split()) for document in of.passages)
         measured = {way: scores(of, each) for way, each in ways(work).items()}
-        measured["BM25"] = by_words(of)
+        # Of BM25 the processor seconds in which SQLite writes an index of the words.
+        start = time.process_time()
+        write_words(of.passages)
+        seconds = time.process_time() - start
+        measured["BM25"] = retrieval(of, "words"), seconds
         for way, (each, seconds) in measured.items():
             low, high = mean_interval(each)
             row: dict[str, Any] = {"set": name, "way": way, "ndcg": statistics.mean(each), "low": low, "high": high}
@@ -184,38 +168,30 @@ def by_way() -> dict[str, dict[str, Any]]:
     return found
 
 
-def table() -> str:
-    lines = ["| way | " + " | ".join(SETS) + " | mean | words/s |", "|---|" + "--:|" * (len(SETS) + 2)]
+def shown() -> str:
+    """Return the table of docs/performance.md."""
+    rows = []
     for way, of in by_way().items():
         cells = [
             f"{of[name]['ndcg']:.1f} ± {(of[name]['high'] - of[name]['low']) / 2:.1f}"
             + ("" if of[name]["p"] is None or of[name]["p"] < 0.05 else " =")
             for name in SETS
         ]
-        lines.append("| " + " | ".join([way, *cells, f"{of['mean']:.1f}", rounded(of["speed"])]) + " |")
-    return "\n".join(lines)
+        rows.append([way, *cells, f"{of['mean']:.1f}", rounded(of["speed"])])
+    return table(["way", *SETS, "mean", "words/s"], rows)
 
 
-def plot(output: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "longdocs"
-    figure, axis = pyplot.subplots(figsize=(7.5, 4.2))
-    for way, of in by_way().items():
-        axis.plot(of["speed"], of["mean"], "o", color="tab:red" if way.startswith("ours") else "tab:blue", markersize=5)
-        place = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-        axis.annotate(way.replace(", ", "\n", 1), (of["speed"], of["mean"]), **place)
-    axis.set_xscale("log")
-    axis.set_xlabel("words of documents per processor second")
-    axis.set_ylabel("nDCG@10, mean of three sets")
-    axis.margins(0.2, 0.16)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.2)
-    figure.tight_layout()
-    figure.savefig(output, metadata={"Date": None})
+def plot() -> None:
+    with drawn(ROOT / "docs" / "longdocs.svg") as axis:
+        for way, of in by_way().items():
+            colour = "tab:red" if way.startswith("ours") else "tab:blue"
+            axis.plot(of["speed"], of["mean"], "o", color=colour, markersize=5)
+            place = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+            axis.annotate(way.replace(", ", "\n", 1), (of["speed"], of["mean"]), **place)
+        axis.set_xscale("log")
+        axis.set_xlabel("words of documents per processor second")
+        axis.set_ylabel("nDCG@10, mean of three sets")
+        axis.margins(0.2, 0.16)
 
 
 @click.command()
@@ -223,17 +199,17 @@ def plot(output: Path) -> None:
 @click.option("--work", type=click.Path(path_type=Path), help="Keeps the model of model2vec.")
 @click.option("--set", "names", multiple=True, type=click.Choice(SETS), default=SETS)
 @click.option("--table", "printed", is_flag=True)
-@click.option("--plot", "drawn", is_flag=True)
-def main(data: Path | None, work: Path | None, names: tuple[str, ...], printed: bool, drawn: bool) -> None:
+@click.option("--plot", "plotted", is_flag=True)
+def main(data: Path | None, work: Path | None, names: tuple[str, ...], printed: bool, plotted: bool) -> None:
     if printed:
-        print(table())
-    elif drawn:
-        plot(ROOT / "docs" / "longdocs.svg")
+        print(shown())
+    elif plotted:
+        plot()
     elif data is None or work is None:
         raise click.UsageError("--data and --work must name folders")
     else:
         measure(names, data, work)
-        print(table())
+        print(shown())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from common import store, stored
+from common import store, stored, table
 from tqdm import tqdm
 
 from ctx_embed.deduplication import dedupe
@@ -77,19 +77,18 @@ def shared(part: str, data: Path, work: Path) -> list[dict[str, object]]:
     return rows
 
 
-def table() -> str:
+def shown() -> str:
     """Return the model card's table: the percentage of test texts with a near-duplicate in each part."""
-    rows = stored(STORED)
-    lines = ["| test set | texts | " + " | ".join(PARTS) + " |", "|---|--:|" + "--:|" * len(PARTS)]
+    stored_rows, rows = stored(STORED), []
     for name in TESTS:
-        of = {row["part"]: row for row in rows if row["test"] == name}
+        of = {row["part"]: row for row in stored_rows if row["test"] == name}
         cells = []
         for part in PARTS.values():
             alike, short = of[part]["alike"], of[part]["short"]
             percent = 100 / of[part]["texts"]
             cells.append(f"{percent * alike:.1f} %" + (f" ({percent * (alike - short):.1f} %)" if short else ""))
-        lines.append(f"| {name.removeprefix('MTEB-')} | {of['pairs']['texts']:,} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([name.removeprefix("MTEB-"), f"{of['pairs']['texts']:,}", *cells])
+    return table(["test set", "texts", *PARTS], rows)
 
 
 @click.command()
@@ -99,7 +98,7 @@ def table() -> str:
 @click.option("--table", "printed", is_flag=True)
 def main(data: Path | None, work: Path | None, parts: tuple[str, ...], printed: bool) -> None:
     if printed:
-        print(table())
+        print(shown())
         return
     if data is None or work is None:
         raise click.UsageError("--data and --work must name folders")

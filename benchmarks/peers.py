@@ -27,7 +27,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import COLLECTIONS, alternate, collection, data_option, ndcg, rounded, store, stored
+from common import COLLECTIONS, alternate, collection, data_option, drawn, ndcg, rounded, store, stored, table
 from jobs import THREADS, Inputs, rows_of
 
 ROOT = Path(__file__).parent.parent
@@ -334,25 +334,24 @@ def shown(value: float | None, digits: int = 1) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-@main.command()
-def table() -> None:
+@main.command("table")
+def speed_table() -> None:
     """Print the table of docs/performance.md."""
-    print("| encoder | texts/s, one thread | two | ours is quicker by, one thread, two | MB | MTEB | nDCG@10 |")
-    print("|---|--:|--:|---|--:|--:|--:|")
+    rows = []
     for name, of in speeds().items():
         cells = [rounded(of[threads]["measured"]) for threads in (1, 2)]
         ours = all(row["ratio"] == row["low"] == row["high"] == 1 for row in of.values())
         cells.append("" if ours else ", ".join(f"{of[threads]['ratio']:.2f}" for threads in (1, 2)))
         cells.append(rounded(of[1]["MB"]) if of[1]["MB"] else "")
-        print("| " + " | ".join([name, *cells, *map(shown, of_encoder(name))]) + " |")
+        rows.append([name, *cells, *map(shown, of_encoder(name))])
+    heads = ["encoder", "texts/s, one thread", "two", "ours is quicker by, one thread, two", "MB", "MTEB", "nDCG@10"]
+    print(table(heads, rows, "---|--:|--:|---|--:"))
 
 
 @main.command()
 def mteb() -> None:
     """Print the table of docs/evaluation.md: measured scores, beside the published ones."""
-
-    print("| | " + " | ".join([*(name.replace("STSB", "STS-B") for name in MTEB), "mean", "IMDB"]) + " |")
-    print("|---|" + "--:|" * (len(MTEB) + 2))
+    lines = []
     tasks = [f"MTEB-{name}" for name in MTEB]
     for encoder, rows in sorted(scores().items(), key=lambda each: -(mean(each[1], tasks) or 0)):
         average = mean(rows, tasks)
@@ -366,12 +365,13 @@ def mteb() -> None:
             cells.append(shown(row["score"]) + seen + (f" ± {row['std']:.1f}" if "std" in row else "") + same)
         title = f"**{encoder}**" if encoder == DEFAULT else encoder
         title += ", *published* but for AmazonCounterfactual" * (encoder == MPNET)
-        print("| " + " | ".join([title, *cells[:-1], shown(average), cells[-1]]) + " |")
+        lines.append([title, *cells[:-1], shown(average), cells[-1]])
     for encoder in ("potion-base-32M", "static-similarity-mrl-multilingual-v1", MINILM, "bge-small-en-v1.5"):
         values = [published(encoder).get(task) for task in tasks]
         average = None if None in values else statistics.mean(values)
         cells = list(map(shown, [*values, average, published(encoder).get(IMDB)]))
-        print("| " + " | ".join([f"{encoder}, *published*", *cells]) + " |")
+        lines.append([f"{encoder}, *published*", *cells])
+    print(table(["", *(name.replace("STSB", "STS-B") for name in MTEB), "mean", "IMDB"], lines))
 
 
 @main.command()
@@ -384,7 +384,7 @@ def readme() -> None:
     measured = {row["contender"]: row["measured"] for row in jobs if row["job"] == "minilm" and row["threads"] == 2}
     sizes = {encoder_of(name): of[1]["MB"] for name, of in speeds().items()}
     mteb = [f"MTEB-{name}" for name in MTEB]
-    table: dict[str, dict[str, Row]] = {
+    titled: dict[str, dict[str, Row]] = {
         f"**{DEFAULT}**": scores()[DEFAULT],
         f"**{DEFAULT}{WORDS}**": scores().get(DEFAULT + WORDS, {}),
         "words alone: tf-idf, BM25": scores()[TFIDF] | scores()[BM25],
@@ -394,10 +394,9 @@ def readme() -> None:
     }
     for name in ("potion-base-32M", "static-similarity-mrl-multilingual-v1"):
         rows = {task: {"score": score} for task, score in published(name).items()}
-        table[f"{name}, *published*"] = {**rows, "STSB": rows["MTEB-STSB"]}
-    print("| | MR | CR | SUBJ | MPQA | STS-B | MTEB | nDCG@10 | texts/s | MB |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for title, rows in table.items():
+        titled[f"{name}, *published*"] = {**rows, "STSB": rows["MTEB-STSB"]}
+    lines = []
+    for title, rows in titled.items():
         if not rows:  # not measured yet
             continue
         cells = [shown(rows[task]["score"] if task in rows else None) for task in (*PROBES, "STSB")]
@@ -405,44 +404,33 @@ def readme() -> None:
         encoder = title.strip("*")
         texts = measured.get("Embedder" if encoder == DEFAULT else encoder)
         cells += [rounded(texts) if texts else "", f"{sizes[encoder]:.0f}" if encoder in sizes else ""]
-        print("| " + " | ".join([title, *cells]) + " |")
+        lines.append([title, *cells])
+    print(table(["", *PROBES, "STS-B", "MTEB", "nDCG@10", "texts/s", "MB"], lines))
 
 
 @main.command()
-@click.option("-o", "output", default=ROOT / "docs" / "peers.svg", type=click.Path(path_type=Path))
-def plot(output: Path) -> None:
+def plot() -> None:
     """Draw quality against speed and against size."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "peers"
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True)
-    for name, of in speeds().items():
-        score = of_encoder(name)[0]
-        if score is None:
-            continue
-        colour = "tab:red" if name.startswith(DEFAULT) else "tab:blue"
-        points = [(of[threads]["measured"], score) for threads in (1, 2)]
-        axes[0].plot(*zip(*points, strict=True), color=colour, marker="o", markersize=4)
-        below = name.endswith(("torch", "StaticEmbedding"))
-        label = name.removeprefix("ctx-embed ").replace(" in ", "\nin ").replace("default, ", "ctx-embed, ")
-        place = {"xytext": (0, -8 if below else 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-        axes[0].annotate(label, points[1], va="top" if below else "bottom", **place)
-        if not below:
-            axes[1].plot(of[1]["MB"], score, color=colour, marker="o", markersize=4)
-            title = encoder_of(name)
-            axes[1].annotate(title, (of[1]["MB"], score), va="bottom", **place)
-    for axis, label in zip(axes, ("texts per second: one thread, two threads", "MB"), strict=True):
-        axis.set_xscale("log")
-        axis.set_xlabel(label)
-        axis.margins(0.16, 0.14)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.2)
-    axes[0].set_ylabel("mean of seven tasks of MTEB")
-    figure.tight_layout()
-    figure.savefig(output, metadata={"Date": None})
+    with drawn(ROOT / "docs" / "peers.svg", 11, 2) as axes:
+        for name, of in speeds().items():
+            score = of_encoder(name)[0]
+            if score is None:
+                continue
+            colour = "tab:red" if name.startswith(DEFAULT) else "tab:blue"
+            points = [(of[threads]["measured"], score) for threads in (1, 2)]
+            axes[0].plot(*zip(*points, strict=True), color=colour, marker="o", markersize=4)
+            below = name.endswith(("torch", "StaticEmbedding"))
+            label = name.removeprefix("ctx-embed ").replace(" in ", "\nin ").replace("default, ", "ctx-embed, ")
+            place = {"xytext": (0, -8 if below else 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+            axes[0].annotate(label, points[1], va="top" if below else "bottom", **place)
+            if not below:
+                axes[1].plot(of[1]["MB"], score, color=colour, marker="o", markersize=4)
+                axes[1].annotate(encoder_of(name), (of[1]["MB"], score), va="bottom", **place)
+        for axis, label in zip(axes, ("texts per second: one thread, two threads", "MB"), strict=True):
+            axis.set_xscale("log")
+            axis.set_xlabel(label)
+            axis.margins(0.16, 0.14)
+        axes[0].set_ylabel("mean of seven tasks of MTEB")
 
 
 if __name__ == "__main__":

@@ -26,12 +26,7 @@ COMPARED = "hybrid"
 
 
 class Known:
-    """A reranker that embeds each text once.
-
-    Args:
-        model: the model.
-        vectors: the unit vectors of texts.
-    """
+    """A reranker that embeds each text once."""
 
     cosines = True
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import COLLECTIONS, store, stored
+from common import COLLECTIONS, store, stored, table
 from numpy.typing import NDArray
 
 from ctx_embed import load
@@ -55,19 +55,17 @@ def measured(data: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def table() -> str:
+def shown() -> str:
     """Return the model card's table: scores, and in parentheses the share of the whole embedding's."""
     rows = stored(STORED)
-    lines = ["| first dimensions | " + " | ".join(COLLECTIONS) + " | mean | STS-B test |", "|--:|" + "---|" * 6]
-    means = {row["dimensions"]: float(np.mean([row[name] for name in COLLECTIONS])) for row in rows}
-    whole = rows[0]
-    for row in rows:
-        mean, pairs = means[row["dimensions"]], row["STS-B test"]
-        shares = mean / means[whole["dimensions"]], pairs / whole["STS-B test"]
-        named = [f"{row[name]:.1f}" for name in COLLECTIONS]
-        ends = [f"{score:.1f} ({100 * share:.1f} %)" for score, share in zip((mean, pairs), shares, strict=True)]
-        lines.append(f"| {row['dimensions']} | " + " | ".join([*named, *ends]) + " |")
-    return "\n".join(lines)
+    means = [float(np.mean([row[name] for name in COLLECTIONS])) for row in rows]
+    cells = []
+    for row, mean in zip(rows, means, strict=True):
+        pairs = row["STS-B test"]
+        shares = (mean, mean / means[0]), (pairs, pairs / rows[0]["STS-B test"])
+        ends = [f"{score:.1f} ({100 * share:.1f} %)" for score, share in shares]
+        cells.append([str(row["dimensions"]), *(f"{row[name]:.1f}" for name in COLLECTIONS), *ends])
+    return table(["first dimensions", *COLLECTIONS, "mean", "STS-B test"], cells, "--:|---")
 
 
 @click.command()
@@ -78,7 +76,7 @@ def main(data: Path | None, printed: bool) -> None:
         if data is None:
             raise click.UsageError("--data must name a folder")
         store(STORED, [], measured(data))
-    print(table())
+    print(shown())
 
 
 if __name__ == "__main__":

@@ -108,10 +108,8 @@ def scores(
 ) -> dict[str, float]:
     """Return percentages at a lowest relevance.
 
-    Returns:
-        false alarms: of the questions without an answer, those with a hit; coverage: of the others, those with a hit;
-        right hits: of those with a right hit among ten, those that keep one; precision: of the first hits of all
-        questions, the right ones.
+    False alarms: of the questions without an answer, those with a hit; coverage: of the others, those with a hit;
+    right hits: of those with a right hit among ten, those that keep one; precision: of all first hits, the right ones.
     """
     shown = [ids(hits, level) for hits in answered]
     right = sum(bool(of_question & set(ids(hits, 0))) for hits, of_question in zip(answered, answers, strict=True))
