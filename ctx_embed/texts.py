@@ -24,6 +24,17 @@ class Document:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Embedded(Document):
+    """A document with its embedding, which need not have length 1; None embeds the text.
+
+    With ``spans``, the document is already cut into these passages, and ``embedding`` are their unit vectors.
+    """
+
+    embedding: Any = None
+    spans: Sequence[tuple[int, int]] | None = None
+
+
 def well_formed(text: str) -> str:
     """Return ``text`` with each lone surrogate replaced by U+FFFD, so that it can be encoded as UTF-8."""
     if text.isascii():

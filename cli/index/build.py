@@ -74,11 +74,10 @@ def build(
         raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " cannot be combined")
 
     if dry_run:
-        from ctx_embed.documents.units import checked_unit
-        from ctx_embed.index.building.readers import preview
+        from ctx_embed.index.building.build import preview
         from ctx_embed.index.following.records import FolderOptions
 
-        include, exclude, unit = options["include"], options["exclude"], checked_unit(options["documents"])
+        include, exclude, unit = (options[name] for name in ("include", "exclude", "documents"))
         of_folder = FolderOptions(include, exclude, unit, field, bool(options["follow_links"]))
         for line in preview(sources, of_folder, options["encoding"]):
             click.echo(printable(line))

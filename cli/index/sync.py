@@ -15,7 +15,7 @@ from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
-    from ctx_embed.index.following.report import Synced
+    from ctx_embed.index.following.records import Synced
 
 # A copy of ctx_embed.documents.units.UNITS: importing that module would slow down the help.
 UNITS = ("files", "paragraphs", "lines", "records")

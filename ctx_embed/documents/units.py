@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -61,26 +61,16 @@ def described_records(path: str, unit: str | None, text_field: str | None) -> st
         return str(_unreadable(error, path))
 
 
-def record_documents(file: File, text_field: str | None) -> Callable[[], Iterator[Document]]:
-    """Check that all records of a file can be read and have ids of their own; return a function that yields them."""
-    seen: set[Any] = set()
+def record_documents(file: File, text_field: str | None) -> Iterator[Document]:
+    """Yield the documents of a file of records; UnreadableFileError if one of them cannot be read."""
+    general = {"source": file.source, "modified": modified(file.modified)}
     try:
-        for number, document in read_numbered_documents(file.path, text_field):
-            if document.id is not None:
-                if document.id in seen:
-                    raise UnreadableFileError(f"line {number}: the id {document.id!r} comes twice")
-                seen.add(document.id)
-    except InputError as error:
-        raise _unreadable(error, file.path) from None
-
-    def records() -> Iterator[Document]:
-        general = {"source": file.source, "modified": modified(file.modified)}
         for number, document in read_numbered_documents(file.path, text_field):
             identifier = f"{file.source}:{number}" if document.id is None else document.id
             line = {} if suffix_of(file.source) == ".parquet" else {"line": number}
             yield Document(document.text, identifier, {**general, **line, **document.metadata})
-
-    return records
+    except InputError as error:
+        raise _unreadable(error, file.path) from None
 
 
 def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> Iterator[Document]:

@@ -16,7 +16,7 @@ from ctx_embed.documents.formats import format_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records
 from ctx_embed.documents.walking import File, Skipped, is_index, patterns, walk
 from ctx_embed.errors import InputError
-from ctx_embed.index.following.report import Synced
+from ctx_embed.index.following.records import Synced
 from ctx_embed.rows.encodings import (
     REPAIR,
     SAMPLE_BYTES,

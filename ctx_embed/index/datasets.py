@@ -12,8 +12,8 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder, View
-from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.rows.reading import unwrapped
+from ctx_embed.texts import Embedded
 
 if TYPE_CHECKING:
     from datasets import Dataset

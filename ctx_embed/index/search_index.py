@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.duplicates import Pair
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.analysis.verification import Problems
-    from ctx_embed.index.following.records import Location
-    from ctx_embed.index.following.report import Synced
+    from ctx_embed.index.following.records import Location, Synced
     from ctx_embed.index.model import Model
     from ctx_embed.index.searching.reranking import Reranker
     from ctx_embed.index.writing.writer import Writer
@@ -361,7 +360,7 @@ class SearchIndex:
             InputError: something cannot be stored, an id is taken, the model returns NaN, or another process is
                 writing.
         """
-        from ctx_embed.index.writing.transaction import documents_of
+        from ctx_embed.index.writing.writer import documents_of
 
         return self.add_documents(documents_of(texts, ids, metadata, embeddings))
 
@@ -373,7 +372,7 @@ class SearchIndex:
         embeddings: Any = None,
     ) -> list[Id]:
         """Add documents as :meth:`add` does, but replace stored documents with the same ids."""
-        from ctx_embed.index.writing.transaction import documents_of
+        from ctx_embed.index.writing.writer import documents_of
 
         return self.add_documents(documents_of(texts, ids, metadata, embeddings), replacing=True)
 
@@ -424,18 +423,9 @@ class SearchIndex:
         """
         from ctx_embed.index.following.sync import sync_folder
 
-        return sync_folder(
-            self,
-            folder,
-            include=include,
-            exclude=exclude,
-            documents=documents,
-            text_field=text_field,
-            follow_links=follow_links,
-            allow_empty=allow_empty,
-            dry_run=dry_run,
-            progress=progress,
-        )
+        given = {"include": include, "exclude": exclude, "documents": documents, "text_field": text_field}
+        given["follow_links"] = follow_links
+        return sync_folder(self, folder, given, allow_empty=allow_empty, dry_run=dry_run, progress=progress)
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
         """Delete documents; the change is on disk when this returns.
@@ -453,15 +443,9 @@ class SearchIndex:
             raise InputError("give delete either ids or where")
         if where is not None:
             condition = self._condition(where)
-        from ctx_embed.index.following import records
-
         given = [] if ids is None else listed(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
-            gone = given if where is None else edit.store.ids_matching(condition)
-            deleted = edit.delete(gone)
-            if records.folders(edit.store):
-                records.remove_origins(edit.store, gone)
-            return deleted
+            return edit.delete(given if where is None else edit.store.ids_matching(condition))
 
     def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
         """Change metadata fields of documents; the change is on disk when this returns.

@@ -10,9 +10,9 @@ from ctx_embed.errors import InputError
 from ctx_embed.index.building.build import Built, build_index
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import read_settings
-from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.stores.parquet import Parquet
 from ctx_embed.stores.store import RUN, Collection
+from ctx_embed.texts import Embedded
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model

@@ -10,7 +10,7 @@ import pytest
 from ctx_embed import SearchIndex
 from ctx_embed.errors import UnwritableError
 from ctx_embed.index.building.build import build_index
-from ctx_embed.index.writing.writer import Steps
+from ctx_embed.index.writing import writer
 from tests.helpers.errors import error
 from tests.index.support.stored import stored
 
@@ -72,17 +72,18 @@ def test_space_that_ends_during_a_change(small_disk, hash_model):
     assert stored(path) == expected
 
 
-def test_a_build_on_a_full_disk_resumes_when_there_is_room(small_disk, hash_model, tmp_path):
-    steps = Steps(16, batch=16)
+def test_a_build_on_a_full_disk_resumes_when_there_is_room(small_disk, hash_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "STEP_DOCUMENTS", 16)
+    monkeypatch.setattr(writer, "BATCH_DOCUMENTS", 16)
     source, ballast = tmp_path / "source.txt", small_disk / "ballast"
     lines = [f"text {number} " + "word " * 100 for number in range(400)]
     source.write_text("\n".join(lines) + "\n")
     ballast.write_bytes(b"x" * 300_000)
-    said = error(build_index, source, small_disk / "index", model=hash_model, steps=steps)
+    said = error(build_index, source, small_disk / "index", model=hash_model)
     assert "continue with --resume" in said
     assert not (small_disk / "index").exists()
     ballast.unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    built = build_index(source, small_disk / "index", model=hash_model, resume=True, steps=steps)
+    built = build_index(source, small_disk / "index", model=hash_model, resume=True)
     assert built.documents == 400
     assert list(stored(small_disk / "index").values()) == lines

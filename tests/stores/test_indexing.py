@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 
 from ctx_embed import InputError, SearchIndex, stores
-from ctx_embed.index.writing.transaction import Edit
-from ctx_embed.index.writing.writer import Steps
-from ctx_embed.stores import indexing
+from ctx_embed.index.writing import writer
+from ctx_embed.index.writing.writer import Edit
 from ctx_embed.stores.indexing import index_parquet
 from tests.helpers.cli import Command
 
@@ -19,12 +17,11 @@ DOCUMENTS, STEP = 60, 12
 # Build or resume, and die by the kill signal just before one of the commits.
 KILLED = """
 import os, signal, sys
-from functools import partial
 from ctx_embed.index.building import build
-from ctx_embed.index.writing.writer import Steps
+from ctx_embed.index.writing import writer
 from ctx_embed.stores import indexing
 
-indexing.build_index = partial(indexing.build_index, steps=Steps({step}, 600, 4))
+writer.STEP_DOCUMENTS, writer.STEP_SECONDS, writer.BATCH_DOCUMENTS = {step}, 600, 4
 record, commits = build.record, [0]
 
 def recorded(store, state):
@@ -89,7 +86,8 @@ def test_a_killed_build_resumes_after_its_last_step(source, tmp_path, embedder, 
 
 def test_embeddings_that_changed_meanwhile_are_refused(source, tmp_path, embedder, rows, monkeypatch):
     path = tmp_path / "index"
-    monkeypatch.setattr(indexing, "build_index", partial(indexing.build_index, steps=Steps(STEP, batch=4)))
+    monkeypatch.setattr(writer, "STEP_DOCUMENTS", STEP)
+    monkeypatch.setattr(writer, "BATCH_DOCUMENTS", 4)
     add = Edit.add
     calls = []
 

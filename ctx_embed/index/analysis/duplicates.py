@@ -31,22 +31,10 @@ class Pair:
     right_text: str
 
 
-def find_duplicates(
-    view: View,
-    threshold: float,
-    most: int,
-    progress: bool = False,
-    *,
-    rows_at_once: int = ROWS_AT_ONCE,
-    neighbours: int = NEIGHBOURS,
-) -> list[Pair]:
+def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> list[Pair]:
     """Return the pairs of passages of different documents with the highest cosines, see :meth:`SearchIndex.duplicates`.
 
     If FAISS's file does not compare all, each passage is compared with its neighbours there, otherwise with all others.
-
-    Args:
-        rows_at_once: the number of passages that are compared with the others at a time.
-        neighbours: as for :func:`near_pairs`.
     """
     if not -1 <= threshold <= 1:
         raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold}")
@@ -54,11 +42,11 @@ def find_duplicates(
     rows = view.rows[view.readable]
     best: list[tuple[float, int, int]] = []
     with Meter("comparing", len(rows), "passages", shown=progress) as meter:
-        for start in range(0, len(rows), rows_at_once):
-            some = rows[start : start + rows_at_once]
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
             # Earlier pairs win ties.
             lowest = best[0][0] if len(best) == most else threshold
-            for score, left, right in near_pairs(view, some, lowest, firsts, most, neighbours):
+            for score, left, right in near_pairs(view, some, lowest, firsts, most):
                 heapq.heappush(best, (score, -left, -right))
                 if len(best) > most:
                     heapq.heappop(best)
@@ -68,18 +56,10 @@ def find_duplicates(
     return [Pair(score, left.document.id, right.document.id, left.text, right.text) for score, left, right in found]
 
 
-def near_pairs(
-    view: View, rows: Rows, threshold: float, firsts: Rows, most: int, neighbours: int = NEIGHBOURS
-) -> Iterator[tuple[float, int, int]]:
-    """Yield pairs (cosine, row, later row) of the given rows with later rows of other documents.
+def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
+    """Yield pairs (cosine, row, later row) of some ascending rows with later rows of other documents.
 
-    Args:
-        view: the generation.
-        rows: some rows in ascending order.
-        threshold: the lowest cosine.
-        firsts: the first row of each document, ascending.
-        most: the caller needs only this many pairs with the highest cosines, so others may be left out.
-        neighbours: the number of neighbours that FAISS returns at first; see :data:`NEIGHBOURS`.
+    ``firsts`` are the first rows of all documents. Only ``most`` pairs are needed, so others than the best may lack.
     """
 
     def documents(of: Rows) -> Rows:
@@ -98,12 +78,12 @@ def near_pairs(
                 score = float(np.clip(scores[place, column], -1, 1))
                 yield max(score, threshold), int(rows[place]), int(others[column])
         return
-    waiting, k = np.arange(len(rows)), neighbours
+    waiting, k = np.arange(len(rows)), NEIGHBOURS
     while len(waiting):
         rankings = nearest.search(view, vectors[waiting], k)
         again = []
         for place, ranking in zip(waiting, rankings, strict=True):
-            if len(ranking) == k and ranking[-1][0] >= threshold and k < neighbours * 64:
+            if len(ranking) == k and ranking[-1][0] >= threshold and k < NEIGHBOURS * 64:
                 again.append(place)
                 continue
             own = documents(rows[place : place + 1])[0]

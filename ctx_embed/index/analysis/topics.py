@@ -48,9 +48,6 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     """Cluster the vectors by spherical k-means and return the clusters, see :meth:`SearchIndex.topics`.
 
     By default their number is the square root of half the number of passages, from 2 to 50.
-
-    Raises:
-        InputError: there are fewer passages than clusters, a file is damaged, or scikit-learn is not installed.
     """
     live, store = view.rows[view.live], view.store
     clusters = count or int(np.clip(round((len(live) / 2) ** 0.5), 2, 50))

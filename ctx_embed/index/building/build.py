@@ -5,36 +5,41 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
+import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
-from itertools import chain, islice
-from pathlib import Path
+from itertools import chain, count, islice, takewhile
+from pathlib import Path, PurePath
 from typing import Any
 
-from ctx_embed.documents.units import checked_unit
-from ctx_embed.errors import InputError
+from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.extraction import Extraction
+from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
+from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, checked_unit, described_records, documents_of
+from ctx_embed.documents.walking import File, modified_of, walk
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import keep_permissions, locked, put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.ann.faiss_file import AUTO
-from ctx_embed.index.building.merging import add_build
-from ctx_embed.index.building.readers import is_structured, read_sources
-from ctx_embed.index.following.report import Synced
-from ctx_embed.index.following.sync import known_folder, require_source_folder, sync_folder
+from ctx_embed.index.building.merging import copies
+from ctx_embed.index.following.records import FolderOptions, Synced, known_folder
+from ctx_embed.index.following.sync import require_source_folder, sync_folder
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.folder import IndexFolder, holds_only_an_index, read_settings
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
-from ctx_embed.index.writing.transaction import Edit, Embedded, TakenIdError
-from ctx_embed.index.writing.writer import STEPS, Steps
+from ctx_embed.index.writing import writer
+from ctx_embed.index.writing.writer import TakenIdError
 from ctx_embed.progress import Meter
-from ctx_embed.rows.reading import estimated_count
-from ctx_embed.rows.table import TEXT_FIELD
+from ctx_embed.rows.opening import source_name
+from ctx_embed.rows.reading import estimated_count, outline, read_documents
+from ctx_embed.rows.table import KINDS, TEXT_FIELD
 from ctx_embed.text.unknown import SAMPLED_CHARACTERS, SAMPLED_TEXTS, tokenizer_of, unknown_share
-from ctx_embed.texts import Document
+from ctx_embed.texts import Document, Embedded
 
 # The file in INDEX.partial that a build locks.
 LOCK = "lock"
@@ -59,10 +64,13 @@ class Built:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions:
+class Plan:
     """What a build reads, and the index that it makes; options of the index are those of :meth:`SearchIndex.create`.
 
     Args:
+        sources: folders and files.
+        target: the folder of the index.
+        adds: whether there is an index to which the build adds.
         mode: ``create`` makes a new index and fails if there is one; ``append`` adds to an index; ``upsert`` adds to
             it and replaces documents with the same ids; ``overwrite`` replaces the index. If there is no index yet, all
             make one.
@@ -85,9 +93,11 @@ class BuildOptions:
         embedded: documents with their vectors, in the same order at every iteration; the last document with an id is
             stored. The sources then only name them, and are not read.
         progress: whether to show progress on standard error.
-        steps: how often to commit.
     """
 
+    sources: list[str]
+    target: Path
+    adds: bool
     mode: str = "create"
     resume: bool = False
     text_field: str | None = None
@@ -104,84 +114,6 @@ class BuildOptions:
     encoding: str | None = None
     embedded: Iterable[Embedded] | None = None
     progress: bool = False
-    steps: Steps = STEPS
-
-
-def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **options: Any) -> Built:
-    """Read documents, embed them and store them in an index; ``path`` changes once, when everything is ready.
-
-    Until then, finished work is stored in ``path`` + ``.partial``, in steps of a few seconds. An index follows the
-    folders among its sources: a build of a folder that the index knows, and any addition of a folder, changes the index
-    in place, see :meth:`SearchIndex.sync`.
-
-    Args:
-        sources: folders, and files or ``-``, see :func:`ctx_embed.index.building.readers.read_sources`.
-        path: the folder of the index.
-        **options: see :class:`BuildOptions`.
-
-    Raises:
-        InputError: an input or the index cannot be used, the sources have no documents or have changed since the build
-            started, or an interrupted build exists and ``resume`` is not set.
-    """
-    listed = [sources] if isinstance(sources, str | Path) else list(sources)
-    # A link to an index stays; what it points to is replaced.
-    target = Path(os.path.realpath(path) if Path(path).is_symlink() else path).absolute()
-    is_there = target.exists() and not (target.is_dir() and not any(target.iterdir()))
-    plan = Plan(sources=[str(name) for name in listed], target=target, is_there=is_there, **options)
-    checked_unit(plan.documents)
-    if plan.adds:
-        settings = read_settings(target)
-        for name in ("factory", "chunk", "dtype"):
-            given, there = getattr(plan, name), getattr(settings, name)
-            if given not in (None, there):
-                raise InputError(f"{target}: {name} must be {there!r}, got {given!r}; leave --{name} out")
-        model = settings.model if plan.model is None else plan.model
-        plan = replace(plan, model=model, factory=settings.factory, chunk=settings.chunk, dtype=settings.dtype)
-    else:
-        chunk = plan.chunk or ("passages" if plan.folders or plan.reads_whole_files else "none")
-        plan = replace(plan, factory=plan.factory or AUTO, chunk=chunk, dtype=checked_dtype(plan.dtype or DEFAULT))
-    if not plan.sources:
-        raise InputError("no source of documents: give a file, a folder or - (standard input)")
-    if plan.files.count("-") > 1:
-        raise InputError("standard input is named twice, but can be read only once")
-    if plan.folders and plan.embedding_field is not None:
-        raise InputError(f"{plan.folders[0]}: --embedding-field needs files, got a folder; name its files")
-    for folder in plan.folders:
-        require_source_folder(folder)
-    if not plan.folders and (plan.include or plan.exclude or plan.follow_links is not None):
-        raise InputError("--include, --exclude and --follow-links choose files of a folder; name one")
-    if plan.folders and not plan.files:
-        in_place = plan.adds
-        if plan.mode == "create" and (target / DATABASE).is_file():
-            with closing(DocumentStore(target / DATABASE)) as store:
-                in_place = all(known_folder(store, folder) is not None for folder in plan.folders)
-        if in_place:
-            with SearchIndex.open(target, plan.model, backend=plan.backend) as index:
-                synced = _sync(index, plan)
-            return Built(synced.documents, folders=synced)
-    _remove_stale(plan)
-    if plan.resume and not plan.partial.exists() and (target / DATABASE).is_file():
-        with closing(IndexFolder(target).documents) as store:
-            same = [run for run in _recorded(store) if run.signature == plan.signature]
-        if same:
-            return Built(same[-1].documents, was_complete=True)
-    if not plan.adds:
-        _require_free(plan)
-    return _build(plan)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan(BuildOptions):
-    """A build: its options, sources and folder; ``is_there`` says whether there is something in that folder."""
-
-    sources: list[str]
-    target: Path
-    is_there: bool
-
-    @property
-    def adds(self) -> bool:
-        """Whether there is an index to which the build adds."""
-        return self.is_there and self.mode in ("append", "upsert")
 
     @property
     def folders(self) -> list[str]:
@@ -213,9 +145,68 @@ class Plan(BuildOptions):
         fields += [bool(self.follow_links), self.embedded is not None]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
-    def no_documents(self) -> InputError:
-        """Return the error of sources without documents."""
-        return InputError(f"{', '.join(self.sources)}: no documents; give at least one line of text")
+
+def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **options: Any) -> Built:
+    """Read documents, embed them and store them in an index; ``path`` changes once, when everything is ready.
+
+    Until then, finished work is stored in ``path`` + ``.partial``, in steps of a few seconds. An index follows the
+    folders among its sources: a build of a folder that the index knows, and any addition of a folder, changes the index
+    in place, see :meth:`SearchIndex.sync`.
+
+    Args:
+        sources: folders, and files or ``-``, see :func:`ctx_embed.rows.reading.read_documents`.
+        path: the folder of the index.
+        **options: see :class:`Plan`.
+
+    Raises:
+        InputError: an input or the index cannot be used, the sources have no documents or have changed since the build
+            started, or an interrupted build exists and ``resume`` is not set.
+    """
+    listed = [sources] if isinstance(sources, str | Path) else list(sources)
+    # A link to an index stays; what it points to is replaced.
+    target = Path(os.path.realpath(path) if Path(path).is_symlink() else path).absolute()
+    is_there = target.exists() and not (target.is_dir() and not any(target.iterdir()))
+    adds = is_there and options.get("mode") in ("append", "upsert")
+    plan = Plan(sources=[str(name) for name in listed], target=target, adds=adds, **options)
+    checked_unit(plan.documents)
+    if plan.adds:
+        settings = read_settings(target)
+        for name in ("factory", "chunk", "dtype"):
+            given, there = getattr(plan, name), getattr(settings, name)
+            if given not in (None, there):
+                raise InputError(f"{target}: {name} must be {there!r}, got {given!r}; leave --{name} out")
+        model = settings.model if plan.model is None else plan.model
+        plan = replace(plan, model=model, factory=settings.factory, chunk=settings.chunk, dtype=settings.dtype)
+    else:
+        chunk = plan.chunk or ("passages" if plan.folders or plan.reads_whole_files else "none")
+        plan = replace(plan, factory=plan.factory or AUTO, chunk=chunk, dtype=checked_dtype(plan.dtype or DEFAULT))
+    if not plan.sources:
+        raise InputError("no source of documents: give a file, a folder or - (standard input)")
+    if plan.files.count("-") > 1:
+        raise InputError("standard input is named twice, but can be read only once")
+    if plan.folders and plan.embedding_field is not None:
+        raise InputError(f"{plan.folders[0]}: --embedding-field needs files, got a folder; name its files")
+    for folder in plan.folders:
+        require_source_folder(folder)
+    if not plan.folders and (plan.include or plan.exclude or plan.follow_links is not None):
+        raise InputError("--include, --exclude and --follow-links choose files of a folder; name one")
+    if plan.folders and not plan.files:
+        in_place = plan.adds
+        if plan.mode == "create" and (target / DATABASE).is_file():
+            with closing(DocumentStore(target / DATABASE)) as store:
+                in_place = all(known_folder(store, folder) is not None for folder in plan.folders)
+        if in_place:
+            synced = _sync(plan)
+            return Built(synced.documents, folders=synced)
+    _remove_stale(plan)
+    if plan.resume and not plan.partial.exists() and (target / DATABASE).is_file():
+        with closing(IndexFolder(target).documents) as store:
+            same = [run for run in _recorded(store) if run.signature == plan.signature]
+        if same:
+            return Built(same[-1].documents, was_complete=True)
+    if not plan.adds:
+        _require_free(plan)
+    return _build(plan)
 
 
 @dataclass(frozen=True)
@@ -235,8 +226,7 @@ class Run:
 
 def _recorded(store: DocumentStore) -> list[Run]:
     """Return all runs recorded in an index, the newest last."""
-    found = store.run("SELECT run, signature, documents, digest, finished FROM builds")
-    return [Run(run, signature, count, digest, bool(finished)) for run, signature, count, digest, finished in found]
+    return [Run(*row) for row in store.run("SELECT run, signature, documents, digest, finished FROM builds")]
 
 
 def record(store: DocumentStore, run: Run) -> None:
@@ -307,19 +297,18 @@ def _remove_stale(plan: Plan) -> None:
 
 def _build(plan: Plan) -> Built:
     """Fill INDEX.partial, resuming an earlier run if there is one; then make it INDEX, or add it to INDEX."""
-    documents: Iterator[Document]
     if plan.embedded is None:
         documents = read_sources(plan.files, plan.text_field, plan.embedding_field, plan.documents, plan.encoding)
     else:
         documents = iter(plan.embedded)
-    if plan.files and not plan.partial.exists():
+    if plan.files:
         # Fail on empty sources before anything is written or a model is loaded.
         first = next(documents, None)
         if first is None:
-            raise plan.no_documents()
+            raise InputError(f"{', '.join(plan.sources)}: no documents; give at least one line of text")
         documents = chain([first], documents)
     # Set once INDEX.partial is locked, so that the work of another build is never removed.
-    ours, synced, unknown = False, None, 0.0
+    ours = False
     try:
         with ExitStack() as stack:
             if plan.partial.exists():
@@ -328,25 +317,21 @@ def _build(plan: Plan) -> Built:
                 index = stack.enter_context(SearchIndex.open(plan.partial, plan.model, backend=plan.backend))
             else:
                 require_folder(plan.target)
-                index = stack.enter_context(_new_partial(plan))
+                options = "Flat" if plan.adds else plan.factory, plan.chunk, plan.backend, plan.dtype
+                try:
+                    index = stack.enter_context(SearchIndex.create(plan.partial, plan.model, *options))
+                except InputError:
+                    if not plan.partial.exists():
+                        raise
+                    # It did not exist when this build looked.
+                    raise InputError(
+                        f"{plan.target}: another build of it has just started; wait until it ends"
+                    ) from None
                 stack.enter_context(_only_build(plan.partial))
                 ours = True
                 if plan.adds:
                     IndexModel.require(plan.target, read_settings(plan.target), index.embedder)
-            run = _begun(plan)
-            if plan.files and not run.finished:
-                run = _add_files(index, plan, run, documents)
-            if plan.adds:
-                with closing(DocumentStore(plan.target / DATABASE)) as store:
-                    was_added = run.run in {known.run for known in _recorded(store)}
-                if not was_added:
-                    add_build(index, plan.target, plan.mode == "upsert", lambda store: record(store, run))
-            elif plan.folders:
-                run, synced = _add_folders(index, plan, run)
-            if plan.embedding_field is None and plan.embedded is None:
-                with closing(DocumentStore(index.path / DATABASE)) as store:
-                    texts = [document.text[:SAMPLED_CHARACTERS] for document in store.after(-1, SAMPLED_TEXTS)]
-                unknown = unknown_share(tokenizer_of(index.embedder.model), texts)
+            built = _fill(index, plan, documents)
         if plan.adds:
             remove_folder(plan.partial)
         else:
@@ -359,58 +344,67 @@ def _build(plan: Plan) -> Built:
                 put_in_place(plan.partial, plan.target)
             with suppress(OSError):
                 (plan.target / LOCK).unlink()
-    except (InputError, OSError) as error:
-        stored = _remove_if_empty(plan) if ours else 0
+    except BaseException as error:
+        stored = 0
+        with suppress(InputError, OSError):
+            if ours:
+                with closing(DocumentStore(plan.partial / DATABASE)) as store:
+                    stored = store.state().documents
+                if not stored:
+                    remove_folder(plan.partial)
+        if not isinstance(error, InputError | OSError):
+            raise
         said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
         hint = f"; {stored} documents are stored in {plan.partial}: continue with --resume" if stored else ""
         raise InputError(f"{said}{hint}") from None
-    except BaseException:
-        if ours:
-            _remove_if_empty(plan)
-        raise
     if plan.adds and plan.folders:
-        with SearchIndex.open(plan.target, plan.model, backend=plan.backend) as index:
-            synced = _sync(index, plan)
-        run = replace(run, documents=run.documents + synced.documents)
-    return Built(run.documents, unknown_share=unknown, folders=synced)
+        synced = _sync(plan)
+        return replace(built, documents=built.documents + synced.documents, folders=synced)
+    return built
 
 
-def _new_partial(plan: Plan) -> SearchIndex:
-    assert plan.factory is not None
-    assert plan.chunk is not None
-    assert plan.dtype is not None
-    try:
-        factory = "Flat" if plan.adds else plan.factory
-        return SearchIndex.create(plan.partial, plan.model, factory, plan.chunk, plan.backend, plan.dtype)
-    except InputError:
-        if not plan.partial.exists():
-            raise
-        # It did not exist when this build looked.
-        raise InputError(f"{plan.target}: another build of it has just started; wait until it ends") from None
-
-
-def _begun(plan: Plan) -> Run:
-    """Return the run recorded in INDEX.partial, which must be one of this plan; record a new one if there is none."""
-    with closing(DocumentStore(plan.partial / DATABASE)) as store:
-        known = _recorded(store)
+def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Built:
+    """Add what INDEX.partial lacks of the sources, and if the build adds to INDEX, add it all to that in one commit."""
+    with closing(DocumentStore(index.path / DATABASE)) as store:
+        known, next_id = _recorded(store), 0
+        run = known[-1] if known else Run(uuid.uuid4().hex, plan.signature)
+        if run.signature != plan.signature:
+            raise InputError(
+                f"{plan.partial}: was started with other sources or options; repeat those with --resume, or delete it"
+            )
         if not known:
-            run, next_id = Run(uuid.uuid4().hex, plan.signature), 0
             if plan.adds:
-                with closing(DocumentStore(plan.target / DATABASE)) as target:
-                    next_id = target.state().next_id
+                with closing(DocumentStore(plan.target / DATABASE)) as target_store:
+                    next_id = target_store.state().next_id
             with store.writing():
                 store.finish(replace(store.state(), next_id=next_id))
                 record(store, run)
-            return run
-    if known[-1].signature != plan.signature:
-        raise InputError(
-            f"{plan.partial}: was started with other sources or options; repeat those with --resume, or delete it"
-        )
-    return known[-1]
+        if plan.files and not run.finished:
+            run = _add_files(index, plan, run, documents)
+        synced = None
+        if plan.folders and not plan.adds:
+            synced = _sync(plan, index)
+            if not index.count():
+                reason = synced.left_out or "the folder is empty"
+                raise InputError(f"{', '.join(plan.sources)}: no file that can be read; {reason}")
+            run = replace(run, documents=index.count())
+        run = replace(run, finished=True)
+        with store.writing():
+            record(store, run)
+        unknown = 0.0
+        if plan.embedding_field is None and plan.embedded is None:
+            texts = [document.text[:SAMPLED_CHARACTERS] for document in store.after(-1, SAMPLED_TEXTS)]
+            unknown = unknown_share(tokenizer_of(index.embedder.model), texts)
+    if plan.adds:
+        with SearchIndex(IndexFolder(plan.target), index.embedder) as target, target.writer.editing() as edit:
+            if run.run not in {known.run for known in _recorded(edit.store)}:
+                edit.add_all(copies(index.path), replacing=plan.mode == "upsert")
+                record(edit.store, run)
+    return Built(run.documents, unknown_share=unknown, folders=synced)
 
 
 def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Document]) -> Run:
-    """Add the documents that are not yet stored, step by step, then build FAISS's file; return the finished run."""
+    """Add the documents that are not yet stored, step by step, then build FAISS's file; return the run with them."""
     digest = hashlib.sha256()
     skipped = _hash_all(digest, islice(documents, run.documents))
     if (skipped, digest.hexdigest()) != (run.documents, run.digest or digest.hexdigest()):
@@ -418,25 +412,28 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
             f"{', '.join(plan.sources)}: the input has changed since this build started; restore its first "
             f"{run.documents} documents, or delete {plan.partial} and start again"
         )
-    count = None
+    expected = None
     if plan.progress and isinstance(plan.embedded, Sized):
-        count = len(plan.embedded)
+        expected = len(plan.embedded)
     elif plan.progress and plan.embedded is None and not plan.reads_whole_files:
-        count = estimated_count(plan.files)
+        expected = estimated_count(plan.files)
     replacing = plan.mode == "upsert" or plan.embedded is not None
     with ExitStack() as stack:
         target = None
         if plan.adds and plan.mode == "append":
             target = stack.enter_context(closing(DocumentStore(plan.target / DATABASE)))
-        meter = stack.enter_context(Meter("indexing", count, "documents", done=run.documents, shown=plan.progress))
+        meter = stack.enter_context(Meter("indexing", expected, "documents", done=run.documents, shown=plan.progress))
         more = True
         while more:
             with index.writer.editing(tidy=False, counted=run.documents) as edit:
-                began = time.monotonic()
-                while more and not plan.steps.ends(edit.counted - run.documents, began):
-                    some = list(islice(documents, plan.steps.batch))
+                while more and not edit.is_long:
+                    some = list(islice(documents, writer.BATCH_DOCUMENTS))
                     if target is not None:
-                        _require_new(target, some, edit.counted)
+                        # Refuse ids that the index already has, before their texts are embedded.
+                        numbered = enumerate(some, edit.counted + 1)
+                        numbers = {checked_id(of.id, number): number for number, of in numbered if of.id is not None}
+                        for taken in target.rows_of_ids(list(numbers)):
+                            raise TakenIdError(numbers[taken], taken)
                     edit.add(some, replacing=replacing)
                     _hash_all(digest, some)
                     meter.update(len(some))
@@ -444,81 +441,112 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
                 run = replace(run, documents=edit.counted, digest=digest.hexdigest())
                 record(edit.store, run)
         meter.now("finishing")
-        if not run.documents:
-            raise plan.no_documents()
-        with closing(DocumentStore(plan.partial / DATABASE)) as store:
+        with closing(DocumentStore(index.path / DATABASE)) as store:
             index.writer.tidy(store)
-            run = replace(run, finished=True)
-            with store.writing():
-                record(store, run)
     return run
 
 
 def _hash_all(digest: Any, documents: Iterable[Document]) -> int:
     """Add documents to a hash, and return their number."""
-    count = 0
+    hashed = 0
     for document in documents:
-        count += 1
         digest.update(_JSON.encode([document.text, document.id, document.metadata]).encode())
-    return count
+        hashed += 1
+    return hashed
 
 
-def _require_new(store: DocumentStore, documents: Sequence[Document], counted: int) -> None:
-    """Refuse ids that the index already has, before their texts are embedded."""
-    numbers = {
-        checked_id(document.id, number): number
-        for number, document in enumerate(documents, counted + 1)
-        if document.id is not None
-    }
-    for taken in store.rows_of_ids(list(numbers)):
-        raise TakenIdError(numbers[taken], taken)
-
-
-def _add_folders(index: SearchIndex, plan: Plan, run: Run) -> tuple[Run, Synced]:
-    """Add the documents of the plan's folders to INDEX.partial, and return the run and what was read."""
-    # All files are stored; a resumed build must not read them again.
-    run = replace(run, finished=True)
-
-    def committing(edit: Edit, documents: int) -> None:
-        nonlocal run
-        run = replace(run, documents=run.documents + documents)
-        record(edit.store, run)
-
-    synced = _sync(index, plan, committing)
-    if not index.count():
-        raise InputError(
-            f"{', '.join(plan.sources)}: no file that can be read; {synced.left_out or 'the folder is empty'}"
-        )
-    return run, synced
-
-
-def _sync(index: SearchIndex, plan: Plan, committing: Callable[[Edit, int], None] | None = None) -> Synced:
-    """Bring an index in step with the plan's folders; an option that is not given keeps its last value."""
+def _sync(plan: Plan, index: SearchIndex | None = None) -> Synced:
+    """Bring an index, by default INDEX, in step with the plan's folders; options not given keep their last values."""
+    given = {name: getattr(plan, name) or None for name in ("include", "exclude", "documents", "text_field")}
     synced = Synced()
-    for folder in plan.folders:
-        synced += sync_folder(
-            index,
-            folder,
-            include=plan.include or None,
-            exclude=plan.exclude or None,
-            documents=plan.documents,
-            text_field=plan.text_field,
-            follow_links=plan.follow_links,
-            prefixed=len(plan.sources) > 1,
-            committing=committing,
-            progress=plan.progress,
-            steps=plan.steps,
-        )
+    with ExitStack() as stack:
+        if index is None:
+            index = stack.enter_context(SearchIndex.open(plan.target, plan.model, backend=plan.backend))
+        for folder in plan.folders:
+            sync_folder(
+                index,
+                folder,
+                {**given, "follow_links": plan.follow_links},
+                result=synced,
+                prefixed=len(plan.sources) > 1,
+                progress=plan.progress,
+            )
     return synced
 
 
-def _remove_if_empty(plan: Plan) -> int:
-    """Remove INDEX.partial if no step of it was finished, and return the number of documents in it."""
-    try:
-        with closing(DocumentStore(plan.partial / DATABASE)) as store:
-            stored = sum(run.documents for run in _recorded(store))
-        if not stored:
-            remove_folder(plan.partial)
-    except (InputError, OSError):
-        return 0
-    return stored
+def read_sources(
+    files: Sequence[str],
+    text_field: str | None = None,
+    embedding_field: str | None = None,
+    documents: str | None = None,
+    encoding: str | None = None,
+) -> Iterator[Document]:
+    """Yield the documents of files, of which ``-`` is standard input; the other arguments are those of :class:`Plan`."""
+    for file in files:
+        if is_structured(file, documents):
+            if not format_of(file).installed:
+                raise missing_extra(f"{file}: a {suffix_of(file)} file", EXTRA)
+            try:
+                status = os.stat(file)
+                if not stat.S_ISREG(status.st_mode):
+                    raise InputError(f"{file}: must be a file to be read as a whole; choose lines for a pipe")
+                if format_of(file).apart:
+                    with Extraction(workers=1) as extraction:
+                        ((_, texts),) = extraction.read([(None, file)])
+                    if isinstance(texts, Exception):
+                        raise texts
+                else:
+                    texts = list(extract(file, encoding))
+            except FileNotFoundError:
+                raise InputError(f"{file}: no such file") from None
+            except OSError as error:
+                raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+            except UnreadableFileError as error:
+                raise InputError(f"{file}: {error}") from None
+            named = File(file, PurePath(file).as_posix(), status.st_size, modified_of(status))
+            yield from documents_of(named, texts, documents)
+            continue
+        if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:
+            raise InputError(f"{file}: records are those of JSONL, CSV, TSV and Parquet files; choose lines or files")
+        found = read_documents(file, text_field, encoding=encoding)
+        if embedding_field is None:
+            yield from found
+            continue
+        for number, document in enumerate(found, 1):
+            metadata = dict(document.metadata)
+            # The embedding is one field, or columns that are named after it and numbered from 0.
+            columns = takewhile(metadata.__contains__, (f"{embedding_field}_{place}" for place in count()))
+            embedding = metadata.pop(embedding_field, None) or [metadata.pop(name) for name in columns]
+            if not embedding:
+                names = ", ".join(map(repr, document.metadata)) or "none"
+                missing = "null in the field" if embedding_field in document.metadata else "no field"
+                raise InputError(
+                    f"{file}, document {number}: {missing} {embedding_field!r} for the embedding (fields: {names})"
+                )
+            yield Embedded(document.text, document.id, metadata, embedding)
+
+
+def is_structured(file: str, documents: str | None) -> bool:
+    """Return whether a named file is read as a whole: for files or paragraphs, or because it is no list of texts."""
+    chosen = format_of(file)
+    return file != "-" and (
+        documents in (FILES, PARAGRAPHS) or chosen.apart or (documents is None and not chosen.is_list)
+    )
+
+
+def preview(sources: Sequence[str], options: FolderOptions, encoding: str | None = None) -> Iterator[str]:
+    """Yield a line for each source that says how a build would read it, and for each table in a folder."""
+    for source in sources:
+        if source != "-" and os.path.isdir(source):
+            formats: Counter[str] = Counter()
+            for file in walk(source, options.include, options.exclude, bool(options.follow_links)):
+                if isinstance(file, File):
+                    formats[format_of(file.path).name] += 1
+                    if (said := described_records(file.path, options.documents, options.text_field)) is not None:
+                        yield f"{file.path}: {said}"
+            counts = ", ".join(f"{count:,} {name}" for name, count in formats.most_common())
+            yield f"{source}: {counts or 'no files'}"
+        elif is_structured(source, options.documents):
+            yield f"{source}: {format_of(source).name}, read as a whole"
+        else:
+            yield f"{source_name(source)}: {outline(source, options.text_field, encoding=encoding)}"

@@ -1,9 +1,9 @@
-"""Copies of indexes: merge several with their vectors, and add a build to an index."""
+"""Merge indexes with their vectors."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace as replaced
 from pathlib import Path
@@ -13,12 +13,13 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.database import DATABASE, Settings
+from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
 from ctx_embed.index.storage.vectors import VectorTable
-from ctx_embed.index.writing.transaction import Copied, TakenIdError
+from ctx_embed.index.writing.writer import TakenIdError
 from ctx_embed.progress import Meter
+from ctx_embed.texts import Embedded
 
 
 def merge_indexes(
@@ -43,11 +44,11 @@ def merge_indexes(
     if len(folders) < 2:
         raise InputError(f"merging needs two indexes or more, got {len(folders)}")
     first, *others = [read_settings(folder) for folder in folders]
-    for folder, settings in zip(folders[1:], others, strict=True):
-        for name, here, there in (
-            ("the model", _model(first), _model(settings)),
-            ("chunk", repr(first.chunk), repr(settings.chunk)),
-        ):
+    model, *models = [
+        f"{of.model!r} (fingerprint {of.model_fingerprint[:12]}, dimension {of.dimension})" for of in (first, *others)
+    ]
+    for folder, settings, its_model in zip(folders[1:], others, models, strict=True):
+        for name, here, there in (("the model", model, its_model), ("chunk", repr(first.chunk), repr(settings.chunk))):
             if here != there:
                 raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
     target = Path(path).absolute()
@@ -66,7 +67,7 @@ def merge_indexes(
                 with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
                     edit.state = replaced(edit.state, next_id=next_id)
                     for folder in folders:
-                        edit.add_all(meter.each(_copies(IndexFolder(folder))), replacing=replace)
+                        edit.add_all(meter.each(copies(folder)), replacing=replace)
                     meter.now("finishing")
                 return index.count()
     except TakenIdError as error:
@@ -79,31 +80,11 @@ def merge_indexes(
         ) from None
 
 
-def add_build(source: SearchIndex, target: Path, replacing: bool, committing: Callable[[DocumentStore], None]) -> None:
-    """Add the documents of a finished build to an index with the same model and chunking, in one commit.
-
-    Nobody else writes to ``source``. ``replacing`` says whether its documents replace stored ones with the same ids,
-    and ``committing`` is called before the commit.
-    """
-    with SearchIndex(IndexFolder(target), source.embedder) as index, index.writer.editing() as edit:
-        edit.add_all(_copies(IndexFolder(source.path)), replacing=replacing)
-        committing(edit.store)
-
-
-def _copies(folder: IndexFolder) -> Iterator[Copied]:
-    """Yield the documents of one state of an index; ids that it has numbered itself become None."""
-    with closing(folder.documents) as store, store.reading():
+def copies(path: Path) -> Iterator[Embedded]:
+    """Yield the documents of one state of an index, as passages; ids that it has numbered itself become None."""
+    with closing(IndexFolder(path).documents) as store, store.reading():
         vectors = VectorTable(store, store.present())
         for document in store.all():
             rows = np.arange(document.row, document.row + document.passages)
-            yield Copied(
-                document.text,
-                None if store.automatic([document.id]) else document.id,
-                document.metadata,
-                spans=document.spans,
-                vectors=vectors.get(rows),
-            )
-
-
-def _model(settings: Settings) -> str:
-    return f"{settings.model!r} (fingerprint {settings.model_fingerprint[:12]}, dimension {settings.dimension})"
+            identifier = None if store.automatic([document.id]) else document.id
+            yield Embedded(document.text, identifier, document.metadata, vectors.get(rows), document.spans)

@@ -1,32 +1,28 @@
-"""Reembedding: fill a second table of vectors with another model, step by step, and switch to it at the end."""
+"""Reembedding: fill a second table of vectors with another model, batch by batch, and switch to it at the end."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-
-import numpy as np
 
 from ctx_embed.index.ann import faiss_file
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.database import NEXT, Settings
-from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
+from ctx_embed.index.storage.documents import DocumentStore, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.vectors import Vectors, VectorTable, schema
-from ctx_embed.index.writing.writer import STEPS, Steps
+from ctx_embed.index.storage.vectors import VectorTable, schema
+from ctx_embed.index.writing import writer
 from ctx_embed.progress import Meter
 
 # Rows that are deleted in one commit when a table of vectors is removed.
 ROWS_AT_ONCE = 16_384
 
 
-def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False, steps: Steps = STEPS) -> bool:
+def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False) -> bool:
     """Embed all passages of an index again, see :meth:`SearchIndex.reembed`; return whether it needed that.
 
-    Readers and writers go on with the old vectors until the last commit. Finished steps are stored in the index; after
-    an interruption, another call with the same model resumes there.
+    Readers and writers go on with the old vectors until the last commit. Finished batches are stored in the index;
+    after an interruption, another call with the same model resumes there.
     """
     faiss_file.checked_factory(folder.settings.factory, embedder.dimension)
     with closing(DocumentStore(folder.documents.path)) as store:
@@ -36,25 +32,33 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
             return False
         following = _begun(folder, store, embedder)
         vectors = VectorTable(store, following)
-        (row,) = store.run_one(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
-        with Meter("embedding", store.state().next_row, "passages", done=row + 1, shown=progress) as meter:
+        (last,) = store.run_one(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
+        with Meter("embedding", store.state().next_row, "passages", done=last + 1, shown=progress) as meter:
             switched = False
             while not switched:
-                began, first = time.monotonic(), row
-                found: list[tuple[Sequence[Stored], Vectors]] = []
-                while not found or not steps.ends(row - first, began):
-                    with store.reading():
-                        documents = store.after(row, steps.batch)
-                    if not documents:
-                        break
-                    found.append((documents, _vectors(documents, embedder, present.titled)))
-                    meter.update(documents[-1].row + documents[-1].passages - 1 - row)
-                    row = documents[-1].row + documents[-1].passages - 1
+                with store.reading():
+                    documents = store.after(last, writer.BATCH_DOCUMENTS)
+                passages = [
+                    (document.row, row, text)
+                    for document in documents
+                    for row, text in enumerate(
+                        embedded_texts(document.text, document.metadata, document.spans, present.titled), document.row
+                    )
+                ]
+                # Equal texts are embedded once.
+                place_of = {text: place for place, text in enumerate(dict.fromkeys(text for *_, text in passages))}
+                distinct = embedder.documents(list(place_of))
                 with store.writing():
                     folder.require_in_place()
-                    for some, of_some in found:
-                        _store(store, vectors, some, of_some)
-                    if not found and not store.after(row, 1):
+                    if passages:
+                        # Others may have deleted some of the documents meanwhile.
+                        firsts = [document.row for document in documents]
+                        there = set(store.run_among("SELECT row FROM documents WHERE row IN ({})", firsts))
+                        kept = [(row, place_of[text]) for first, row, text in passages if (first,) in there]
+                        vectors.put([row for row, _ in kept], distinct[[place for _, place in kept]])
+                        meter.update(passages[-1][1] - last)
+                        last = passages[-1][1]
+                    elif not store.after(last, 1):
                         # The new vectors become those of the index, with the settings that it has by now.
                         store.store_settings(replace(following, dtype=store.present().dtype))
                         store.store_settings(None, NEXT)
@@ -88,27 +92,6 @@ def _begun(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> S
         )
         store.store_settings(following, NEXT)
     return following
-
-
-def _vectors(documents: Sequence[Stored], embedder: IndexModel, titled: bool) -> Vectors:
-    """Return the vectors (n, dimension) of all passages of documents; equal texts are embedded once."""
-    texts = [
-        text
-        for document in documents
-        for text in embedded_texts(document.text, document.metadata, document.spans, titled)
-    ]
-    distinct = list(dict.fromkeys(texts))
-    place_of = {text: place for place, text in enumerate(distinct)}
-    return embedder.documents(distinct)[[place_of[text] for text in texts]]
-
-
-def _store(store: DocumentStore, vectors: VectorTable, documents: Sequence[Stored], of_documents: Vectors) -> None:
-    """Store the vectors of the documents that are still there."""
-    rows = np.concatenate([np.arange(document.row, document.row + document.passages) for document in documents])
-    firsts = [document.row for document in documents]
-    there = {row for (row,) in store.run_among("SELECT row FROM documents WHERE row IN ({})", firsts)}
-    kept = np.repeat([row in there for row in firsts], [document.passages for document in documents])
-    vectors.put(rows[kept].tolist(), of_documents[kept])
 
 
 def _remove_old_tables(store: DocumentStore) -> None:

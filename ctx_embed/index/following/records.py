@@ -1,19 +1,23 @@
-"""Records of the folders that an index follows: their files, the documents of each, and the place of a passage."""
+"""What an index knows of the folders that it follows: their files, the documents of each, and where a passage is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ctx_embed.index.storage.documents import DocumentStore, Id, metadata_json
+from ctx_embed.documents.formats import EXTRA
+from ctx_embed.documents.units import checked_unit
+from ctx_embed.documents.walking import PLURALS, File
+from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.texts import Document
-
-if TYPE_CHECKING:
-    from ctx_embed.documents.walking import File
 
 # These tables are made with the first folder of an index. `id` has no type, as in `documents`.
 _SCHEMA = (
@@ -31,6 +35,66 @@ _SCHEMA = (
 _PAGE = 2048
 # Recorded in place of a file's time, this makes the next run read the file again; no file has this time.
 READ_AGAIN = -1
+# At most this number of files that could not be read are named.
+NAMED = 10
+# Maximum characters of a file's path in a message; a longer path is shortened in the middle.
+SHOWN = 160
+
+
+@dataclass
+class Synced:
+    """The report of a synchronisation.
+
+    Args:
+        added: the number of files that are new in the index.
+        changed: the number of files whose documents were replaced.
+        removed: the number of files whose documents were removed, as the files are gone or now left out.
+        unchanged: the number of files that have not changed.
+        documents: the number of documents added or replaced.
+        passages: the number of their passages.
+        skipped: how many files and folders were left out, by reason.
+        lacking: the number of files that need the extra ``documents``, by suffix.
+        failed: the reasons why files could not be read, by their path within the folder.
+        tables: of a dry run, how the records of new and changed files would be read, by their path within the folder.
+    """
+
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    documents: int = 0
+    passages: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    lacking: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> str:
+        """A message that says which files were not read, and why; empty if all were read."""
+        counts = self.skipped.most_common()
+        said = [f"{count} {PLURALS.get(reason, reason) if count > 1 else reason}" for reason, count in counts]
+        named = []
+        for source, reason in islice(self.failed.items(), NAMED):
+            shown = source if len(source) <= SHOWN else f"{source[: SHOWN // 2]}…{source[-(SHOWN // 2) :]}"
+            named.append(f"{shown} ({reason})")
+        if len(self.failed) > NAMED:
+            named.append(f"{len(self.failed) - NAMED} more")
+        parts = [f"skipped {', '.join(said)}"] if said else []
+        if named:
+            parts.append(f"could not read {', '.join(named)}")
+        if self.lacking:
+            lacking = ", ".join(f"{count} {suffix}" for suffix, count in self.lacking.most_common())
+            parts.append(str(missing_extra(f"left out {lacking}, which", EXTRA)))
+        # Names of files may contain line ends, escape sequences and bytes that are not UTF-8.
+        return "".join(character if character.isprintable() else "?" for character in "; ".join(parts))
+
+    def leave_out(self, source: str, reason: str, *, named: bool) -> None:
+        """Record that a file was left out: by its name, or only in the count of files left out for the same reason."""
+        if named:
+            self.failed[source] = reason
+        else:
+            self.skipped[reason] += 1
 
 
 @dataclass(frozen=True)
@@ -45,11 +109,19 @@ class FolderOptions:
         follow_links: whether to read files outside the folder to which links in it point.
     """
 
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
     documents: str | None = None
     text_field: str | None = None
     follow_links: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("include", "exclude"):
+            globs = getattr(self, name)
+            if isinstance(globs, str) or not all(isinstance(glob, str) for glob in globs):
+                raise InputError(f"{name} must be a list of globs, got {globs!r}")
+            object.__setattr__(self, name, tuple(globs))
+        checked_unit(self.documents)
 
 
 class FollowedFolder(NamedTuple):
@@ -77,24 +149,32 @@ def folders(store: DocumentStore) -> list[FollowedFolder]:
     """Return the folders that an index follows, in the order in which they were added."""
     if not store.run("SELECT 1 FROM sqlite_master WHERE name = 'folders'"):
         return []
-    found = []
-    for number, path, prefix, written in store.run("SELECT folder, path, prefix, options FROM folders ORDER BY folder"):
-        options = json.loads(written)
-        globs = {name: tuple(options[name]) for name in ("include", "exclude")}
-        found.append(FollowedFolder(number, path, prefix, FolderOptions(**{**options, **globs})))
-    return found
+    found = store.run("SELECT folder, path, prefix, options FROM folders ORDER BY folder")
+    return [FollowedFolder(*row, FolderOptions(**json.loads(options))) for *row, options in found]
 
 
-def follow(store: DocumentStore, path: str, prefix: str, options: FolderOptions) -> FollowedFolder:
-    """Record a folder, or its new options if it is known; call it inside :meth:`Database.writing`."""
+def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | None:
+    """Return the record of a folder; None if the index does not follow it."""
+    path = os.path.realpath(folder)
+    return next((known for known in folders(store) if known.path == path), None)
+
+
+def follow(store: DocumentStore, path: str, prefixed: bool, options: FolderOptions) -> None:
+    """Record a folder, or its new options if it is known; call it inside :meth:`Database.writing`.
+
+    The sources of a new folder begin with its name if others are followed, or if ``prefixed`` says so.
+    """
+    others, written = folders(store), json.dumps(asdict(options))
     for statement in _SCHEMA:
         store.run(statement)
-    store.run(
-        "INSERT INTO folders (path, prefix, options) VALUES (?, ?, ?) "
-        "ON CONFLICT (path) DO UPDATE SET options = excluded.options",
-        (path, prefix, json.dumps(asdict(options))),
-    )
-    return next(folder for folder in folders(store) if folder.path == path)
+    if any(other.path == path for other in others):
+        store.run("UPDATE folders SET options = ? WHERE path = ?", (written, path))
+        return
+    prefix = f"{os.path.basename(path)}/" if others or prefixed else ""
+    for other in others:
+        if other.prefix == prefix:
+            raise InputError(f"{path}: the index follows another folder of this name, {other.path}; rename one of them")
+    store.run("INSERT INTO folders (path, prefix, options) VALUES (?, ?, ?)", (path, prefix, written))
 
 
 def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedFile]:
@@ -130,20 +210,6 @@ def record(
     return int(found[0][0])
 
 
-def ids_of(store: DocumentStore, file: int) -> list[Id]:
-    """Return the ids of the documents of a file."""
-    return [identifier for (identifier,) in store.run("SELECT id FROM origins WHERE file = ?", (file,))]
-
-
-def add_origins(store: DocumentStore, file: int, written: Mapping[Id, dict[str, Any]]) -> None:
-    """Record that documents come from a file, with the metadata by id that it gave them."""
-    store.run_many(
-        "INSERT INTO origins VALUES (?, ?, ?) "
-        "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
-        ((identifier, file, metadata_json(metadata, 1)) for identifier, metadata in written.items()),
-    )
-
-
 def with_changes(store: DocumentStore, documents: Sequence[Document]) -> list[Document]:
     """Return new documents of files with what people changed in the metadata of the stored documents of these ids."""
     ids = [document.id for document in documents if document.id is not None]
@@ -158,19 +224,6 @@ def with_changes(store: DocumentStore, documents: Sequence[Document]) -> list[Do
             document = replace(document, metadata={**kept, **changed})
         found.append(document)
     return found
-
-
-def remove_origins(store: DocumentStore, ids: Iterable[Id]) -> None:
-    """Forget where documents come from; call it inside :meth:`Database.writing`."""
-    store.run_many("DELETE FROM origins WHERE id = ?", ((identifier,) for identifier in ids))
-
-
-def taken(store: DocumentStore, ids: Sequence[Id], file: int | None) -> Id | None:
-    """Return an id that belongs to a document of another origin than ``file``; None if there is none."""
-    found = store.run_among(
-        "SELECT d.id, o.file FROM documents d LEFT JOIN origins o ON o.id = d.id WHERE d.id IN ({})", ids
-    )
-    return next((identifier for identifier, other in found if other is None or other != file), None)
 
 
 class Location(NamedTuple):

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -23,7 +22,6 @@ from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract, format_of, suffix_of
 from ctx_embed.documents.units import (
     RECORD_SUFFIXES,
-    checked_unit,
     described_records,
     documents_of,
     holds_records,
@@ -33,12 +31,11 @@ from ctx_embed.documents.units import (
 from ctx_embed.documents.walking import File, Skipped, is_index, modified_of, walk
 from ctx_embed.errors import InputError
 from ctx_embed.index.following import records
-from ctx_embed.index.following.records import FolderOptions, FollowedFolder, RecordedFile
-from ctx_embed.index.following.report import Synced
+from ctx_embed.index.following.records import FolderOptions, FollowedFolder, RecordedFile, Synced, known_folder
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, metadata_json
-from ctx_embed.index.writing.transaction import Edit
-from ctx_embed.index.writing.writer import STEPS, Steps
+from ctx_embed.index.writing import writer
+from ctx_embed.index.writing.writer import Edit
 from ctx_embed.progress import Meter
 from ctx_embed.rows.reading import in_blocks
 from ctx_embed.texts import Document
@@ -69,97 +66,83 @@ class _TryAgainError(UnreadableFileError):
 def sync_folder(
     index: SearchIndex,
     folder: str | Path,
+    given: Mapping[str, Any],
     *,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-    documents: str | None = None,
-    text_field: str | None = None,
-    follow_links: bool | None = None,
+    result: Synced | None = None,
     prefixed: bool = False,
-    committing: Callable[[Edit, int], None] | None = None,
     allow_empty: bool = False,
     dry_run: bool = False,
     progress: bool = False,
-    steps: Steps = STEPS,
 ) -> Synced:
-    """Bring an index in step with a folder, see :meth:`SearchIndex.sync`.
+    """Bring an index in step with a folder, see :meth:`SearchIndex.sync`, and return the report.
 
     Args:
+        given: values of :class:`FolderOptions` by name; None takes that of the last run.
+        result: a report to continue.
         prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
-        committing: called before each commit with the number of documents of the step.
-        steps: how often to commit.
     """
     path = require_source_folder(folder)
     inside = os.path.realpath(index.path)
     if path == inside or path.startswith(inside + os.sep):
         raise InputError(f"{path}: lies in the index itself; name the folder of the documents")
-    result = Synced()
+    result = Synced() if result is None else result
     with closing(DocumentStore(index.path / DATABASE)) as store:
         known = known_folder(store, path)
         last = known.options if known else FolderOptions()
-        options = FolderOptions(
-            last.include if include is None else _globs("include", include),
-            last.exclude if exclude is None else _globs("exclude", exclude),
-            last.documents if documents is None else checked_unit(documents),
-            last.text_field if text_field is None else text_field,
-            last.follow_links if follow_links is None else follow_links,
-        )
+        options = replace(last, **{name: value for name, value in given.items() if value is not None})
         makes_others = (options.documents, options.text_field) != (last.documents, last.text_field)
         # Listing the first file raises an error for invalid globs before anything is written.
         files = walk(path, options.include, options.exclude, options.follow_links)
         found = chain(list(islice(files, 1)), files)
+        before = [] if known is None else records.recorded(store, known)
         if dry_run:
-            recorded = iter(()) if known is None else records.recorded(store, known)
             if makes_others:
-                recorded = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in recorded)
+                before = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in before)
             with Meter("comparing", unit="files", shown=progress) as meter:
-                for change in _changes(found, recorded, result, meter):
-                    _count(change, options, result)
+                for file, record, digest in _changes(found, iter(before), result, meter):
+                    is_new = record is None or record.problem is not None
+                    if file is None:
+                        result.removed += not is_new
+                    elif digest is None:
+                        result.added += is_new
+                        result.changed += not is_new
+                        said = described_records(file.path, options.documents, options.text_field)
+                        result.tables |= {} if said is None else {file.source: said}
             return result
-        if known is not None and not allow_empty:
-            _require_present(store, known)
-        followed = known
-        if followed is None or followed.options != options:
-            prefix = known.prefix if known else _prefix(store, path, prefixed)
+        if not allow_empty:
+            there = [record.source for record in before if record.problem is None]
+            gone = sum(not os.path.lexists(os.path.join(path, source)) for source in there)
+            if gone and (gone == len(there) or (gone >= MANY_FILES and 2 * gone > len(there))):
+                raise InputError(
+                    f"{path}: {gone} of its {len(there)} files are gone; is its disk mounted? Nothing was changed; "
+                    "repeat the command with --allow-empty to remove their documents"
+                )
+        if known is None or options != last:
             with store.writing():
-                followed = records.follow(store, path, prefix, options)
+                records.follow(store, path, prefixed, options)
                 if known is not None and makes_others:
                     # The files become other documents: read all of them again.
                     statement = "UPDATE files SET modified = ?, hash = x'' WHERE folder = ?"
-                    store.run(statement, (records.READ_AGAIN, followed.number))
+                    store.run(statement, (records.READ_AGAIN, known.number))
+            known = known_folder(store, path)
+            assert known is not None
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
-            differences = _changes(found, records.recorded(store, followed), result, meter)
+            differences = _changes(found, records.recorded(store, known), result, meter)
             read = extraction.read((change, _path_to_read(change)) for change in differences)
             more = True
             while more:
-                began, stored = time.monotonic(), result.documents
                 with index.writer.editing(tidy=False) as edit:
-                    step = _Step(edit, followed, result, steps.batch)
-                    while more and not steps.ends(result.documents - stored, began):
-                        next_change, texts = next(read, (None, []))
-                        if next_change is None:
-                            more = False
-                        else:
-                            step.take(next_change, texts)
+                    step = _Step(edit, known, result)
+                    while more and not edit.is_long:
+                        change, texts = next(read, (None, []))
+                        more = change is not None
+                        if change is not None:
+                            step.take(change, texts)
                     step.store()
-                    if committing is not None:
-                        committing(edit, result.documents - stored)
     # Updates FAISS's file, and compacts if most vectors belong to deleted documents.
     with index.writer.editing():
         pass
     return result
-
-
-def _count(change: Change, options: FolderOptions, result: Synced) -> None:
-    """Count a change without making it, and say how the records of its file would be read."""
-    is_new = change.record is None or change.record.problem is not None
-    if change.file is None:
-        result.removed += not is_new
-    elif change.digest is None:
-        result.added += is_new
-        result.changed += not is_new
-        said = described_records(change.file.path, options.documents, options.text_field)
-        result.tables |= {} if said is None else {change.file.source: said}
 
 
 def require_source_folder(folder: str | Path) -> str:
@@ -174,41 +157,6 @@ def require_source_folder(folder: str | Path) -> str:
     except UnicodeEncodeError:
         raise InputError(f"{folder}: the path of the folder must be UTF-8; rename it") from None
     return path
-
-
-def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | None:
-    """Return the record of a folder; None if the index does not follow it."""
-    path = os.path.realpath(folder)
-    return next((known for known in records.folders(store) if known.path == path), None)
-
-
-def _require_present(store: DocumentStore, known: FollowedFolder) -> None:
-    """Refuse a folder that has lost all its files, or most of many, as one whose disk is not mounted."""
-    files = [record.source for record in records.recorded(store, known) if record.problem is None]
-    gone = sum(not os.path.lexists(os.path.join(known.path, source)) for source in files)
-    if gone and (gone == len(files) or (gone >= MANY_FILES and 2 * gone > len(files))):
-        raise InputError(
-            f"{known.path}: {gone} of its {len(files)} files are gone; is its disk mounted? Nothing was changed; "
-            "repeat the command with --allow-empty to remove their documents"
-        )
-
-
-def _globs(name: str, given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(glob, str) for glob in given):
-        raise InputError(f"{name} must be a list of globs, got {given!r}")
-    return tuple(given)
-
-
-def _prefix(store: DocumentStore, path: str, prefixed: bool) -> str:
-    """Return the prefix of a new folder's sources: empty for the first folder, otherwise its name."""
-    others = records.folders(store)
-    if not others and not prefixed:
-        return ""
-    prefix = f"{os.path.basename(path)}/"
-    for other in others:
-        if other.prefix == prefix:
-            raise InputError(f"{path}: the index follows another folder of this name, {other.path}; rename one of them")
-    return prefix
 
 
 def _path_to_read(change: Change) -> str | None:
@@ -282,11 +230,10 @@ def content_hash(file: File) -> bytes:
 class _Step:
     """The changes of one commit; documents of several files are embedded together."""
 
-    def __init__(self, edit: Edit, folder: FollowedFolder, result: Synced, batch: int) -> None:
+    def __init__(self, edit: Edit, folder: FollowedFolder, result: Synced) -> None:
         self.edit = edit
         self.folder = folder
         self.result = result
-        self._batch = batch
         self._documents: list[Document] = []
         self._waiting: set[Id | None] = set()
         self._characters = 0
@@ -304,24 +251,26 @@ class _Step:
             store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {of_file}", values)
             store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", values)
             store.store_checksums(of_file, record.number)
-            # Readers cache the rows that match a filter until the generation changes.
-            self.edit.changed = True
-            return
-        if file is not None and format_of(file.path).installed:
+            self.edit.edited()
+        elif file is not None and format_of(file.path).installed:
             self._read(file, record, texts)
-            return
-        if record is not None:
-            self._remove(records.ids_of(store, record.number))
-            store.run("DELETE FROM files WHERE file = ?", (record.number,))
-        if file is not None:
-            # The file is not recorded, since the extra may be installed before the next run.
-            self.result.lacking[suffix_of(file.path)] += 1
-        elif record is not None:
-            self.result.removed += record.problem is None
+        else:
+            if record is not None:
+                self.edit.delete(self._ids_of(record))
+                store.run("DELETE FROM files WHERE file = ?", (record.number,))
+            if file is not None:
+                # The file is not recorded, since the extra may be installed before the next run.
+                self.result.lacking[suffix_of(file.path)] += 1
+            elif record is not None:
+                self.result.removed += record.problem is None
+
+    def _ids_of(self, record: RecordedFile | None) -> list[Id]:
+        number = None if record is None else record.number
+        return [identifier for (identifier,) in self.edit.store.run("SELECT id FROM origins WHERE file = ?", (number,))]
 
     def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
         """Replace the documents of a file with those that it has now, and record the file."""
-        old = [] if record is None else records.ids_of(self.edit.store, record.number)
+        store, old = self.edit.store, self._ids_of(record)
         new: list[Id] = []
         problem: UnreadableFileError | None = None
         digest, self._written = b"", {}
@@ -336,11 +285,9 @@ class _Step:
             named = file._replace(source=f"{self.folder.prefix}{file.source}")
             is_table = suffix_of(file.path) in RECORD_SUFFIXES
             if is_table and holds_records(file.path, options.documents, options.text_field):
-                documents = record_documents(named, options.text_field)
+                documents = partial(record_documents, named, options.text_field)
             else:
                 texts = list(extract(file.path)) if is_table else texts
-                if not texts:
-                    raise UnreadableFileError(EMPTY, counted=True)
                 documents = partial(iter, list(documents_of(named, texts, options.documents)))
             # All ids are read first, so that a file is stored completely or not at all.
             new = self._new_ids(documents(), record)
@@ -351,52 +298,60 @@ class _Step:
             problem, new = _TryAgainError(f"cannot be read ({error.strerror})"), []
         if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
             # Perhaps a download that was cut short: what the file said before stays until it can be read.
-            records.record(self.edit.store, self.folder, file, records.READ_AGAIN, b"")
+            records.record(store, self.folder, file, records.READ_AGAIN, b"")
             self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
             return
+        seen = file.modified
         if isinstance(problem, _TryAgainError) or (problem is None and _has_changed(file)):
             seen, digest = records.READ_AGAIN, b""
-        else:
-            seen = file.modified
         said = (None, False) if problem is None else (str(problem), problem.counted)
-        number = records.record(self.edit.store, self.folder, file, seen, digest, *said)
+        number = records.record(store, self.folder, file, seen, digest, *said)
+        kept = set(new)
+        self.edit.delete([identifier for identifier in old if identifier not in kept])
         if problem is not None:
             self.result.leave_out(file.source, str(problem), named=not problem.counted)
             self.result.removed += bool(old)
+            return
+        store.run_many(
+            "INSERT INTO origins VALUES (?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
+            ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in self._written.items()),
+        )
+        self.result.documents += len(new)
+        if record is None or record.problem is not None:
+            self.result.added += 1
         else:
-            records.add_origins(self.edit.store, number, self._written)
-            self.result.documents += len(new)
-            if record is None or record.problem is not None:
-                self.result.added += 1
-            else:
-                self.result.changed += 1
-        kept = set(new)
-        self._remove([identifier for identifier in old if identifier not in kept])
+            self.result.changed += 1
 
     def _new_ids(self, documents: Iterator[Document], record: RecordedFile | None) -> list[Id]:
         """Return the ids of the documents of a file; UnreadableFileError if they cannot be stored."""
-        ids: list[Id] = []
+        # In order, and each once.
+        ids: dict[Id, None] = {}
         try:
             for number, document in enumerate(documents, 1):
                 metadata_json(document.metadata, number)
-                ids.append(checked_id(document.id, number))
+                identifier = checked_id(document.id, number)
+                if identifier in ids:
+                    place = f"line {document.metadata['line']}: " if "line" in document.metadata else ""
+                    raise UnreadableFileError(f"{place}the id {identifier!r} comes twice")
+                ids[identifier] = None
         except InputError as error:
             raise UnreadableFileError(str(error)) from None
         if not ids:
             raise UnreadableFileError(EMPTY, counted=True)
-        twice = next((identifier for identifier, count in Counter(ids).items() if count > 1), None)
-        if twice is not None:
-            raise UnreadableFileError(f"the id {twice!r} comes twice")
-        other = next((identifier for identifier in ids if identifier in self._waiting), None)
-        if other is None:
-            other = records.taken(self.edit.store, ids, None if record is None else record.number)
-        if other is not None:
-            raise _TryAgainError(f"the id {other!r} belongs to a document from elsewhere")
-        return ids
+        owners = self.edit.store.run_among(
+            "SELECT d.id, o.file FROM documents d LEFT JOIN origins o ON o.id = d.id WHERE d.id IN ({})", list(ids)
+        )
+        own = -1 if record is None else record.number
+        taken = self._waiting & ids.keys() or {identifier for identifier, owner in owners if owner != own}
+        for identifier in ids:
+            if identifier in taken:
+                raise _TryAgainError(f"the id {identifier!r} belongs to a document from elsewhere")
+        return list(ids)
 
     def _add_all(self, documents: Iterator[Document], ids: list[Id]) -> None:
         """Add the documents of a file that have these ids; none of them if it has changed since its ids were read."""
-        added, parts = 0, in_blocks(documents, self._batch)
+        added, parts = 0, in_blocks(documents, writer.BATCH_DOCUMENTS)
         while added < len(ids):
             try:
                 part = next(parts, [])
@@ -404,29 +359,23 @@ class _Step:
                 part = []
             if not part or [document.id for document in part] != ids[added : added + len(part)]:
                 self.store()
-                self._remove(ids[:added])
+                self.edit.delete(ids[:added])
                 raise _TryAgainError(CHANGED)
             self._documents += records.with_changes(self.edit.store, part)
             self._waiting |= {document.id for document in part}
             self._written |= {document.id: document.metadata for document in part if document.id is not None}
             self._characters += sum(len(document.text) for document in part)
             added += len(part)
-            if len(self._documents) >= self._batch or self._characters >= BATCH_CHARACTERS:
+            if len(self._documents) >= writer.BATCH_DOCUMENTS or self._characters >= BATCH_CHARACTERS:
                 self.store()
-
-    def _remove(self, ids: list[Id]) -> None:
-        if ids:
-            self.edit.delete(ids)
-            records.remove_origins(self.edit.store, ids)
 
     def store(self) -> None:
         """Embed and store the waiting documents."""
-        if self._documents:
-            before = self.edit.state.next_row
-            self.edit.add(self._documents, replacing=True)
-            self.result.passages += self.edit.state.next_row - before
-            self._documents, self._characters = [], 0
-            self._waiting.clear()
+        before = self.edit.state.next_row
+        self.edit.add(self._documents, replacing=True)
+        self.result.passages += self.edit.state.next_row - before
+        self._documents, self._characters = [], 0
+        self._waiting.clear()
 
 
 def _has_changed(file: File) -> bool:

@@ -14,6 +14,8 @@ from ctx_embed.index.storage.documents import Span
 from ctx_embed.text.tokenizer import TextTokenizer
 
 Chunker: TypeAlias = Callable[[str], list[Span]]
+# Returns the passages of each text, given with its blocks.
+Cut: TypeAlias = Callable[[Sequence[tuple[str, Sequence[Block]]]], list[list[Span]]]
 
 # Default number of tokens in a passage; fewer if the model reads fewer.
 PASSAGE_TOKENS = 256
@@ -82,12 +84,8 @@ class Passages:
         self._count = count
         self._words = tokens(size, offsets)
 
-    def __call__(self, text: str, blocks: Sequence[Block] = ()) -> list[Span]:
-        """Return the passages of a text; if no blocks are given, its paragraphs are the blocks."""
-        return self.of_all([(text, blocks)])[0]
-
     def of_all(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> list[list[Span]]:
-        """Return the passages of each text with its blocks; much faster for many texts."""
+        """Return the passages of each text with its blocks, by default its paragraphs."""
         found = [list(blocks) or prose(text) for text, blocks in texts]
         # A token has at least one character, so texts this short need no counting.
         counted = [
@@ -111,13 +109,13 @@ class Passages:
         """Return the passages of a text from its blocks and their numbers of tokens."""
         if max(counts, default=0) > self.size:
             # Blocks that are too long are cut into sentences, lines and words.
-            for cut in (sentences, _lines, self._words):
+            for cut in (sentences, rows, self._words):
                 smaller: list[Block] = []
                 for block, count in zip(blocks, counts, strict=True):
                     if count <= self.size or (cut is sentences and not block.prose):
                         smaller.append(block)
                         continue
-                    for place, (start, stop) in enumerate(cut(text[block.start : block.stop])):
+                    for place, (start, stop, *_) in enumerate(cut(text[block.start : block.stop])):
                         depth = NONE if place else block.depth
                         smaller.append(Block(block.start + start, block.start + stop, depth, block.prose))
                 if len(smaller) > len(blocks):
@@ -153,11 +151,6 @@ class Passages:
                 length += part
             parts += reversed([*found, (begin, last)])
         return _trimmed(text, spans)
-
-
-def _lines(text: str) -> list[Span]:
-    """Return the lines of a text that are not blank."""
-    return [(block.start, block.stop) for block in rows(text)] or whole(text)
 
 
 def _joined(text: str, left: Span, right: Span) -> bool:
@@ -230,11 +223,10 @@ def checked_chunk(chunk: Any) -> str:
     )
 
 
-def chunker(chunk: str, model: Any) -> Chunker | Passages:
-    """Return the chunker for the option ``chunk`` of an index with this model."""
+def chunker(chunk: str, model: Any) -> Cut:
+    """Return what cuts texts by the option ``chunk`` of an index with this model."""
     kind, _, size = chunk.partition(":")
     if kind == "passages":
-        return passages_of(model, int(size) if size else None)
-    if kind == "tokens":
-        return tokens(int(size), _offsets(_own_tokenizer(model)))
-    return {"none": whole, "sentences": sentences}[chunk]
+        return passages_of(model, int(size) if size else None).of_all
+    cut = tokens(int(size), _offsets(_own_tokenizer(model))) if size else {"none": whole, "sentences": sentences}[kind]
+    return lambda texts: [cut(text) for text, _ in texts]

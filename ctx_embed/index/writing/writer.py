@@ -1,117 +1,360 @@
-"""The writer of an index: its edits, compaction, FAISS's file, which follows a commit, and the steps of long jobs."""
+"""Changes to an index: an edit is one transaction; FAISS's file follows it, and compaction if that is due."""
 
 from __future__ import annotations
 
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ctx_embed.documents.blocks import Block
-from ctx_embed.errors import InputError, UnwritableError
+from ctx_embed.errors import InputError, UnwritableError, described
 from ctx_embed.index.ann import faiss_file
-from ctx_embed.index.ann.nearest import Record, recorded
+from ctx_embed.index.ann.nearest import recorded
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.storage.database import expanded, ranges_of
-from ctx_embed.index.storage.documents import DocumentStore, Span
+from ctx_embed.index.storage.database import NEXT, expanded, ranges_of
+from ctx_embed.index.storage.documents import (
+    LARGEST_ID,
+    DocumentStore,
+    Id,
+    NewDocument,
+    Span,
+    checked_id,
+    embedded_texts,
+    metadata_json,
+    text_hash,
+)
 from ctx_embed.index.storage.folder import IndexFolder, View
-from ctx_embed.index.storage.vectors import VectorTable
-from ctx_embed.index.writing import chunking
-from ctx_embed.index.writing.transaction import Edit
+from ctx_embed.index.storage.vectors import Vectors, VectorTable
+from ctx_embed.index.writing.chunking import Cut, chunker
+from ctx_embed.texts import Document, Embedded, as_list, well_formed
+from ctx_embed.vectors import unit_vector
 
 _LOG = logging.getLogger(__name__)
+# Number of documents that are embedded and written at a time.
+BATCH_DOCUMENTS = 2048
+# A long job commits after this number of documents or of seconds.
+STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
 # Vectors whose data type changes in one commit.
 ROWS_AT_ONCE = 8192
 
 
-class Writer:
-    """Changes an index, one thread and one process at a time.
+class TakenIdError(InputError):
+    """The id of a document already belongs to another one."""
 
-    Args:
-        folder: the index.
-        embedder: returns the model when it is needed.
-        changing: the lock to hold while documents change.
+    def __init__(self, number: int, identifier: Id, owner: str = "is already in the index") -> None:
+        super().__init__(f"document {number}: the id {identifier!r} {owner}; ids must be unique")
+        self.identifier = identifier
+
+
+def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) -> list[Document]:
+    """Return documents from lists of texts, ids, metadata and embeddings, which must be of one length."""
+    listed = as_list(texts, "texts", "a list of strings")
+    columns: list[list[Any]] = []
+    for name, values, needed in (
+        ("ids", ids, "a list of strings or integers"),
+        ("metadata", metadata, "a list of dictionaries"),
+        ("embeddings", embeddings, "an array (documents, dimension)"),
+    ):
+        columns.append([None] * len(listed) if values is None else as_list(values, name, needed))
+        if len(columns[-1]) != len(listed):
+            raise InputError(f"{name} must have one entry for each of the {len(listed)} texts, got {len(columns[-1])}")
+    documents: list[Document] = []
+    for number, (text, identifier, fields, embedding) in enumerate(zip(listed, *columns, strict=True), 1):
+        if embedding is None and embeddings is not None:
+            raise InputError(f"document {number}: its embedding is None; give one for each text or for none")
+        documents.append(Embedded(text, identifier, {} if fields is None else fields, embedding))
+    return documents
+
+
+class Edit:
+    """Changes to an index in one transaction and in bounded memory, see :meth:`Writer.editing`.
 
     Attributes:
-        least_dead_rows: a change compacts the index if at least this number of vectors, and more than half of all,
-            belonged to deleted documents.
+        state: what the commit will publish.
+        counted: the number of documents that the same job has added, in this edit and before it.
     """
+
+    def __init__(self, store: DocumentStore, writer: Writer, counted: int) -> None:
+        self.store = store
+        self.state = store.state()
+        self.counted = counted
+        self._writer = writer
+        self._begun = counted, time.monotonic()
+        settings, following = store.present(), store.settings(NEXT)
+        self._titled = settings.titled
+        self._vectors = VectorTable(store, settings)
+        # A reembedding fills a second table at the same time.
+        self._tables = [self._vectors, *([] if following is None else [VectorTable(store, following)])]
+        self._first_row = 0 if counted else self.state.next_row
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a long job should end this edit, and so commit it, and go on with another one."""
+        counted, began = self._begun
+        return self.counted - counted >= STEP_DOCUMENTS or time.monotonic() - began >= STEP_SECONDS
+
+    def add_all(self, documents: Iterable[Document], *, replacing: bool) -> list[Id]:
+        """Add a stream of documents in batches, and return their ids; see :meth:`add`."""
+        stream = iter(documents)
+        ids: list[Id] = []
+        while some := list(islice(stream, BATCH_DOCUMENTS)):
+            ids += self.add(some, replacing=replacing)
+        return ids
+
+    def add(self, documents: Sequence[Document], *, replacing: bool) -> list[Id]:
+        """Add a batch of documents and return their ids; automatic ids are larger than all ids ever used.
+
+        Another thread embeds the texts while this one writes them. ``replacing`` says whether a document replaces one
+        with the same id, of which the last in a batch is stored.
+        """
+        if not documents:
+            return []
+        first = self.counted + 1
+        ids, next_id = self._numbered(documents, first)
+        # No document has an automatic id yet.
+        given = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is not None]
+        taken = {identifier: row for identifier, (row, _) in self.store.rows_of_ids(given).items()}
+        if not replacing:
+            self._require_new(ids, first, taken)
+        texts = []
+        for number, document in enumerate(documents, first):
+            if not isinstance(document.text, str):
+                raise InputError(f"document {number}: the text must be a string, got {described(document.text)}")
+            texts.append(well_formed(str(document.text)))
+        # A document that comes with its embedding or its passages is not cut.
+        whole = [
+            (text, getattr(document, "blocks", ()))
+            for text, document in zip(texts, documents, strict=True)
+            if not isinstance(document, Embedded) or (document.embedding is None and document.spans is None)
+        ]
+        cut = iter(self._writer.passages(whole))
+        prepared: dict[Id, tuple[NewDocument, list[str], Sequence[Vectors | None]]] = {}
+        for number, (identifier, document, text) in enumerate(zip(ids, documents, texts, strict=True), first):
+            metadata = metadata_json(document.metadata, number)
+            vectors: Any = None
+            if isinstance(document, Embedded) and document.spans is not None:
+                spans, vectors = document.spans, document.embedding
+            elif isinstance(document, Embedded) and document.embedding is not None:
+                spans = [(0, len(text))]
+                vectors = [
+                    unit_vector(document.embedding, self._vectors.dimension, f"document {number}: the embedding")
+                ]
+            else:
+                spans = next(cut)
+            prepared.pop(identifier, None)
+            prepared[identifier] = (
+                NewDocument(identifier, metadata, text, spans),
+                embedded_texts(text, document.metadata, spans, self._titled),
+                [None] * len(spans) if vectors is None else vectors,
+            )
+        self._store(list(prepared.values()), list(taken))
+        automatic = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is None]
+        self.store.record_automatic(automatic, given)
+        self.state = replace(self.state, next_id=next_id)
+        self.counted += len(documents)
+        return ids
+
+    def _numbered(self, documents: Sequence[Document], first: int) -> tuple[list[Id], int]:
+        """Return the id of each document, and the next automatic id."""
+        given = [
+            None if document.id is None else checked_id(document.id, number)
+            for number, document in enumerate(documents, first)
+        ]
+        largest = max((identifier for identifier in given if isinstance(identifier, int)), default=-1)
+        # The largest integer is never an automatic id, so the next id can always be stored.
+        next_id = min(max(self.state.next_id, largest + 1), LARGEST_ID)
+        ids: list[Id] = []
+        for number, identifier in enumerate(given, first):
+            if identifier is None:
+                if next_id == LARGEST_ID:
+                    raise InputError(f"document {number}: no larger integer is left for its id; give it one")
+                identifier, next_id = next_id, next_id + 1
+            ids.append(identifier)
+        return ids, next_id
+
+    def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[Id, int]) -> None:
+        """Raise an error if an id belongs to another document, stored or in the same batch."""
+        numbers: dict[Id, int] = {}
+        for number, identifier in enumerate(ids, first):
+            row = taken.get(identifier)
+            if row is not None and row < self._first_row:
+                raise TakenIdError(number, identifier)
+            other = numbers.setdefault(identifier, number)
+            if row is not None:
+                between = "SELECT count(*) FROM documents WHERE row BETWEEN ? AND ?"
+                (other,) = self.store.run_one(between, (self._first_row, row))
+            if other != number:
+                raise TakenIdError(number, identifier, f"is also that of document {other}")
+
+    def _store(
+        self, documents: Sequence[tuple[NewDocument, list[str], Sequence[Vectors | None]]], replaced: list[Id]
+    ) -> None:
+        """Write documents, what is embedded for each of their passages, and the vectors, None if not yet embedded.
+
+        A passage's vector is copied if the same text was embedded before, without a title.
+        """
+        embedded = [text for _, texts, _ in documents for text in texts]
+        given = [vector for _, _, vectors in documents for vector in vectors]
+        passages = [new.text[start:stop] for new, _, _ in documents for start, stop in new.spans]
+        rows: dict[str, int] = {}
+        for row, (text, passage) in enumerate(zip(embedded, passages, strict=True), self.state.next_row):
+            if text == passage:
+                rows.setdefault(text, row)
+        hashes = {text: text_hash(text) for text in rows}
+        # Vectors are copied before their documents are replaced. A text itself is compared, not only its hash.
+        by_hash = {digest: text for text, digest in hashes.items()}
+        known: dict[str, int] = {}
+        for digest, row in self.store.run_among("SELECT hash, row FROM hashes WHERE hash IN ({})", sorted(by_hash)):
+            # The row may belong to a deleted document.
+            with suppress(InputError):
+                if self.store.fetch([row])[row].text == by_hash[digest]:
+                    known[by_hash[digest]] = row
+        wanted = dict.fromkeys(text for text, vector in zip(embedded, given, strict=True) if vector is None)
+        old = [text for text in wanted if text in known]
+        new = [text for text in wanted if text not in known]
+        found = dict(zip(old, self._vectors.get(np.array([known[text] for text in old], np.int64)), strict=True))
+        with ThreadPoolExecutor(1) as pool:
+            embedding = pool.submit(lambda: self._writer.embedder().documents(new)) if new else None
+            self._delete(replaced)
+            self.store.insert(self.state.next_row, [new for new, _, _ in documents])
+            # The new row outlives the old one, whose document may be one of those replaced.
+            pairs = sorted((hashes[text], row) for text, row in rows.items())
+            self.store.run_many("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
+            if embedding is not None:
+                found |= zip(new, embedding.result(), strict=True)
+        vectors = [found[text] if vector is None else vector for text, vector in zip(embedded, given, strict=True)]
+        next_row = self.state.next_row + len(vectors)
+        self._vectors.put(range(self.state.next_row, next_row), np.stack(vectors))
+        self.state = replace(self.state, next_row=next_row, documents=self.state.documents + len(documents))
+
+    def update_metadata(self, ids: Sequence[Id], changes: dict[str, Any]) -> int:
+        """Change metadata fields of documents, and remove those whose new value is None; return their number."""
+        metadata_json(changes, 1)
+        checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
+        found = self.store.find(list(dict.fromkeys(checked)))
+        for identifier in checked:
+            if identifier not in found:
+                raise InputError(f"no document has the id {identifier!r}")
+        again: list[Document] = []
+        for number, document in enumerate(found.values(), 1):
+            fields = {name: value for name, value in {**document.metadata, **changes}.items() if value is not None}
+            if fields == document.metadata:
+                continue
+            written = metadata_json(fields, number)
+            spans = document.spans
+            old, new = (embedded_texts(document.text, of, spans, self._titled) for of in (document.metadata, fields))
+            if old == new:
+                self.store.set_metadata(document, written)
+                self.edited()
+            else:
+                again.append(Embedded(document.text, document.id, fields, spans=spans))
+        automatic = self.store.automatic([document.id for document in again if document.id is not None])
+        self.add_all(again, replacing=True)
+        self.store.record_automatic(automatic, [])
+        return len(found)
+
+    def delete(self, ids: Sequence[Id]) -> int:
+        """Delete the documents with the given ids and return their number; ids that do not exist are skipped."""
+        checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
+        if self.store.run("SELECT 1 FROM sqlite_master WHERE name = 'origins'"):
+            # A document of a followed folder comes back when its file changes.
+            self.store.run_many("DELETE FROM origins WHERE id = ?", ((identifier,) for identifier in checked))
+        return self._delete(list(dict.fromkeys(checked)))
+
+    def _delete(self, ids: list[Id]) -> int:
+        found = self.store.find(ids)
+        self.store.remove(list(found.values()), self._tables)
+        self.state = replace(self.state, documents=self.state.documents - len(found))
+        return len(found)
+
+    def edited(self) -> None:
+        """Note that metadata were changed in place, so that nobody trusts what filters found before."""
+        self.state = replace(self.state, edited=self.state.generation + 1)
+
+
+class Writer:
+    """Changes an index, one thread and one process at a time; ``embedder`` returns the model when it is needed."""
 
     def __init__(self, folder: IndexFolder, embedder: Callable[[], IndexModel], changing: Any) -> None:
         # The folder may come from elsewhere.
         faiss_file.checked_factory(folder.settings.factory, folder.settings.dimension)
         self.folder = folder
+        # A change compacts the index if at least this number of vectors, and more than half of all, are of deleted
+        # documents. After a failure it is tried again when twice as many are.
         self.least_dead_rows = 20_000
-        self._embedder = embedder
+        self.embedder = embedder
         self._changing = changing
-        self._chunker: chunking.Chunker | chunking.Passages | None = None
+        self._passages: Cut | None = None
         self._reported = False
-        # A failed compaction is tried again when twice as many vectors are dead.
-        self._compact_from = 0
+
+    def passages(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> Sequence[Sequence[Span]]:
+        """Return the passages of each text, given with its blocks."""
+        if self._passages is None:
+            chunk = self.folder.settings.chunk
+            # Whole documents need no tokenizer, so the model is not loaded if all documents come with embeddings.
+            self._passages = chunker(chunk, None if chunk == "none" else self.embedder().model)
+        return self._passages(texts)
 
     @contextmanager
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
-        ``tidy`` then updates FAISS's file, and compacts if most vectors belonged to deleted documents. ``counted`` is
-        that of :class:`Edit`.
+        ``tidy`` then updates FAISS's file, and compacts if that is due. ``counted`` is the number of documents that the
+        same job has already added.
         """
         with self._changing, closing(DocumentStore(self.folder.documents.path)) as store:
-            committed = False
+            with store.writing():
+                self.folder.require_in_place()
+                if store.present().table != self.folder.settings.table:
+                    raise self.folder.embedded_again()
+                edit = Edit(store, self, counted)
+                yield edit
+                if edit.state != store.state():
+                    store.finish(edit.state)
+            if not tidy:
+                return
+            dead = 0
             try:
-                with store.writing():
-                    self.folder.require_in_place()
-                    if store.present().table != self.folder.settings.table:
-                        raise self.folder.embedded_again()
-                    edit = Edit(store, lambda texts: self._embedder().documents(texts), self._chunk, counted)
-                    yield edit
-                    if edit.changed:
-                        edit.finish()
-                committed = True
-            finally:
-                if tidy and not (committed and self._compacted(store)):
-                    self.tidy(store)
-
-    def _compacted(self, store: DocumentStore) -> bool:
-        """Compact if it is due, and return whether it was; a failure is logged and leaves the index as it is."""
-        dead = 0
-        try:
-            dead = store.deleted_rows()
-            if dead < max(self.least_dead_rows, self._compact_from, store.state().documents + 1):
-                return False
-            self._compact(store)
-        except (InputError, OSError) as error:
-            self._compact_from = 2 * dead
-            _LOG.warning("%s: was not compacted (%s)", self.folder.path, error)
-        return True
-
-    def _chunk(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> Sequence[Sequence[Span]]:
-        if self._chunker is None:
-            chunk = self.folder.settings.chunk
-            # Whole documents need no tokenizer, so the model is not loaded if all documents come with embeddings.
-            self._chunker = chunking.whole if chunk == "none" else chunking.chunker(chunk, self._embedder().model)
-        if isinstance(self._chunker, chunking.Passages):
-            return self._chunker.of_all(texts)
-        return [self._chunker(text) for text, _ in texts]
+                dead = store.deleted_rows()
+                if dead >= max(self.least_dead_rows, store.state().documents + 1):
+                    self._compact(store)
+                    return
+            except (InputError, OSError) as error:
+                self.least_dead_rows = 2 * dead
+                _LOG.warning("%s: was not compacted (%s)", self.folder.path, error)
+            self.tidy(store)
 
     def tidy(self, store: DocumentStore, anew: bool = False) -> None:
         """Bring FAISS's file up to date with the newest commit if it lacks too much of it; ``anew``: in any case.
 
-        The next writer can do this, so a failure here does not fail the change.
+        The next writer can do this, so a failure here does not fail the change: search compares what FAISS lacks.
         """
         with suppress(InputError, OSError, RuntimeError):
             with store.writing(patience=0):
                 self.folder.require_in_place()
-                old = recorded(store)
+                old, new = recorded(store), None
                 faiss_file.remove_unlisted(self.folder.path, old)
                 if not (anew and old) and not faiss_file.is_stale(self.folder.path, store):
                     return
-                new = self._written(View(self.folder, store), anew)
+                try:
+                    new = faiss_file.write(View(self.folder, store), self.embedder, anew=anew)
+                except RuntimeError as error:
+                    if not self._reported:
+                        _LOG.warning(
+                            "%s: FAISS cannot build %s; search compares every vector (%s)",
+                            self.folder.path,
+                            self.folder.settings.factory,
+                            faiss_file.reason(error),
+                        )
+                    self._reported = True
                 if new is None and old is None:
                     return
                 faiss_file.listed(store, new)
@@ -119,23 +362,6 @@ class Writer:
             # Readers know the new file now; only a writer may remove the old one.
             with store.writing(patience=0):
                 faiss_file.remove_unlisted(self.folder.path, recorded(store))
-
-    def _written(self, view: View, anew: bool) -> Record | None:
-        """Write FAISS's file; if it cannot be built, warn once, and search compares all."""
-        try:
-            return faiss_file.write(view, self._embedder, anew=anew)
-        except RuntimeError as error:
-            if not self._reported:
-                # FAISS puts its source file and line before the reason.
-                reason = str(error).strip().rsplit("\n", 1)[-1].rsplit("Error: ", 1)[-1]
-                _LOG.warning(
-                    "%s: FAISS cannot build %s; search compares every vector (%s)",
-                    self.folder.path,
-                    self.folder.settings.factory,
-                    reason,
-                )
-                self._reported = True
-            return None
 
     def compact(self, dtype: str | None = None) -> int:
         """Compact the index and give its space back, see :meth:`SearchIndex.compact`."""
@@ -187,22 +413,3 @@ class Writer:
                 changed = True
         self.tidy(store, changed)
         return removed
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The work between two commits of a long job: it ends after a number of documents or of seconds.
-
-    At most ``batch`` documents are embedded at a time.
-    """
-
-    documents: int = 16_384
-    seconds: float = 5.0
-    batch: int = 2048
-
-    def ends(self, documents: int, began: float) -> bool:
-        """Return whether a step with this number of documents, begun at this time (monotonic), should end."""
-        return documents >= self.documents or time.monotonic() - began >= self.seconds
-
-
-STEPS = Steps()

@@ -11,8 +11,6 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.analysis import duplicates, topics
-from ctx_embed.index.analysis.duplicates import find_duplicates
-from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import hash_vectors
 
 TEXTS = [f"text {number}" for number in range(200)]
@@ -26,16 +24,13 @@ def expected_pairs(texts, threshold):
 
 
 @pytest.mark.parametrize("factory", ["auto", "HNSW32"])
-def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, factory):
+def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, factory, monkeypatch):
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS)
-        folder = IndexFolder(index.path)
-
-        def find(most):
-            return folder.read(lambda view: find_duplicates(view, 0.8, most, rows_at_once=32, neighbours=4))
-
-        pairs = find(10_000)
         usual = {(pair.left, pair.right): pair.score for pair in index.duplicates(0.8, 10_000)}
+        monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", 32)
+        monkeypatch.setattr(duplicates, "NEIGHBOURS", 4)
+        pairs = index.duplicates(0.8, 10_000)
         # Blocks of another size may change the last bit of a score.
         assert usual == pytest.approx({(pair.left, pair.right): pair.score for pair in pairs}, abs=1e-6)
         expected = expected_pairs(TEXTS, 0.8)
@@ -44,10 +39,10 @@ def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, fact
         for pair in pairs:
             assert pair.score == pytest.approx(expected[pair.left, pair.right], abs=1e-6)
         assert [pair.score for pair in pairs] == sorted((pair.score for pair in pairs), reverse=True)
-        assert find(5) == pairs[:5]
+        assert index.duplicates(0.8, 5) == pairs[:5]
         gone = pairs[0].left
         index.delete(gone)
-        left = {(pair.left, pair.right) for pair in find(10_000)}
+        left = {(pair.left, pair.right) for pair in index.duplicates(0.8, 10_000)}
         assert left == {pair for pair in expected if gone not in pair}
 
 
@@ -154,7 +149,8 @@ def test_a_low_threshold_costs_no_more_than_a_high_one(tmp_path, hash_model, mon
 
         near_pairs = duplicates.near_pairs
         monkeypatch.setattr(duplicates, "near_pairs", counted)
-        best = IndexFolder(index.path).read(lambda view: find_duplicates(view, -1, 10, rows_at_once=32))
+        monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", 32)
+        best = index.duplicates(-1, 10)
         assert [pair.score for pair in best] == pytest.approx(sorted(every.values(), reverse=True)[:10], abs=1e-6)
         assert len(looked_at) < 200 < len(every)
         assert len(index.duplicates(-1, 10**6)) == len(every)

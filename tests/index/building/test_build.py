@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from ctx_embed import InputError, SearchIndex
 from ctx_embed.files import locked
 from ctx_embed.index.building import build
 from ctx_embed.index.building.build import Built, build_index
-from ctx_embed.index.writing.writer import Steps
+from ctx_embed.index.writing import writer
 from tests.index.support.hash_model import HashModel, Interrupting, hash_vectors
 from tests.index.support.stored import stored, vectors_of
 
@@ -30,7 +29,10 @@ def path(tmp_path):
     return tmp_path / "index"
 
 
-build_index = partial(build_index, steps=Steps(8, batch=4))
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch):
+    monkeypatch.setattr(writer, "STEP_DOCUMENTS", 8)
+    monkeypatch.setattr(writer, "BATCH_DOCUMENTS", 4)
 
 
 def interrupted(source, path, texts=20, **options) -> None:

@@ -5,7 +5,7 @@ import pytest
 from pyarrow import parquet
 
 from ctx_embed import InputError
-from ctx_embed.index.building.readers import read_sources
+from ctx_embed.index.building.build import read_sources
 
 
 def written(tmp_path, name: str, content):

@@ -12,7 +12,7 @@ from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.building.reembedding import reembed
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing.writer import Steps
+from ctx_embed.index.writing import writer
 from tests.index.support.child import child
 from tests.index.support.hash_model import HashModel, Interrupting, hash_vectors
 from tests.index.support.stored import vectors_of
@@ -56,8 +56,10 @@ def test_all_but_the_vectors_stays(path):
 
 def interrupted(path, model) -> None:
     """Run until the model interrupts it, with a step for each document."""
-    with pytest.raises(KeyboardInterrupt):
-        reembed(IndexFolder(path), IndexModel.of(model), steps=Steps(seconds=0, batch=1))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writer, "BATCH_DOCUMENTS", 1)
+        with pytest.raises(KeyboardInterrupt):
+            reembed(IndexFolder(path), IndexModel.of(model))
 
 
 def test_an_interrupted_run_resumes(path):

@@ -43,7 +43,7 @@ def test_files_are_found_in_the_folders_of_the_index(index, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "b.pdf").write_bytes(b"%PDF")
     with index.writer.editing() as edit:
-        follow(edit.store, str(tmp_path / "elsewhere"), "", FolderOptions())
+        follow(edit.store, str(tmp_path / "elsewhere"), False, FolderOptions())
     source = index.source("b")
     assert source.path == tmp_path / "elsewhere" / "b.pdf"
     assert source.url.endswith("/elsewhere/b.pdf#page=7")

@@ -15,9 +15,8 @@ from ctx_embed.errors import installation
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.following import sync
 from ctx_embed.index.following.records import folders
-from ctx_embed.index.following.sync import sync_folder
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.writing.writer import Steps
+from ctx_embed.index.writing import writer
 from tests.documents.samples import FIRST, SECOND, pdf
 from tests.index.support.hash_model import Interrupting
 
@@ -60,7 +59,7 @@ IDS = ["a.md", "plain.csv", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "t
 def test_a_folder_becomes_documents(index, folder):
     synced = index.sync(folder)
     assert ids(index) == IDS
-    assert (synced.added, synced.documents, synced.unchanged, synced.files) == (6, 8, 0, 6)
+    assert (synced.added, synced.documents, synced.unchanged) == (6, 8, 0)
     assert synced.skipped == {"hidden": 1, "empty": 1, "binary": 1}
     assert index.verify() == []
     metadata = index.get("a.md").metadata
@@ -252,19 +251,14 @@ def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
     index.sync(folder, include=["/*.jsonl", "/plain.csv"])
     read = sync.record_documents
 
-    def changing(file, text_field):
-        documents = read(file, text_field)
-        if file.source != "table.csv":
-            return documents
-        calls = []
+    calls = []
 
-        def again():
+    def changing(file, text_field):
+        if file.source == "table.csv":
             calls.append(1)
             if len(calls) > 1:
                 os.unlink(file.path) if now is None else (folder / "table.csv").write_text(now)
-            return documents()
-
-        return again
+        return read(file, text_field)
 
     with monkeypatch.context() as patched:
         patched.setattr(sync, "record_documents", changing)
@@ -394,7 +388,9 @@ def test_an_index_inside_its_folder_is_not_read(folder, hash_model):
 
 
 @pytest.fixture
-def many(tmp_path):
+def many(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "STEP_DOCUMENTS", 8)
+    monkeypatch.setattr(writer, "BATCH_DOCUMENTS", 8)
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(40):
@@ -405,7 +401,7 @@ def many(tmp_path):
 def test_an_interrupted_run_is_continued(index, many, hash_model):
     index.embedder.model = Interrupting(16)
     with pytest.raises(KeyboardInterrupt):
-        sync_folder(index, many, steps=Steps(8))
+        index.sync(many)
     assert len(index) == 16
     index.embedder.model = hash_model
     synced = index.sync(many)
@@ -417,7 +413,7 @@ def test_an_interrupted_run_is_continued(index, many, hash_model):
 def test_an_interrupted_build_of_a_folder_resumes(tmp_path, many, hash_model):
     path = tmp_path / "built"
     with pytest.raises(KeyboardInterrupt):
-        build_index(many, path, model=Interrupting(24), steps=Steps(8))
+        build_index(many, path, model=Interrupting(24))
     assert not path.exists()
     with pytest.raises(InputError, match="holds an interrupted build; continue it with --resume"):
         build_index(many, path, model=hash_model)

@@ -14,7 +14,7 @@ from ctx_embed.index import search_index
 from ctx_embed.index.building import build
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing.writer import Steps
+from ctx_embed.index.writing import writer
 from tests.index.support.hash_model import HashEmbedder
 
 KINDS = ("add", "add", "upsert", "delete", "compact")
@@ -85,8 +85,9 @@ def run_build(source: str, path: str, mode: str) -> None:
         record(store, run)
 
     build.record = reported
+    writer.STEP_DOCUMENTS, writer.BATCH_DOCUMENTS = 12, 4
     factory = "HNSW8" if mode == "create" else None
-    build.build_index(source, path, mode=mode, resume=True, factory=factory, steps=Steps(12, batch=4))
+    build.build_index(source, path, mode=mode, resume=True, factory=factory)
 
 
 if __name__ == "__main__":

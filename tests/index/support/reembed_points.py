@@ -8,10 +8,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ctx_embed.index.building import reembedding
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing.writer import Steps
+from ctx_embed.index.writing import writer
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from tests.index.support.hash_model import HashEmbedder
@@ -19,7 +18,7 @@ from tests.index.support.killed_at import kills
 
 if __name__ == "__main__":
     work, stride = Path(sys.argv[1]), int(sys.argv[2])
-    reembedding.reembed = partial(reembedding.reembed, steps=Steps(seconds=0, batch=5))
+    writer.BATCH_DOCUMENTS = 5
     model = Embedder.load(DEFAULT_MODEL)
     old = IndexFolder(work / "base").settings.model_fingerprint
     left = {True: 0, False: 0}

@@ -15,7 +15,7 @@ from ctx_embed.index.writing.chunking import (
     _offsets,
     _own_tokenizer,
     checked_chunk,
-    chunker,
+    passages_of,
     sentences,
     tokens,
     whole,
@@ -125,7 +125,7 @@ def test_passages_are_found_with_their_document(tmp_path, hash_model):
 
 def passages(text: str, size: int, blocks=()) -> list[str]:
     cut = Passages(size, lambda texts: [len(words(text)) for text in texts], words)
-    return [text[start:stop] for start, stop in cut(text, blocks)]
+    return [text[start:stop] for start, stop in cut.of_all([(text, blocks)])[0]]
 
 
 def test_passages_are_cut_at_the_best_places():
@@ -178,13 +178,13 @@ def test_long_runs_take_linear_time():
 
 
 def test_passages_fit_the_model(tiny_model):
-    assert chunker("passages", tiny_model).size == 256
-    assert chunker("passages:9", tiny_model).size == 9
+    assert passages_of(tiny_model).size == 256
+    assert passages_of(tiny_model, 9).size == 9
 
     class Short:
         max_seq_length = 128
 
-    assert chunker("passages", Short()).size == 126
+    assert passages_of(Short()).size == 126
 
 
 def test_passages_of_the_shipped_model():
@@ -192,7 +192,7 @@ def test_passages_of_the_shipped_model():
 
     model = Embedder.load()
     text = "\n\n".join("The harbour opens late when there is fog, says the unfathomable clerk." for _ in range(99))
-    cut = chunker("passages:50", model)
-    lengths = [len(model.tokenizer.encode(text[start:stop], add_special_tokens=False).ids) for start, stop in cut(text)]
+    (spans,) = passages_of(model, 50).of_all([(text, ())])
+    lengths = [len(model.tokenizer.encode(text[start:stop], add_special_tokens=False).ids) for start, stop in spans]
     assert max(lengths) <= 50
     assert min(lengths) > 25
