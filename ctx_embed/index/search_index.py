@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ctx_embed.index.analysis.contents import Field, Similarity
-    from ctx_embed.index.analysis.duplicates import Pair
-    from ctx_embed.index.analysis.topics import Topic
+    from ctx_embed.index.analysis.exploring import Pair, Topic
     from ctx_embed.index.analysis.verification import Problems
     from ctx_embed.index.following.records import Location, Synced
     from ctx_embed.index.model import Model
@@ -423,8 +422,8 @@ class SearchIndex:
         """
         from ctx_embed.index.following.sync import sync_folder
 
-        given = {"include": include, "exclude": exclude, "documents": documents, "text_field": text_field}
-        given["follow_links"] = follow_links
+        given: dict[str, Any] = {"include": include, "exclude": exclude, "follow_links": follow_links}
+        given |= {"documents": documents, "text_field": text_field}
         return sync_folder(self, folder, given, allow_empty=allow_empty, dry_run=dry_run, progress=progress)
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
@@ -643,7 +642,7 @@ class SearchIndex:
             most: the maximum number of pairs to return.
             progress: whether to show a bar on stderr.
         """
-        from ctx_embed.index.analysis.duplicates import find_duplicates
+        from ctx_embed.index.analysis.exploring import find_duplicates
 
         checked_count("most", most, 1)
         return self._folder.read(lambda view: find_duplicates(view, threshold, most, progress))
@@ -657,7 +656,7 @@ class SearchIndex:
         """
         if count is not None:
             checked_count("count", count, 1)
-        from ctx_embed.index.analysis.topics import find_topics
+        from ctx_embed.index.analysis.exploring import find_topics
 
         return self._folder.read(lambda view: find_topics(view, count, seed))
 

@@ -55,12 +55,13 @@ def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -
     """
     problems = Problems()
     with closing(DocumentStore(folder.documents.path)) as store, store.reading():
-        for check in (_database, _schema, _documents, _vectors, _rows, _origins, _words, _faiss):
+        for check in (_tables, _vectors, _rows, _words, _faiss):
+            # What a check finds before an error counts, too.
+            found: list[str] = []
             try:
-                found = list(check(folder, store))
+                found.extend(check(folder, store))
             except InputError as error:
-                # What an interrupted check has found may come from the error.
-                found = [str(error)]
+                found.append(str(error))
             problems += [line for line in found if line not in problems]
         # SQLite can check the tables of full text only inside a writing transaction.
         with closing(DocumentStore(store.path)) as other:
@@ -79,16 +80,13 @@ def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -
     return problems
 
 
-def _database(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
+def _tables(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
+    """Yield problems that SQLite finds, documents with wrong checksums, and tables that others have defined."""
     # SQLite puts several lines into one row, below one that names the database.
     rows = store.run("PRAGMA integrity_check")
     lines = [line for (row,) in rows for line in str(row).splitlines() if not line.startswith("***")]
     if lines != ["ok"]:
         yield from (f"{store.path}: {line}" for line in lines[:MOST_LINES])
-
-
-def _schema(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    """Yield a problem for each table that is not defined as this version defines it."""
     select = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
     with closing(sqlite3.connect(":memory:")) as new:
         new.executescript(f"{SCHEMA};{WORDS};{';'.join(schema(store.present().table))}")
@@ -97,12 +95,17 @@ def _schema(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
     for name, sql in expected.items():
         if found.get(name) != sql:
             yield f"{store.path}: the definition of {name} is damaged"
-
-
-def _documents(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    if rows := store.damaged_rows():
-        named = ", ".join(map(str, rows[:MOST_LINES]))
-        yield f"{store.path}: documents with wrong checksums: {len(rows)}, in the rows {named}"
+    if damaged := store.damaged_rows():
+        named = ", ".join(map(str, damaged[:MOST_LINES]))
+        yield f"{store.path}: documents with wrong checksums: {len(damaged)}, in the rows {named}"
+    if "origins" in found:
+        # The origin of a document that was deleted otherwise does no harm.
+        ((lost,),) = store.run(
+            "SELECT count(*) FROM origins WHERE id IN (SELECT id FROM documents) "
+            "AND file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
+        )
+        if lost:
+            yield f"{store.path}: {lost} documents of followed folders have lost their file"
 
 
 def _vectors(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
@@ -140,19 +143,6 @@ def _rows(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
         yield f"{store.path}: holds {documents} documents, but its count is {view.state.documents}"
     if (following := store.next_row()) != view.state.next_row:
         yield f"{store.path}: has {following} rows, but its count is {view.state.next_row}"
-
-
-def _origins(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    """Yield a problem if documents of a followed folder name a file that does not exist."""
-    if not store.run("SELECT 1 FROM sqlite_master WHERE name = 'origins'"):
-        return
-    # The origin of a document that was deleted otherwise does no harm.
-    ((lost,),) = store.run(
-        "SELECT count(*) FROM origins WHERE id IN (SELECT id FROM documents) "
-        "AND file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
-    )
-    if lost:
-        yield f"{store.path}: {lost} documents of followed folders have lost their file"
 
 
 def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:

@@ -317,7 +317,7 @@ def _build(plan: Plan) -> Built:
                 index = stack.enter_context(SearchIndex.open(plan.partial, plan.model, backend=plan.backend))
             else:
                 require_folder(plan.target)
-                options = "Flat" if plan.adds else plan.factory, plan.chunk, plan.backend, plan.dtype
+                options: list[Any] = ["Flat" if plan.adds else plan.factory, plan.chunk, plan.backend, plan.dtype]
                 try:
                     index = stack.enter_context(SearchIndex.create(plan.partial, plan.model, *options))
                 except InputError:
@@ -481,7 +481,7 @@ def read_sources(
     documents: str | None = None,
     encoding: str | None = None,
 ) -> Iterator[Document]:
-    """Yield the documents of files, of which ``-`` is standard input; the other arguments are those of :class:`Plan`."""
+    """Yield the documents of files; ``-`` is standard input, and the other arguments are those of :class:`Plan`."""
     for file in files:
         if is_structured(file, documents):
             if not format_of(file).installed:

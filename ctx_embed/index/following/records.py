@@ -150,7 +150,10 @@ def folders(store: DocumentStore) -> list[FollowedFolder]:
     if not store.run("SELECT 1 FROM sqlite_master WHERE name = 'folders'"):
         return []
     found = store.run("SELECT folder, path, prefix, options FROM folders ORDER BY folder")
-    return [FollowedFolder(*row, FolderOptions(**json.loads(options))) for *row, options in found]
+    return [
+        FollowedFolder(number, path, prefix, FolderOptions(**json.loads(options)))
+        for number, path, prefix, options in found
+    ]
 
 
 def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | None:

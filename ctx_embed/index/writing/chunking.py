@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from itertools import compress, islice, pairwise
 from typing import Any, TypeAlias
 
+from tokenizers import Tokenizer
+
 from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.database import CHUNKS
 from ctx_embed.index.storage.documents import Span
 from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.text.unknown import tokenizer_of
 
 Chunker: TypeAlias = Callable[[str], list[Span]]
 # Returns the passages of each text, given with its blocks.
@@ -181,13 +184,12 @@ def _offsets(own: Any) -> Callable[[str], list[Span]]:
     return lambda text: [span for span in own.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
 
 
-def _own_tokenizer(model: Any) -> Any:
+def _own_tokenizer(model: Any) -> Tokenizer | None:
     """Return a copy of the model's tokenizer that neither truncates nor pads; None if it has none."""
-    tokenizer: Any = getattr(model, "tokenizer", None)
-    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if not hasattr(tokenizer, "encode_batch_fast"):
+    tokenizer = tokenizer_of(model)
+    if tokenizer is None:
         return None
-    own = type(tokenizer).from_str(tokenizer.to_str())
+    own = Tokenizer.from_str(tokenizer.to_str())
     own.no_truncation()
     own.no_padding()
     return own

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.analysis import duplicates, topics
+from ctx_embed.index.analysis import exploring
 from tests.index.support.hash_model import hash_vectors
 
 TEXTS = [f"text {number}" for number in range(200)]
@@ -28,8 +28,8 @@ def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, fact
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS)
         usual = {(pair.left, pair.right): pair.score for pair in index.duplicates(0.8, 10_000)}
-        monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", 32)
-        monkeypatch.setattr(duplicates, "NEIGHBOURS", 4)
+        monkeypatch.setattr(exploring, "ROWS_AT_ONCE", 32)
+        monkeypatch.setattr(exploring, "NEIGHBOURS", 4)
         pairs = index.duplicates(0.8, 10_000)
         # Blocks of another size may change the last bit of a score.
         assert usual == pytest.approx({(pair.left, pair.right): pair.score for pair in pairs}, abs=1e-6)
@@ -110,9 +110,9 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
 def test_a_document_has_the_topic_of_most_of_its_passages_and_labels_differ():
     documents = np.array([3, 3, 3, 7, 7, 9, 12, 12, 12])
     of_passages = np.array([0, 1, 1, 2, 0, 1, 0, 0, 2])
-    np.testing.assert_array_equal(topics.topics_of_documents(documents, of_passages), [1, 2, 1, 0])
+    np.testing.assert_array_equal(exploring.topics_of_documents(documents, of_passages), [1, 2, 1, 0])
     words = [["a", "b", "c", "d"], ["a", "b", "c", "e"], ["a", "b", "c"], [], ["a"], []]
-    assert topics.labels_of(words) == ["a b c", "a b c e", "a b c 3", "topic 4", "a", "topic 6"]
+    assert exploring.labels_of(words) == ["a b c", "a b c e", "a b c 3", "topic 4", "a", "topic 6"]
 
 
 def test_topics_of_texts_without_words(tmp_path, hash_model):
@@ -147,9 +147,9 @@ def test_a_low_threshold_costs_no_more_than_a_high_one(tmp_path, hash_model, mon
                 looked_at.append(pair)
                 yield pair
 
-        near_pairs = duplicates.near_pairs
-        monkeypatch.setattr(duplicates, "near_pairs", counted)
-        monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", 32)
+        near_pairs = exploring.near_pairs
+        monkeypatch.setattr(exploring, "near_pairs", counted)
+        monkeypatch.setattr(exploring, "ROWS_AT_ONCE", 32)
         best = index.duplicates(-1, 10)
         assert [pair.score for pair in best] == pytest.approx(sorted(every.values(), reverse=True)[:10], abs=1e-6)
         assert len(looked_at) < 200 < len(every)

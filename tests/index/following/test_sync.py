@@ -110,6 +110,14 @@ def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
     assert "sub/b.txt" not in index
 
 
+def test_a_filter_sees_that_a_file_was_touched(index, folder):
+    index.sync(folder)
+    assert index.search("title", where="modified < '2000'") == []
+    os.utime(folder / "a.md", (1, 1))
+    index.sync(folder)
+    assert {hit.id for hit in index.search("title", where="modified < '2000'")} == {"a.md"}
+
+
 def test_a_record_that_is_gone_is_removed_and_others_stay(index, folder, hash_model):
     index.sync(folder)
     (folder / "rows.jsonl").write_text('{"id": "r2", "text": "another"}\n{"text": "without id"}\n')
@@ -227,7 +235,7 @@ def test_an_emptied_text_is_removed_and_a_table_without_records_is_empty(index, 
             '{"text": "x", "m": ' + "[" * 150 + "]" * 150 + "}",
             "document 2: the metadata is nested more than 100 levels",
         ),
-        ('{"text": "x", "id": "bad.jsonl:1"}', "the id 'bad.jsonl:1' comes twice"),
+        ('{"text": "x", "id": "bad.jsonl:1"}', "line 2: the id 'bad.jsonl:1' comes twice"),
     ],
 )
 def test_a_record_that_cannot_be_stored_stops_nothing(index, folder, record, reason):
