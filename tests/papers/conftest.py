@@ -12,6 +12,10 @@ from papers import Workplace
 WORDS = {"0": "a dull film without one good idea", "1": "the film was a joy from the first scene"}
 
 
+def silent(line: str) -> None:
+    """Print no progress."""
+
+
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory) -> Path:
     """Return a folder of MR, CR, SUBJ and MPQA (40 rows each), Yelp and Amazon (40 rows each), AG news, R8 and IMDB (24

@@ -12,9 +12,7 @@ from papers.complexity import EXPONENTS, LAYERS, ORDERS, TABLE1, fitted_exponent
 def test_the_exponent_of_a_power_law(exponent, factor):
     sizes = [64, 128, 256, 512, 1024]
     assert fitted_exponent(sizes, [factor * size**exponent for size in sizes]) == pytest.approx(exponent, abs=1e-6)
-
-
-def test_only_the_largest_sizes_count():
+    # Only the largest sizes count.
     assert fitted_exponent([1, 10, 20, 40], [99, 10, 40, 160]) == pytest.approx(2)
     # The least squares through log 1, 2, 3 and log 1, 4, 4 by hand: ln 4 / 2 ln 4.
     assert fitted_exponent([1, 4, 16], [1, 4, 4]) == pytest.approx(0.5)

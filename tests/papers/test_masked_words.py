@@ -9,13 +9,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError
 from ctx_embed.loading import load
 from ctx_embed.modules import Contextualizer
 from ctx_embed.training.checkpoint import Checkpoint
 from papers import RunOptions, find_experiment, masked_words, reproduce
 from papers.pretraining import gain
 from papers.report import as_markdown
+from tests.helpers.errors import error
 
 
 @pytest.fixture
@@ -82,14 +82,11 @@ def test_the_table_reads_the_model(files, vocabulary_with_mask, workplace, tmp_p
     assert "| pre-trained | MPQA |" in as_markdown(results)
 
 
-def test_what_pretraining_refuses(files, vocabulary, vocabulary_with_mask, tmp_path):
-    with pytest.raises(InputError, match=r"^sentences must be at most the 1,000 of the files, got 2,000$"):
-        masked_words.pretrain(tmp_path / "out", files, 2000, tokenizer=vocabulary_with_mask)
-    with pytest.raises(InputError, match=r"^the vocabulary must have an entry \[MASK\]"):
-        masked_words.pretrain(tmp_path / "out", files, 100, tokenizer=vocabulary)
-
-
-def test_the_gain_of_pretraining_by_hand():
+def test_what_pretraining_refuses_and_gains(files, vocabulary, vocabulary_with_mask, tmp_path):
+    said = error(masked_words.pretrain, tmp_path / "out", files, 2000, tokenizer=vocabulary_with_mask)
+    assert said == "sentences must be at most the 1,000 of the files, got 2,000"
+    said = error(masked_words.pretrain, tmp_path / "out", files, 100, tokenizer=vocabulary)
+    assert said.startswith("the vocabulary must have an entry [MASK]")
     found = {("from scratch", "MR"): {"accuracies": [70.0, 80.0]}, ("pre-trained", "MR"): {"accuracies": [71.0, 83.0]}}
     assert gain(found, "MR") == "+2.0 ± 1.0"
     found["pre-trained", "MR"]["accuracies"] = [69.5]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,25 +14,25 @@ from threading import Event
 
 import pytest
 
-from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import identity
 from papers import RunOptions, Workplace, find_experiment, reproduce, write_report, write_tables
 from papers.cell_file import CellFile
 from papers.runner import FORMAT, chosen
+from tests.helpers.errors import error
+from tests.papers.conftest import silent
 
 TABLE3 = find_experiment("table3")
 ONE = RunOptions(quick=True, folds=3, patterns=("ones_k-1",))
 
 
-def silent(line: str) -> None:
-    pass
-
-
 def measured(results) -> list[dict]:
     """Return the results by part without their times."""
     return [
-        {part: {name: value for name, value in figures.items() if name != "seconds"} for part, figures in parts.items()}
-        for parts in (outcome.parts for outcome in results.outcomes)
+        {
+            part: {name: figures[name] for name in figures.keys() - {"seconds"}}
+            for part, figures in outcome.parts.items()
+        }
+        for outcome in results.outcomes
     ]
 
 
@@ -89,25 +90,22 @@ def test_a_killed_command_resumes_with_the_same_results(data_folder, vocabulary,
         assert {part: after[part] for part in parts} == parts
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda text: "",
-        lambda text: "[]",
-        lambda text: "[" * 100_000,
-        lambda text: text.replace('"accuracy": ', '"accuracy": 1'),
-    ],
-)
-def test_a_damaged_cell_is_computed_again(workplace, tmp_path, damage):
+def test_a_damaged_cell_is_computed_again(workplace, tmp_path):
     whole = reproduce(TABLE3, tmp_path, workplace, ONE, silent)
     (file,) = tmp_path.glob("ones_k-1-*.json")
-    file.write_text(damage(file.read_text()))
-    told: list[str] = []
-    again = reproduce(TABLE3, tmp_path, workplace, ONE, told.append)
-    assert told[0] == f"{file}: damaged; the cell will be computed again"
-    assert len(told) == 4
-    assert measured(again) == measured(whole)
+    text = file.read_text()
+    for damaged in (text[: len(text) // 2], "", "[]", "[" * 100_000, text.replace('"accuracy": ', '"accuracy": 1')):
+        file.write_text(damaged)
+        told: list[str] = []
+        again = reproduce(TABLE3, tmp_path, workplace, ONE, told.append)
+        assert told[0] == f"{file}: damaged; the cell will be computed again"
+        assert len(told) == 4
+        assert measured(again) == measured(whole)
+
+
+def computed(results) -> dict[str, int]:
+    """Return the number of parts of each cell that has any."""
+    return {outcome.cell.key: len(outcome.parts) for outcome in results.outcomes if outcome.parts}
 
 
 def test_runs_add_up(workplace, tmp_path):
@@ -115,18 +113,13 @@ def test_runs_add_up(workplace, tmp_path):
     experiment = counting(TABLE3, done)
     reproduce(experiment, tmp_path, workplace, ONE, silent)
     other = RunOptions(quick=True, folds=1, patterns=("learned_k-1", "ones_k-1"))
-    results = reproduce(experiment, tmp_path, workplace, other, silent)
+    assert computed(reproduce(experiment, tmp_path, workplace, other, silent)) == {"ones_k-1": 3, "learned_k-1": 1}
     assert done == ["fold 1", "fold 2", "fold 3", "fold 1"]
-    assert {outcome.cell.key: len(outcome.parts) for outcome in results.outcomes if outcome.parts} == {
-        "ones_k-1": 3,
-        "learned_k-1": 1,
-    }
 
 
 def test_two_shells_at_one_table(workplace, tmp_path):
     """What another run has stored meanwhile is in the report and is not overwritten."""
-    other = replace(ONE, patterns=("learned_k-1",))
-    beside: list[str] = []
+    other, beside, known = replace(ONE, patterns=("learned_k-1",)), [], []
 
     def work(settings, part, workplace):
         if not beside:
@@ -134,14 +127,9 @@ def test_two_shells_at_one_table(workplace, tmp_path):
             reproduce(TABLE3, tmp_path, workplace, other, silent)
         return TABLE3.work(settings, part, workplace)
 
-    known: list[dict[str, list[str]]] = []
-
-    def note(results):
-        known.append({outcome.cell.key: sorted(outcome.parts) for outcome in results.outcomes if outcome.parts})
-
-    folds = ["fold 1", "fold 2", "fold 3"]
-    reproduce(replace(TABLE3, work=work), tmp_path, workplace, ONE, silent, note)
-    assert known == [{"ones_k-1": folds, "learned_k-1": folds}]
+    experiment = replace(TABLE3, work=work)
+    reproduce(experiment, tmp_path, workplace, ONE, silent, lambda results: known.append(computed(results)))
+    assert known == [{"ones_k-1": 3, "learned_k-1": 3}]
 
 
 def test_a_report_has_what_other_runs_have_stored_meanwhile(workplace, tmp_path):
@@ -219,36 +207,36 @@ def test_cells_that_a_change_makes_the_same_are_computed_once(workplace, tmp_pat
     options = RunOptions(quick=True, folds=1, patterns=("ones_*",), changes={"steps": 1})
     results = reproduce(counting(TABLE3, done), tmp_path, workplace, options, silent)
     assert done == ["fold 1"]
-    assert [outcome.cell.key for outcome in results.outcomes if outcome.parts] == ["ones_k-1", "ones_k-5"]
+    assert computed(results) == {"ones_k-1": 1, "ones_k-5": 1}
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
 def test_tables_share_cells(workplace, tmp_path):
     done: list[str] = []
-    fold = RunOptions(quick=True, folds=1, patterns=("contextualizer_0.5-m",))
-    reproduce(counting(find_experiment("table2"), done), tmp_path, workplace, fold, silent)
+
+    def run(name, **options):
+        experiment = counting(find_experiment(name), done)
+        return reproduce(experiment, tmp_path, workplace, RunOptions(quick=True, **options), silent)
+
+    run("table2", folds=1, patterns=("contextualizer_0.5-m",))
     assert done == ["speed", "fold 1"]
-    reproduce(counting(TABLE3, done), tmp_path, workplace, replace(fold, folds=2, patterns=("ones_k-5",)), silent)
+    run("table3", folds=2, patterns=("ones_k-5",))
     assert done == ["speed", "fold 1", "fold 2"]
-    again = reproduce(counting(find_experiment("table2"), done), tmp_path, workplace, replace(fold, folds=2), silent)
+    again = run("table2", folds=2, patterns=("contextualizer_0.5-m",))
     assert (len(done), again.outcomes[0].figures["tests"]) == (3, 2)
     done.clear()
-    options = RunOptions(quick=True, patterns=("*_r8",))
-    reproduce(counting(find_experiment("lama-figure5"), done), tmp_path, workplace, options, silent)
+    run("lama-figure5", patterns=("*_r8",))
     assert len(done) == 6
-    results = reproduce(counting(find_experiment("lama-table3"), done), tmp_path, workplace, options, silent)
-    assert len(done) == 6 + 2
-    assert sum(1 for outcome in results.outcomes if outcome.parts) == 8
-    table4 = find_experiment("lama-table4")
-    reproduce(counting(table4, done), tmp_path, workplace, RunOptions(quick=True), silent)
-    figure2 = reproduce(counting(find_experiment("lama-figure2"), done), tmp_path, workplace, RunOptions(True), silent)
+    assert len(computed(run("lama-table3", patterns=("*_r8",)))) == len(done) == 6 + 2
+    run("lama-table4")
+    figure2 = run("lama-figure2")
     # IMDB and R8 once, for the words of both tables.
     assert len(done) == 6 + 2 + 2
     assert figure2.outcomes[0].figures["attention"]
 
 
 @pytest.mark.parametrize("other", ["seed", "data", "vocabulary", "changes", "full"])
-def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary, tokenizer, tmp_path, other):
+def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary, tmp_path, other):
     done: list[str] = []
     experiment = counting(TABLE3, done)
     options = replace(ONE, folds=1)
@@ -257,15 +245,11 @@ def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary
         workplace = replace(workplace, seed=1)
     elif other == "data":
         rows = (data_folder / "senteval" / "MR.tsv").read_text().splitlines(keepends=True)
-        (tmp_path / "data" / "senteval").mkdir(parents=True)
-        (tmp_path / "data" / "senteval" / "MR.tsv").write_text("".join(rows[::-1]))
-        workplace = replace(workplace, data=tmp_path / "data")
+        (tmp_path / "senteval").mkdir()
+        (tmp_path / "senteval" / "MR.tsv").write_text("".join(rows[::-1]))
+        workplace = replace(workplace, data=tmp_path)
     elif other == "vocabulary":
-        text = (
-            vocabulary.read_text()
-            .replace('"lowercase":true', '"lowercase":false')
-            .replace('"lowercase": true', '"lowercase": false')
-        )
+        text = re.sub(r'("lowercase": ?)true', r"\1false", vocabulary.read_text())
         (tmp_path / "other.json").write_text(text)
         assert text != vocabulary.read_text()
         workplace = replace(workplace, tokenizer=tmp_path / "other.json")
@@ -278,95 +262,82 @@ def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary
 
 
 def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
+    table4 = find_experiment("table4")
     options = RunOptions(quick=True, folds=1, patterns=("*_mr",), changes={"scale": "sum", "epochs": 1})
-    results = reproduce(find_experiment("table4"), tmp_path, workplace, options, silent)
+    results = reproduce(table4, tmp_path, workplace, options, silent)
     of_mr = {outcome.cell.row: outcome.cell.settings for outcome in results.outcomes if outcome.cell.column == "MR"}
     assert of_mr["Contextualizer, from scratch"]["architecture"]["scale"] == "sum"
     assert "scale" not in of_mr["DAN"]["architecture"]
     assert {settings["training"]["epochs"] for settings in of_mr.values()} == {1}
+    # A change need not fit the cells that are not asked for.
+    options = RunOptions(quick=True, folds=1, patterns=("dan_mr",), changes={"dimension": 30})
+    results = reproduce(table4, tmp_path / "dan", workplace, options, silent)
+    (outcome,) = (outcome for outcome in results.outcomes if outcome.parts)
+    assert outcome.cell.settings["architecture"]["dimension"] == 30
+    options = replace(options, patterns=())
+    assert error(reproduce, table4, tmp_path, workplace, options, silent) == "heads must divide the dimension 30, got 4"
+
+
+HEADS = "unknown head 'zero': did you mean 'zeros'? known are probe, random, zeros"
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("changes", "message"),
     [
-        (RunOptions(patterns=("ones_k-1", "k-9")), "--cell k-9: must match a cell of table3: ones_k-1, "),
-        (RunOptions(changes={"scal": 1}), "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
-        (RunOptions(changes={"rank": 0}), "rank must be a positive integer, got 0"),
-        (RunOptions(changes={"rank": 10**14}), "{'rank': 100000000000000}: the encoder cannot be created; "),
-        (RunOptions(changes={"rank": 10**21}), "rank must be below 2^63, got 1000000000000000000000"),
-        (RunOptions(changes={"scale": "median"}), "unknown scale 'median': "),
-        (RunOptions(changes={"epochs": 0.5}), "epochs must be a value like 10, got 0.5"),
-        (RunOptions(changes={"learning_rate": "fast"}), "learning_rate must be a value like 0.0001, got fast"),
-        (RunOptions(changes={"token_deviation": -1}), "token_deviation must be a value like 1.0, got -1"),
-        (RunOptions(changes={"token_deviation": float("inf")}), "token_deviation must be a value like 1.0, got inf"),
-        (RunOptions(changes={"initial_b": 1e39}), "initial_b must be a value like 1.0, got 1e+39"),
-        (RunOptions(changes={"initial_b": "ones"}), "initial_b must be a value like 1.0, got ones"),
-        (RunOptions(changes={"redrawn": 1}), "redrawn must be a value like False, got 1"),
-        (RunOptions(changes={"head": 1}), "head must be a value like zeros, got 1"),
-        (
-            RunOptions(changes={"head": "zero"}),
-            "unknown head 'zero': did you mean 'zeros'? known are probe, random, zeros",
-        ),
-        (RunOptions(changes={"learning_rate": 0}), "learning_rate must be above 0, got 0"),
-        (RunOptions(changes={"token_dropout": 1}), "token_dropout must be at least 0 and below 1, got 1"),
+        ({"scal": 1}, "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
+        ({"rank": 0}, "rank must be a positive integer, got 0"),
+        ({"rank": 10**14}, "{'rank': 100000000000000}: the encoder cannot be created; "),
+        ({"rank": 10**21}, "rank must be below 2^63, got 1000000000000000000000"),
+        ({"scale": "median"}, "unknown scale 'median': "),
+        ({"epochs": 0.5}, "epochs must be a value like 10, got 0.5"),
+        ({"learning_rate": "fast"}, "learning_rate must be a value like 0.0001, got fast"),
+        ({"token_deviation": -1}, "token_deviation must be a value like 1.0, got -1"),
+        ({"token_deviation": float("inf")}, "token_deviation must be a value like 1.0, got inf"),
+        ({"initial_b": 1e39}, "initial_b must be a value like 1.0, got 1e+39"),
+        ({"initial_b": "ones"}, "initial_b must be a value like 1.0, got ones"),
+        ({"redrawn": 1}, "redrawn must be a value like False, got 1"),
+        ({"head": 1}, "head must be a value like zeros, got 1"),
+        ({"head": "zero"}, HEADS),
+        ({"learning_rate": 0}, "learning_rate must be above 0, got 0"),
+        ({"token_dropout": 1}, "token_dropout must be at least 0 and below 1, got 1"),
     ],
 )
-def test_what_is_refused(workplace, tmp_path, options, message):
-    with pytest.raises(InputError) as caught:
-        reproduce(TABLE3, tmp_path / "out", workplace, options, silent)
-    assert str(caught.value).startswith(message)
+def test_changes_that_are_refused(workplace, tmp_path, changes, message):
+    options = RunOptions(changes=changes)
+    assert error(reproduce, TABLE3, tmp_path / "out", workplace, options, silent).startswith(message)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_change_need_not_fit_the_cells_that_are_not_asked_for(workplace, tmp_path):
-    options = RunOptions(quick=True, folds=1, patterns=("dan_mr",), changes={"dimension": 30})
-    results = reproduce(find_experiment("table4"), tmp_path, workplace, options, silent)
-    (outcome,) = (outcome for outcome in results.outcomes if outcome.parts)
-    assert outcome.cell.settings["architecture"]["dimension"] == 30
-    with pytest.raises(InputError, match=r"^heads must divide the dimension 30, got 4$"):
-        reproduce(find_experiment("table4"), tmp_path, workplace, replace(options, patterns=()), silent)
+def test_what_is_refused(workplace, tmp_path, vocabulary):
+    def refused(experiment, options, workplace=workplace, out=tmp_path / "out") -> str:
+        return error(reproduce, experiment, out, workplace, options, silent)
 
-
-def test_an_experiment_without_folds(workplace, tmp_path):
-    with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no folds; omit --folds$"):
-        reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(folds=3), silent)
-
-
-def test_an_experiment_without_options(workplace, tmp_path):
-    with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no options to change; omit scale$"):
-        reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(changes={"scale": 1}), silent)
-
-
-def test_patterns_are_of_any_case():
-    assert [cell.key for cell in chosen(TABLE3, ["ONES_K-1"])] == ["ones_k-1"]
-
-
-def test_missing_data_is_one_line(tmp_path, vocabulary):
-    workplace = Workplace(tmp_path, 0, vocabulary)
-    with pytest.raises(InputError, match=r"^MR: .*senteval/MR\.tsv is missing; name a folder"):
-        reproduce(TABLE3, tmp_path / "out", workplace, ONE, silent)
+    said = refused(TABLE3, RunOptions(patterns=("ones_k-1", "k-9")))
+    assert said.startswith("--cell k-9: must match a cell of table3: ones_k-1, ")
+    figure4 = find_experiment("lama-figure4")
+    said = refused(figure4, RunOptions(folds=3))
+    assert said == "the cells of lama-figure4 have no folds; omit --folds"
+    said = refused(figure4, RunOptions(changes={"scale": 1}))
+    assert said == "the cells of lama-figure4 have no options to change; omit scale"
+    other = Workplace(tmp_path, 0, vocabulary)
+    assert re.match(r"MR: .*senteval/MR\.tsv is missing; name a folder", refused(TABLE3, ONE, other))
+    (tmp_path / "senteval").mkdir()
+    (tmp_path / "senteval" / "MR.tsv").write_text("0\ta\n1\tb\n" * 5)
+    assert "the class '0' has 5 rows; 10-fold" in refused(TABLE3, ONE, other)
+    (tmp_path / "file").touch()
+    said = refused(TABLE3, ONE, out=tmp_path / "file" / "table3")
+    assert re.match("cannot create the folder .*file/table3: Not a directory$", said)
 
 
 def test_the_data_of_cells_that_are_not_asked_for_need_not_be_there(data_folder, vocabulary, tmp_path):
     (tmp_path / "senteval").mkdir()
     (tmp_path / "senteval" / "CR.tsv").write_bytes((data_folder / "senteval" / "CR.tsv").read_bytes())
-    options = RunOptions(quick=True, folds=1, patterns=("dan_cr",))
-    table4 = find_experiment("table4")
-    results = reproduce(table4, tmp_path / "out", Workplace(tmp_path, 0, vocabulary), options, silent)
-    assert [outcome.cell.key for outcome in results.outcomes if outcome.parts] == ["dan_cr"]
-
-
-def test_too_few_rows_for_ten_folds(tmp_path, vocabulary):
-    (tmp_path / "senteval").mkdir()
-    (tmp_path / "senteval" / "MR.tsv").write_text("0\ta\n1\tb\n" * 5)
-    with pytest.raises(InputError, match="the class '0' has 5 rows; 10-fold"):
-        reproduce(TABLE3, tmp_path / "out", Workplace(tmp_path, 0, vocabulary), ONE, silent)
-
-
-def test_a_folder_that_cannot_be_made(workplace, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"^cannot create the folder .*file/table3: Not a directory$"):
-        reproduce(TABLE3, tmp_path / "file" / "table3", workplace, ONE, silent)
+    # Patterns are of any case.
+    options = RunOptions(quick=True, folds=1, patterns=("DAN_cr",))
+    results = reproduce(
+        find_experiment("table4"), tmp_path / "out", Workplace(tmp_path, 0, vocabulary), options, silent
+    )
+    assert computed(results) == {"dan_cr": 1}
 
 
 def test_a_cell_that_could_not_be_stored_is_not_computed(workplace, tmp_path):
@@ -375,6 +346,5 @@ def test_a_cell_that_could_not_be_stored_is_not_computed(workplace, tmp_path):
     file.unlink()
     file.mkdir()
     done: list[str] = []
-    with pytest.raises(InputError) as caught:
-        reproduce(counting(TABLE3, done), tmp_path, workplace, ONE, silent)
-    assert (str(caught.value), done) == (f"cannot write {file}: the output must be a file, got a folder", [])
+    said = error(reproduce, counting(TABLE3, done), tmp_path, workplace, ONE, silent)
+    assert (said, done) == (f"cannot write {file}: the output must be a file, got a folder", [])

@@ -49,9 +49,16 @@ def test_mean_and_deviation_by_hand():
     assert "accuracy" not in accuracy_summary({}, {"speed": parts["speed"]})
 
 
-def test_parts():
+def test_parts_and_settings():
     assert fold_parts(TINY, 2) == ["speed", "fold 1", "fold 2"]
     assert fold_parts({}, 1) == ["fold 1"]
+    # Each encoder's head is that of train.
+    heads = {name: settings_of("MR", name)["training"]["head"] for name in ("contextualizer", "transformer", "dan")}
+    assert heads == {"contextualizer": "zeros", "transformer": "random", "dan": "random"}
+    assert settings_of("MR", "dan", {"head": "zeros"})["training"]["head"] == "zeros"
+    default = settings_from("CR", "default")["training"]
+    assert default["head"] == "probe"
+    assert "seed" not in default
 
 
 def test_a_fold_tests_its_own_rows(workplace):
@@ -87,36 +94,21 @@ def test_folds_have_different_initial_weights_and_repeat(workplace):
     assert first == again != other
 
 
-def test_each_encoders_head_is_that_of_train():
-    heads = {name: settings_of("MR", name)["training"]["head"] for name in ("contextualizer", "transformer", "dan")}
-    assert heads == {"contextualizer": "zeros", "transformer": "random", "dan": "random"}
-    assert settings_of("MR", "dan", {"head": "zeros"})["training"]["head"] == "zeros"
-
-
-def test_settings_of_the_default_model():
-    settings = settings_from("CR", "default")
-    assert settings["training"]["head"] == "probe"
-    assert "seed" not in settings["training"]
-
-
-def test_tokens_cut_and_rows_sample(workplace, tokenizer):
-    whole = workplace.labelled("MR", "MR")
-    for cut, text in zip(workplace.labelled("MR", "MR", 7).texts, whole.texts, strict=True):
-        assert text.startswith(cut)
-        assert tokenizer.encode(cut).tokens == tokenizer.encode(text).tokens[:7]
+def test_tokens_cut_and_rows_sample(workplace, tokenizer, tmp_path):
+    whole, cut = workplace.labelled("MR", "MR"), workplace.labelled("MR", "MR", 7)
+    for part, text in zip(cut.texts, whole.texts, strict=True):
+        assert text.startswith(part)
+        assert tokenizer.encode(part).tokens == tokenizer.encode(text).tokens[:7]
     sample = workplace.labelled("MR", "MR", None, 10)
     assert sorted(sample.labels) == ["0"] * 5 + ["1"] * 5
     assert set(sample.texts) <= set(whole.texts)
     assert workplace.labelled("MR", "MR", 1000).texts == whole.texts
-
-
-def test_the_vocabularys_own_padding_and_truncation_are_not_read(workplace, tokenizer, tmp_path):
+    # The vocabulary's own padding and truncation are not read.
     padding = Tokenizer.from_str(tokenizer.to_str())
     padding.enable_padding(length=40)
     padding.enable_truncation(5)
     padding.save(str(tmp_path / "padding.json"))
-    other = replace(workplace, tokenizer=tmp_path / "padding.json")
-    assert other.labelled("MR", "MR", 7) == workplace.labelled("MR", "MR", 7)
+    assert replace(workplace, tokenizer=tmp_path / "padding.json").labelled("MR", "MR", 7) == cut
 
 
 def test_words_are_joined_and_weighed():
@@ -150,6 +142,10 @@ def test_changed_initial_values(workplace):
     torch.testing.assert_close(other.pop("attention.gain").unique(), torch.tensor([0.1]))
     assert plain.keys() == other.keys()
     assert all(torch.equal(plain[name], other[name]) for name in plain)
+    (cell,) = chosen(find_experiment("table4"), ["dan_mr"])
+    settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
+    assert settings["initial"] == {"token_deviation": 0.5}
+    assert 0.4 < initial_encoder(settings, workplace, 0)[0].embedding.weight.std() < 0.6
 
 
 def test_a_redrawn_context_differs_at_each_reading(workplace):
@@ -160,13 +156,6 @@ def test_a_redrawn_context_differs_at_each_reading(workplace):
     assert (seeded.encode(text) == seeded.encode(text)).all()
     assert abs(redrawn.encode(text) - redrawn.encode(text)).max() > 0.01
     assert changed(ones.settings, {"redrawn": True}) == ones.settings
-
-
-def test_initial_values_of_other_systems(workplace):
-    (cell,) = chosen(find_experiment("table4"), ["dan_mr"])
-    settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
-    assert settings["initial"] == {"token_deviation": 0.5}
-    assert 0.4 < initial_encoder(settings, workplace, 0)[0].embedding.weight.std() < 0.6
 
 
 def test_the_words_of_table_4_by_hand():
