@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
+import psutil
 import pytest
 from pyarrow import parquet
 
-from ctx_embed import InputError, stores
+from ctx_embed import InputError, SearchIndex, stores
 from ctx_embed.bulk_encoding import encode_dataset, work
 from ctx_embed.index.model import IndexModel
 from ctx_embed.stores.columns import vectors_of
+from tests.helpers.errors import error
 
 LINES = 60
 
@@ -46,39 +51,32 @@ def texts_of(corpus) -> dict[str, str]:
     }
 
 
-def table_of(target) -> dict[str, tuple[str, np.ndarray]]:
-    """Text and vector by id; no id may be there twice."""
+def require_exact(target, expected: dict[str, str], embedder) -> None:
+    """Every id once, with the text and the very vector that it has alone."""
     found = {}
     for path in sorted(target.glob("part-*.parquet")):
         table = parquet.read_table(path)
-        for identifier, text, vector in zip(
-            table["id"].to_pylist(), table["text"].to_pylist(), vectors_of(table["embedding"]), strict=True
-        ):
+        rows = zip(table["text"].to_pylist(), vectors_of(table["embedding"]), strict=True)
+        for identifier, row in zip(table["id"].to_pylist(), rows, strict=True):
             assert identifier not in found
-            found[identifier] = (text, vector)
-    return found
-
-
-def require_exact(target, expected: dict[str, str], embedder) -> None:
-    """Every id once, with the text and the very vector that it has alone."""
-    found = table_of(target)
+            found[identifier] = row
     assert {identifier: text for identifier, (text, _) in found.items()} == expected
     vectors = embedder.documents(list(expected.values()))
     for identifier, vector in zip(expected, vectors, strict=True):
         np.testing.assert_allclose(found[identifier][1], vector, atol=1e-6)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder, workers):
+@pytest.mark.parametrize(("workers", "part_rows"), [(1, 7), (1, 1000), (2, 16)])
+def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder, workers, part_rows):
     target = tmp_path / "out"
-    encoded = encode_dataset(corpus, target, workers=workers, part_rows=16)
+    encoded = encode_dataset(corpus, target, workers=workers, part_rows=part_rows)
     assert (encoded.rows, encoded.count, encoded.bad, encoded.dimension) == (3 * LINES, 3 * LINES, 1, 320)
     assert encoded.named == [
         f"{corpus}/b.jsonl, line {LINES + 1}: no field 'text' (fields: 'id'); name the right one with --field"
     ]
     require_exact(target, texts_of(corpus), embedder)
     assert all(path.name.startswith(("part-", "_")) for path in target.iterdir())
-    again = encode_dataset(corpus, target, workers=workers, part_rows=16)
+    again = encode_dataset(corpus, target, workers=workers, part_rows=part_rows)
     assert again.was_complete
     assert (again.rows, again.count, again.bad) == (encoded.rows, encoded.count, encoded.bad)
 
@@ -107,12 +105,6 @@ def test_other_programs_read_the_parts(corpus, tmp_path):
     files = dataset.dataset(sorted((tmp_path / "out").glob("part-*.parquet")))
     table = lancedb.connect(tmp_path / "lance").create_table("t", files.to_table())
     assert table.count_rows() == 3 * LINES
-
-
-def test_the_cut_into_parts_does_not_matter(corpus, tmp_path, embedder):
-    for part_rows in (1000, 7):
-        encode_dataset(corpus, tmp_path / f"out{part_rows}", workers=1, part_rows=part_rows)
-        require_exact(tmp_path / f"out{part_rows}", texts_of(corpus), embedder)
 
 
 def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, embedder, monkeypatch):
@@ -180,19 +172,15 @@ def test_ids_are_compared_in_passes(corpus, tmp_path, embedder, monkeypatch):
     require_exact(tmp_path / "out", {**texts_of(corpus), "j3": "another", "j50": "other"}, embedder)
 
 
-def test_the_error_of_a_worker_is_that_of_the_run(corpus, tmp_path):
+def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
     target = tmp_path / "out"
     encode_dataset(corpus / "a.txt", target, workers=1)
+    with stores.open(target) as store, store.writing():
+        assert "another run is writing" in error(encode_dataset, corpus, target, workers=1)
+    said = error(encode_dataset, corpus, target, model=tiny_model_path, workers=1)
+    assert re.search(r"come from the model 'default' \(.* not from '.*tiny' \(.*another target", said)
     (corpus / "z.txt.gz").write_bytes(b"\x1f\x8b broken")
-    with pytest.raises(InputError, match=r"z.txt.gz: broken gzip"):
-        encode_dataset(corpus, target, workers=2, part_rows=8)
-
-
-def test_two_runs_do_not_write_to_one_directory(corpus, tmp_path):
-    target = tmp_path / "out"
-    encode_dataset(corpus / "a.txt", target, workers=1)
-    with stores.open(target) as store, store.writing(), pytest.raises(InputError, match=r"another run is writing"):
-        encode_dataset(corpus, target, workers=1)
+    assert "z.txt.gz: broken gzip" in error(encode_dataset, corpus, target, workers=2, part_rows=8)
 
 
 def test_a_store_that_somebody_emptied_is_filled_again(corpus, tmp_path, embedder):
@@ -217,9 +205,8 @@ def test_databases_get_every_id_once(corpus, tmp_path, kind, request):
     assert (encoded.rows, encoded.count, encoded.bad) == (3 * LINES + 1, 3 * LINES, 1)
     assert encode_dataset(corpus, address, workers=1, part_rows=32).was_complete
     with stores.open(address) as store:
-        expected = texts_of(corpus)
-        hits = store.search(list(expected.values())[:: LINES // 4], k=1, exact=True)
-        assert [found[0].text for found in hits] == list(expected.values())[:: LINES // 4]
+        expected = list(texts_of(corpus).values())[:: LINES // 4]
+        assert [found[0].text for found in store.search(expected, k=1, exact=True)] == expected
         assert {hit.id for hit in store.search("object", k=99, where="year >= 2055")} == {
             f"j{n}" for n in range(55, 60)
         }
@@ -240,63 +227,45 @@ def test_a_target_among_its_inputs_is_no_input(corpus, tmp_path, embedder, uri):
         encoded = encode_dataset(given, target, workers=1)
         assert (encoded.rows, encoded.count) == (3 * LINES, 3 * LINES)
     assert encoded.was_complete
-    with pytest.raises(InputError, match=r"out: lies in the target .*out; choose another target"):
-        encode_dataset(target, target)
-
-
-def test_another_model_is_refused(corpus, tmp_path, tiny_model_path):
-    encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1)
-    with pytest.raises(InputError, match=r"come from the model 'default' \(.* not from '.*tiny' \(.*another target"):
-        encode_dataset(corpus, tmp_path / "out", model=tiny_model_path, workers=1)
+    assert re.search("out: lies in the target .*out; choose another target", error(encode_dataset, target, target))
 
 
 def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
     target = tmp_path / "out"
-    for options, message in (
-        ({"engine": "spark"}, "unknown engine 'spark': known are local, ray"),
-        ({"workers": 0}, "workers must be a positive integer, got 0"),
-        ({"ray_address": "auto"}, "ray_address is for the engine ray"),
-        ({"id_field": "key"}, r"a.txt: lines of text have no field 'key'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            encode_dataset(corpus, target, **options)
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "wrong.jsonl").write_text('{"body": "x"}\n')
-    with pytest.raises(InputError, match=r"empty.txt: no texts to embed$"):
-        encode_dataset(tmp_path / "empty.txt", target)
-    with pytest.raises(
-        InputError, match=r"no texts to embed; the first row was left out: .*no field 'text' \(fields: 'body'\)"
+    for source, options, message in (
+        (corpus, {"engine": "spark"}, "unknown engine 'spark': known are local, ray"),
+        (corpus, {"workers": 0}, "workers must be a positive integer, got 0"),
+        (corpus, {"ray_address": "auto"}, "ray_address is for the engine ray"),
+        (corpus, {"id_field": "key"}, "a.txt: lines of text have no field 'key'"),
+        (tmp_path / "empty.txt", {}, "empty.txt: no texts to embed"),
+        (tmp_path / "wrong.jsonl", {}, "no texts to embed; the first row was left out: "),
     ):
-        encode_dataset(tmp_path / "wrong.jsonl", target)
+        assert message in error(encode_dataset, source, target, **options)
     assert not target.exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
-    with pytest.raises(InputError, match=r"the folder holds other things; choose another name"):
-        encode_dataset(corpus, tmp_path / "mine")
-    from ctx_embed import SearchIndex
-
+    assert "the folder holds other things; choose another name" in error(encode_dataset, corpus, tmp_path / "mine")
     SearchIndex.create(tmp_path / "index").close()
-    with pytest.raises(InputError, match=r"has one writer; encode into a directory, then `ctx-embed index build"):
-        encode_dataset(corpus, tmp_path / "index")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+    said = error(encode_dataset, corpus, tmp_path / "index")
+    assert "has one writer; encode into a directory, then `ctx-embed index build" in said
 
 
 def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
     encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1, part_rows=25, progress=True)
-    assert "finishing: 100%|" in sys.stderr.getvalue()
-    assert f" {LINES}/{LINES} [" in sys.stderr.getvalue()
+    assert "finishing: 100%|" in terminal.getvalue()
+    assert f" {LINES}/{LINES} [" in terminal.getvalue()
 
 
 def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"the engine ray needs the extra ray: pip install .*\[ray\]"):
-        encode_dataset(corpus, tmp_path / "out", engine="ray")
-    monkeypatch.undo()
+    said = partial(error, encode_dataset, corpus, tmp_path / "out", engine="ray")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ray", None)
+        assert re.search(r"the engine ray needs the extra ray: pip install .*\[ray\]", said())
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 
     def slow(*arguments, **options):
@@ -305,13 +274,11 @@ def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, 
         raise Exception("The current node timed out during startup.")
 
     monkeypatch.setattr(ray, "init", slow)
-    with pytest.raises(InputError, match=r"Ray cannot be started on this machine \(The current node timed out"):
-        encode_dataset(corpus, tmp_path / "out", engine="ray")
-    with pytest.raises(InputError, match=r"Ray at auto: cannot be reached \(The current node timed out"):
-        encode_dataset(corpus, tmp_path / "out", engine="ray", ray_address="auto")
+    assert "Ray cannot be started on this machine (The current node timed out" in said()
+    assert "Ray at auto: cannot be reached (The current node timed out" in said(ray_address="auto")
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
-        with pytest.raises(InputError, match=rf"Ray at {address}: cannot be reached \(.*refused\); is the cluster"):
-            encode_dataset(corpus, tmp_path / "out", engine="ray", ray_address=address)
+        refused = rf"Ray at {address}: cannot be reached \(.*refused\); is the cluster"
+        assert re.search(refused, said(ray_address=address))
     assert not (tmp_path / "out").exists()
 
 
@@ -347,23 +314,17 @@ class Killer(threading.Thread):
         self.killed = 0
 
     def run(self) -> None:
-        import psutil
-
         random = np.random.default_rng(0)
         while not self.over.wait(self.seconds):
             actors = []
             for process in psutil.Process().children(recursive=True):
-                try:
+                with suppress(psutil.Error):
                     if any("MapBatches" in word or "MapWorker" in word for word in process.cmdline()):
                         actors.append(process)
-                except psutil.Error:  # noqa: PERF203
-                    continue
             if actors:
-                try:
+                with suppress(psutil.Error):
                     actors[random.integers(len(actors))].kill()
                     self.killed += 1
-                except psutil.Error:
-                    continue
 
 
 @pytest.mark.slow  # Ten seconds: Ray starts.

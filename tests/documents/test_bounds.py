@@ -23,6 +23,7 @@ RECORDS = {
     "deep.jsonl": lambda n: "[" * n,
     "wide.jsonl": lambda n: json.dumps({"text": "a", **{str(number): number for number in range(n)}}),
     "spaces.jsonl": lambda n: " " * n + "x",
+    "labelled.tsv": lambda n: "a\tb\t" * n,
 }
 PARTS = {
     "blank lines": ("prose", lambda n: " \n" * n),
@@ -67,20 +68,14 @@ def require_linear(read, content, smaller: int = 4000) -> None:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_records(name, tmp_path):
+    reader = read_labelled_rows if name == "labelled.tsv" else read_documents
+
     def read(content):
         (tmp_path / name).write_text(content)
         with suppress(InputError):
-            list(read_documents(tmp_path / name))
+            list(reader(tmp_path / name))
 
     require_linear(read, RECORDS[name], 20_000)
-
-
-def test_labelled_lines(tmp_path):
-    def read(content):
-        (tmp_path / "a.tsv").write_text(content)
-        list(read_labelled_rows(tmp_path / "a.tsv"))
-
-    require_linear(read, lambda n: "a\tb\t" * n, 20_000)
 
 
 @pytest.mark.parametrize("name", PARTS)

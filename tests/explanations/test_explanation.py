@@ -11,12 +11,12 @@ from sentence_transformers import SentenceTransformer
 
 import ctx_embed
 from ctx_embed import explanations
-from ctx_embed.errors import InputError
 from ctx_embed.explanations.page import html
 from ctx_embed.explanations.terminal import renderable
 from ctx_embed.systems import SYSTEMS, system
 from ctx_embed.text.phrases import Phrases
 from tests.conftest import SENTENCES, make_model
+from tests.helpers.errors import error
 
 OPTIONS = [
     {},
@@ -79,17 +79,8 @@ def test_shapes_and_the_weights_are_the_contributions_shares(tokenizer):
     shares = np.einsum("nkm,km->kn", parts.vectors, whole) / (whole**2).sum(1)[:, None]
     np.testing.assert_allclose(found.weights, shares, atol=1e-6)
     assert (found.weights < 0).any()
-
-
-def test_a_token_left_out_of_the_sum_is_missed(tokenizer):
-    parts = explanations.contributions(drawn(tokenizer), SENTENCES[0])
+    # A token left out of the sum is missed.
     assert np.abs(parts.vectors[1:].sum(0) + parts.bias - parts.corrections).max() > 0.01
-
-
-def test_contributions_are_of_a_contextualizer(tokenizer):
-    with pytest.raises(InputError) as caught:
-        explanations.contributions(of_system(tokenizer, "san"), "cat")
-    assert str(caught.value) == ("the model's first module must be a Contextualizer, got StructuredSelfAttention")
 
 
 # The path
@@ -123,33 +114,31 @@ def test_a_text_without_tokens_has_no_explanation(tokenizer, text):
     assert (parts.first == 1).all()
 
 
-@pytest.mark.parametrize("text", ["日本語", "שלום עולם", "日本語 " * 50])
-def test_a_text_of_unknown_tokens_has_no_explanation(shipped, text):
-    found = ctx_embed.explain(shipped, text)
-    assert (found.tokens, found.weights.shape, found.path) == ((), (3, 0), None)
-    # A text is read if the model knows half of its words.
-    assert "film" in ctx_embed.explain(shipped, text + " film" * len(text)).tokens
-
-
-@pytest.mark.parametrize("explain", [ctx_embed.explain, explanations.contributions])
-def test_a_text_that_is_too_long_is_refused_before_any_work(explain):
-    with pytest.raises(InputError) as caught:
-        explain(None, "word " * 160_000)
-    assert str(caught.value) == (
-        "the text must have at most 20,000 characters to be explained, got 800,000; explain a part"
-    )
+def test_a_text_of_unknown_tokens_has_no_explanation(shipped):
+    for text in ("日本語", "שלום עולם", "日本語 " * 50):
+        found = ctx_embed.explain(shipped, text)
+        assert (found.tokens, found.weights.shape, found.path) == ((), (3, 0), None)
+        # A text is read if the model knows half of its words.
+        assert "film" in ctx_embed.explain(shipped, text + " film" * len(text.split()) * 3).tokens
 
 
 # Rows and parts
 
 
-def test_heads_by_name(tokenizer):
+def test_rows_and_parts_by_name(tokenizer):
     found = ctx_embed.explain(of_system(tokenizer, "san", heads=3), SENTENCES[0])
-    assert found.path is None
-    assert not found.between_tokens
+    assert (found.path, found.between_tokens) == (None, False)
     assert [name for name, _ in found.rows()] == ["head 1", "head 2", "head 3"]
-    for (_, weights), expected in zip(found.rows(), found.weights, strict=True):
-        np.testing.assert_array_equal(weights, expected)
+    np.testing.assert_array_equal([weights for _, weights in found.rows()], found.weights)
+    # Between tokens, rows are what each token gets.
+    found = ctx_embed.explain(of_system(tokenizer, "transformer", layers=2, heads=2), SENTENCES[0])
+    assert found.between_tokens
+    assert [name for name, _ in found.parts()] == [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2)]
+    np.testing.assert_array_equal(found.parts()[2][1], found.weights[1, 0])
+    np.testing.assert_allclose(found.rows()[2][1], found.weights[1, 0].mean(0))
+    (attention,) = ctx_embed.explain(of_system(tokenizer, "self-attention"), SENTENCES[0]).parts()
+    assert attention[0] == "attention"
+    assert {len(row) for _, row in ctx_embed.explain(of_system(tokenizer, "transformer"), "").rows()} == {0}
 
 
 # What max-pooled and recurrent systems are asked for is a share of the features; a head's weights sum to 1 as well.
@@ -168,28 +157,13 @@ def test_every_system_that_weighs_tokens_is_explained(tokenizer, name, text):
     Console(file=io.StringIO()).print(renderable(found))
 
 
-def test_between_tokens_rows_are_what_each_token_gets(tokenizer):
-    found = ctx_embed.explain(of_system(tokenizer, "transformer", layers=2, heads=2), SENTENCES[0])
-    assert found.between_tokens
-    assert [name for name, _ in found.parts()] == [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2)]
-    np.testing.assert_array_equal(found.parts()[2][1], found.weights[1, 0])
-    np.testing.assert_allclose(found.rows()[2][1], found.weights[1, 0].mean(0))
-    (attention,) = ctx_embed.explain(of_system(tokenizer, "self-attention"), SENTENCES[0]).parts()
-    assert attention[0] == "attention"
-    assert {len(row) for _, row in ctx_embed.explain(of_system(tokenizer, "transformer"), "").rows()} == {0}
-
-
 def test_json(tokenizer):
     found = json.loads(json.dumps(ctx_embed.explain(make_model(tokenizer), "cat").to_dict()))
     assert list(found) == ["text", "tokens", "axes", "weights", "path"]
     assert found["axes"] == ["step", "token"]
     assert np.array(found["weights"]).shape == (2, len(found["tokens"]))
-    assert {name: len(values) for name, values in found["path"].items()} == {
-        "context_norms": 3,
-        "correction_norms": 2,
-        "to_previous": 2,
-        "to_last": 3,
-    }
+    sizes = {"context_norms": 3, "correction_norms": 2, "to_previous": 2, "to_last": 3}
+    assert {name: len(values) for name, values in found["path"].items()} == sizes
 
 
 def test_phrases_are_shown_as_their_words(tokenizer):
@@ -201,8 +175,13 @@ def test_phrases_are_shown_as_their_words(tokenizer):
 
 
 def test_mistakes(tokenizer):
-    with pytest.raises(InputError) as caught:
-        ctx_embed.explain(make_model(tokenizer), ["cat"])
-    assert str(caught.value) == "the text must be a string, got a list; explain texts one at a time"
-    with pytest.raises(InputError, match="DeepAveraging has no attention weights"):
-        ctx_embed.explain(of_system(tokenizer, "dan"), "cat")
+    for explain in (ctx_embed.explain, explanations.contributions):
+        # Before any work.
+        assert error(explain, None, "word " * 160_000) == (
+            "the text must have at most 20,000 characters to be explained, got 800,000; explain a part"
+        )
+    said = "the text must be a string, got a list; explain texts one at a time"
+    assert error(ctx_embed.explain, make_model(tokenizer), ["cat"]) == said
+    assert "DeepAveraging has no attention weights" in error(ctx_embed.explain, of_system(tokenizer, "dan"), "cat")
+    said = "the model's first module must be a Contextualizer, got StructuredSelfAttention"
+    assert error(explanations.contributions, of_system(tokenizer, "san"), "cat") == said

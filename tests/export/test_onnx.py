@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from ctx_embed.cli.main import main
 from ctx_embed.errors import InputError
 from ctx_embed.export.onnx import export
 from ctx_embed.numpy_model import Embedder
 from tests.conftest import SENTENCES
+from tests.helpers.cli import Command
 from tests.numpy_model.test_embedder import ODD, saved
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -35,11 +34,8 @@ def run(folder: Path, embedder: Embedder, texts: list[str]) -> np.ndarray:
 @pytest.fixture(scope="module")
 def default(tmp_path_factory):
     folder = tmp_path_factory.mktemp("onnx") / "default"
-    result = CliRunner().invoke(main, ["export", "onnx", "default", "-o", str(folder)])
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith(
-        f"{folder}: model.onnx, tokenizer.json and phrases.json; differs from the model by "
-    )
+    said = Command("export onnx").succeeds("default", "-o", folder)
+    assert said.startswith(f"{folder}: model.onnx, tokenizer.json and phrases.json; differs from the model by ")
     return folder
 
 
@@ -52,11 +48,21 @@ def test_the_default_model(default):
     assert np.abs(run(default, embedder, [""]) - embedder.encode([""])).max() <= NEAR
 
 
-def test_the_python_example(default):
-    command = [sys.executable, str(EXAMPLES / "embed.py"), str(default), *SENTENCES[:2], "i don't know, she said"]
+NODE = shutil.which("node") is None or not (EXAMPLES / "node_modules").is_dir()
+no_node = pytest.mark.skipif(NODE, reason="needs node and npm install there")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [(sys.executable, "embed.py"), pytest.param(("node", "embed.mjs"), marks=no_node)],
+    ids=lambda each: each[1],
+)
+def test_the_examples(default, program):
+    texts = [*SENTENCES[:2], "i don't know, she said"]
+    command = [program[0], EXAMPLES / program[1], default, *texts]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    expected = Embedder.load().encode([*SENTENCES[:2], "i don't know, she said"])
-    assert np.abs(np.array([json.loads(line) for line in lines]) - expected).max() <= NEAR
+    found = np.array([json.loads(line) for line in lines])
+    assert np.abs(found - Embedder.load().encode(texts)).max() <= NEAR
 
 
 @pytest.mark.parametrize("positions", ["none", "relative", "absolute"])
@@ -79,13 +85,3 @@ def test_what_cannot_be_written_writes_nothing(tokenizer, tmp_path):
     (tmp_path / "precious" / "file").touch()
     with pytest.raises(InputError, match="the folder holds other things"):
         export(Embedder.load(), tmp_path / "precious")
-
-
-@pytest.mark.skipif(
-    shutil.which("node") is None or not (EXAMPLES / "node_modules").is_dir(), reason="needs node and npm install there"
-)
-def test_the_javascript_example(default):
-    command = ["node", str(EXAMPLES / "embed.mjs"), str(default), *SENTENCES[:2], "i don't know, she said"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    expected = Embedder.load().encode([*SENTENCES[:2], "i don't know, she said"])
-    assert np.abs(np.array([json.loads(line) for line in lines]) - expected).max() <= NEAR

@@ -5,19 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from ctx_embed.cli.main import main
 from ctx_embed.systems import system
 from tests.conftest import SENTENCES, make_model
+from tests.helpers.cli import Command
 
 model2vec = pytest.importorskip("model2vec")
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["export", "static", *map(str, arguments)])
+COMMAND = Command("export static")
 
 
 @pytest.mark.parametrize("modules", [[], [Normalize()]])
@@ -25,8 +23,7 @@ def test_both_load_it(tokenizer, tmp_path, modules):
     torch.manual_seed(0)
     model = SentenceTransformer(modules=[system("mean")(tokenizer, 8), *modules], device="cpu")
     model.save_pretrained(str(tmp_path / "mean"))
-    result = run(tmp_path / "mean", "-o", tmp_path / "static")
-    assert result.exit_code == 0, result.output
+    COMMAND.succeeds(tmp_path / "mean", "-o", tmp_path / "static")
     texts = [*SENTENCES, "gardens, houses!"]
     expected = model.encode(texts)
     static = model2vec.StaticModel.from_pretrained(tmp_path / "static")
@@ -42,7 +39,5 @@ def test_others_are_refused(tokenizer, tmp_path):
     model = SentenceTransformer(modules=[system("mean")(tokenizer, 8, phrases=pairs)], device="cpu")
     model.save_pretrained(str(tmp_path / "phrases"))
     for name, message in (("steps", "Contextualizer is no static embedding"), ("phrases", "the model has phrases")):
-        result = run(tmp_path / name, "-o", tmp_path / "out")
-        assert (result.exit_code, result.stdout) == (1, "")
-        assert result.stderr.startswith(f"Error: {message}")
+        assert COMMAND.fails(tmp_path / name, "-o", tmp_path / "out").startswith(message)
         assert not (tmp_path / "out").exists()

@@ -141,15 +141,17 @@ def test_wrong_bytes_cost_themselves_and_one_warning(file, standard_input, name)
     assert f", line {line}: byte {byte} (0x92) is not UTF-8" in message
 
 
+SAID = "Schöne Grüße aus München: über den Wolken muss die Freiheit wohl grenzenlos sein."
+CYRILLIC = "Все люди рождаются свободными и равными в своём достоинстве и правах."  # noqa: RUF001
+JAPANESE = "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。"
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252", "utf-8-sig", "cp1251", "shift_jis"])
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.txt.gz"])
 def test_an_encoding_is_detected(file, standard_input, encoding, name):
-    said = {
-        "cp1251": "Все люди рождаются свободными и равными в своём достоинстве и правах.",  # noqa: RUF001
-        "shift_jis": "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。",
-    }.get(encoding, "Schöne Grüße aus München: über den Wolken muss die Freiheit wohl grenzenlos sein.")
-    lines = {"a.jsonl": [f'{{"text": "{said}"}}'], "a.csv": ["text", f'"{said}"']}.get(name, [said])
-    content = "\n".join(["plain" if name.startswith("a.txt") else "", *lines, ""]).encode(encoding)
+    said = {"cp1251": CYRILLIC, "shift_jis": JAPANESE}.get(encoding, SAID)
+    lines = {"a.jsonl": ["", f'{{"text": "{said}"}}'], "a.csv": ["", "text", f'"{said}"']}.get(name, ["plain", said])
+    content = "\n".join([*lines, ""]).encode(encoding)
     path = file(gzip.compress(content) if name.endswith(".gz") else content, name)
     assert [document.text for document in read_documents(path)][-1] == said
     if not name.endswith(".csv"):
@@ -185,25 +187,19 @@ def test_broken_gzip(file):
 # Documents
 
 
-def test_documents_of_a_text_file(file):
-    path = file(b' one \n\n \t \n{"text": "not read as JSON"}\n')
-    assert list(read_documents(path)) == [Document(" one "), Document('{"text": "not read as JSON"}')]
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "A.JSONL"])
-def test_documents_of_a_jsonl_file(file, name):
+def test_documents_of_files_of_lines_and_of_jsonl(file, name):
+    path = file(' one \n\n \t \n{"text": "not read as JSON"}\n')
+    assert list(read_documents(path)) == [Document(" one "), Document('{"text": "not read as JSON"}')]
     rows = [
         {"text": "first", "id": "a", "n": 1, "tags": ["x"]},
         {"text": "", "_id": 7},
         {"text": "null is no id", "id": None},
     ]
+    expected = [Document("first", "a", {"n": 1, "tags": ["x"]}), Document("", 7), Document("null is no id")]
     content = "\n\n".join(map(json.dumps, rows)).encode()
     path = file(gzip.compress(content) if name.endswith(".gz") else content, name)
-    assert list(read_documents(path)) == [
-        Document("first", "a", {"n": 1, "tags": ["x"]}),
-        Document("", 7),
-        Document("null is no id"),
-    ]
+    assert list(read_documents(path)) == expected
 
 
 def test_standard_input_is_jsonl_where_it_begins_with_an_object(standard_input):
@@ -250,12 +246,9 @@ def test_labelled(file, standard_input):
     assert read_labelled(file(content)) == expected
     standard_input(gzip.compress(content))
     assert read_labelled("-") == expected
-
-
-@pytest.mark.parametrize("line", ["pos,a film", "\ta film", "  \ta film", "x" * 100])
-def test_a_line_without_a_label(file, standard_input, line):
-    path = file(f"pos\tgood\n{line}\n")
-    assert error(read_labelled, path) == f"{path}, line 2: {line[:40]!r} is not label<TAB>text"
+    for line in ("pos,a film", "\ta film", "  \ta film", "x" * 100):
+        path = file(f"pos\tgood\n{line}\n")
+        assert error(read_labelled, path) == f"{path}, line 2: {line[:40]!r} is not label<TAB>text"
     standard_input(b"\n \n")
     assert error(read_labelled, "-") == "standard input: no rows; give lines of label<TAB>text"
 
@@ -388,27 +381,22 @@ def test_sources_that_cannot_be_used(tmp_path):
 # Fields
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b'id,headline\n0,"oil, again"\n', [Document("oil, again", 0)]),
-        (b"\nheadline\tyear\noil\t2003\n", [Document("oil", None, {"year": 2003})]),
-        (b'{"headline": "oil", "id": "a"}\n', [Document("oil", "a")]),
-    ],
-)
-def test_a_named_field_makes_a_table_of_standard_input(file, standard_input, content, expected):
-    standard_input(content)
-    assert list(read_documents("-", "headline")) == expected
-    assert list(read_documents(file(content, "news"), "headline")) == expected
-
-
-def test_a_named_field_of_lines_of_text(file, standard_input):
-    path = file(b"first\nsecond\n")
-    message = "lines of text have no field 'x'; give a CSV, TSV, JSONL or Parquet file, or leave --field out"
-    assert error(read_documents, path, "x") == f"{path}: {message}"
+def test_a_named_field_makes_a_table_of_standard_input(file, standard_input):
+    for content, expected in (
+        ('id,headline\n0,"oil, again"\n', Document("oil, again", 0)),
+        ("\nheadline\tyear\noil\t2003\n", Document("oil", None, {"year": 2003})),
+        ('{"headline": "oil", "id": "a"}\n', Document("oil", "a")),
+    ):
+        standard_input(content.encode())
+        for source in ("-", file(content, "news")):
+            assert list(read_documents(source, "headline")) == [expected]
     standard_input(b"first\n")
-    assert error(read_documents, "-", "x") == f"standard input: {message}"
-    assert list(read_documents(file(b""), "x")) == []
+    for source, name in ((file("first\nsecond\n"), None), ("-", "standard input")):
+        assert error(read_documents, source, "x") == (
+            f"{name or source}: lines of text have no field 'x'; give a CSV, TSV, JSONL or Parquet file, "
+            "or leave --field out"
+        )
+    assert list(read_documents(file(""), "x")) == []
 
 
 LABELLED = (["1", "true", "neg"], ["good, really", "fine", "bad"])
