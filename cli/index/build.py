@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.index.sync import documents_option, folder_options, summary
+from ctx_embed.cli.index.sync import folder_options, summary
 from ctx_embed.cli.main import command, counted, printable, warn_of_unknown_share
 from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, field_option
 
@@ -39,7 +39,6 @@ from ctx_embed.cli.options import backend_option, dtype_option, encoding_option,
     help="Cut documents: none, sentences, tokens:N, or passages[:N] of at most N tokens between paragraphs.  "
     "[default: none; passages for folders and whole files]",
 )
-@documents_option
 @folder_options
 @encoding_option
 def build(

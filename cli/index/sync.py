@@ -17,33 +17,30 @@ from ctx_embed.texts import well_formed
 if TYPE_CHECKING:
     from ctx_embed.index.following.records import Synced
 
-# A copy of ctx_embed.documents.units.UNITS: importing that module would slow down the help.
-UNITS = ("files", "paragraphs", "lines", "records")
-
-
-def documents_option(command: Command) -> Command:
-    """Add ``--documents``, the unit that becomes a document."""
-    return click.option(
-        "--documents",
-        type=click.Choice(UNITS),
-        help="What becomes a document.  [default: files, and records that have a text; of named text files lines]",
-    )(command)
-
 
 def folder_options(command: Command) -> Command:
-    """Add ``--include``, ``--exclude`` and ``--follow-links``: the files of a folder to read."""
-    include = click.option(
-        "--include", metavar="GLOB", multiple=True, help="Read only files of a folder that match, e.g. '*.md'."
-    )
-    exclude = click.option(
-        "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match, e.g. 'drafts/'."
-    )
-    follow_links = click.option(
-        "--follow-links/--no-follow-links",
-        default=None,
-        help="Read files outside the folder to which links in it point.  [default: no]",
-    )
-    return include(exclude(follow_links(command)))
+    """Add the options that choose the files of a folder, and what becomes a document."""
+    for option in (
+        click.option(
+            "--follow-links/--no-follow-links",
+            default=None,
+            help="Read files outside the folder to which links in it point.  [default: no]",
+        ),
+        click.option(
+            "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match, e.g. 'drafts/'."
+        ),
+        click.option(
+            "--include", metavar="GLOB", multiple=True, help="Read only files of a folder that match, e.g. '*.md'."
+        ),
+        click.option(
+            "--documents",
+            # A copy of ctx_embed.documents.units.UNITS: importing that module would slow down the help.
+            type=click.Choice(("files", "paragraphs", "lines", "records")),
+            help="What becomes a document.  [default: files, and records that have a text; of named text files lines]",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def summary(synced: Synced, path: str, would: str = "") -> str:
@@ -64,7 +61,6 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 @command()
 @click.argument("folder", metavar="FOLDER")
 @click.argument("path", metavar="INDEX")
-@documents_option
 @folder_options
 @field_option
 @backend_option

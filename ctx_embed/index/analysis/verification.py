@@ -161,7 +161,7 @@ def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
 
 def _words(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
     """Yield a problem if the word lists are not those of the texts."""
-    words = lengths = passages = total = 0
+    expected = [0, 0, 0, 0]
     texts = (
         (row, indexed(document.text[start:stop]))
         for document in store.all()
@@ -172,39 +172,31 @@ def _words(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
             again.execute(WORDS)
             again.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, instance)")
             again.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", part)
-            words += _words_digest(again, "vocabulary")
-            lengths += _lengths_digest(again)
-            found = totals(again)
-            passages, total = passages + found[0], total + found[1]
+            expected = [so_far + more for so_far, more in zip(expected, _digests(again, "vocabulary"), strict=True)]
     with store.reporting_errors():
-        connection = store.connection
         # A temporary table, which is dropped with the transaction.
-        connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, instance)")
-        same = {
-            "words": (words - _words_digest(connection, "temp.vocabulary")) % _MODULUS == 0,
-            "lengths": (lengths - _lengths_digest(connection)) % _MODULUS == 0,
-            "totals": (passages, total) == totals(connection),
-        }
-    if differ := [what for what, is_same in same.items() if not is_same]:
+        store.connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, instance)")
+        found = _digests(store.connection, "temp.vocabulary")
+    names = ("words", "lengths", "totals", "totals")
+    compared = zip(names, expected, found, strict=True)
+    if differ := dict.fromkeys(name for name, wanted, there in compared if (wanted - there) % _MODULUS):
         yield f"{store.path}: the word lists are not those of the texts (their {', '.join(differ)} differ)"
 
 
-def _words_digest(connection: sqlite3.Connection, vocabulary: str) -> int:
-    """Return a digest of all words with their places; the digests of parts add up to that of the whole."""
-    digest = 0
+def _digests(connection: sqlite3.Connection, vocabulary: str) -> tuple[int, ...]:
+    """Return digests of all words with their places and of the lengths of passages, and the numbers of both.
+
+    The sums of the digests of parts are those of the whole, modulo 2^64.
+    """
+    words = 0
     for term, *sums in connection.execute(_SUMS.format(vocabulary)):
         weights = hashlib.blake2b(term, digest_size=32).digest()
         for place, of in enumerate(sums):
-            digest += of * int.from_bytes(weights[8 * place : 8 * place + 8], "little")
-        digest %= _MODULUS
-    return digest
-
-
-def _lengths_digest(connection: sqlite3.Connection) -> int:
-    """Return a digest of the recorded lengths of all passages; it adds up in the same way."""
+            words += of * int.from_bytes(weights[8 * place : 8 * place + 8], "little")
+        words %= _MODULUS
     rows = connection.execute("SELECT id, sz FROM words_docsize")
     hashes = (hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows)
-    return sum(int.from_bytes(digest, "little") for digest in hashes)
+    return words, sum(int.from_bytes(digest, "little") for digest in hashes), *totals(connection)
 
 
 def _vectors_of_texts(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> Iterator[str]:

@@ -198,14 +198,26 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
         if in_place:
             synced = _sync(plan)
             return Built(synced.documents, folders=synced)
+    require_folder(target)
     _remove_stale(plan)
     if plan.resume and not plan.partial.exists() and (target / DATABASE).is_file():
         with closing(IndexFolder(target).documents) as store:
             same = [run for run in _recorded(store) if run.signature == plan.signature]
         if same:
             return Built(same[-1].documents, was_complete=True)
-    if not plan.adds:
-        _require_free(plan)
+    # What a killed build had moved away is in its place again.
+    if not plan.adds and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        if not target.is_dir():
+            raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
+        if not holds_only_an_index(target, LOCK):
+            raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
+        if plan.mode != "overwrite":
+            raise InputError(
+                f"{target}: already exists; add to it with --append or --upsert, or replace it with --overwrite"
+            )
+        with _without_writers(target):
+            # If another process is writing, fail now rather than after the work.
+            pass
     return _build(plan)
 
 
@@ -256,25 +268,6 @@ def _without_writers(target: Path) -> Iterator[None]:
         yield
 
 
-def _require_free(plan: Plan) -> None:
-    """Raise InputError unless INDEX can be written: it is empty, or an index that this build replaces."""
-    target = plan.target
-    require_folder(target)
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not target.is_dir():
-        raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
-    if not holds_only_an_index(target, LOCK):
-        raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
-    if plan.mode != "overwrite":
-        raise InputError(
-            f"{target}: already exists; add to it with --append or --upsert, or replace it with --overwrite"
-        )
-    with _without_writers(target):
-        # If another process is writing, fail now rather than after the work.
-        return
-
-
 def _remove_stale(plan: Plan) -> None:
     """Remove an INDEX.partial that is no longer needed; InputError if it is none, or still needed."""
     for folder in (plan.partial, plan.target):
@@ -316,7 +309,6 @@ def _build(plan: Plan) -> Built:
                 ours = True
                 index = stack.enter_context(SearchIndex.open(plan.partial, plan.model, backend=plan.backend))
             else:
-                require_folder(plan.target)
                 options: list[Any] = ["Flat" if plan.adds else plan.factory, plan.chunk, plan.backend, plan.dtype]
                 try:
                     index = stack.enter_context(SearchIndex.create(plan.partial, plan.model, *options))

@@ -99,15 +99,7 @@ class Synced:
 
 @dataclass(frozen=True)
 class FolderOptions:
-    """How the files of a folder become documents.
-
-    Args:
-        include: globs, one of which a file must match; if empty, all files are read.
-        exclude: globs of files and folders to leave out.
-        documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: files, and records that have a text.
-        text_field: the field of records that holds the text; None: ``text``.
-        follow_links: whether to read files outside the folder to which links in it point.
-    """
+    """How the files of a folder become documents, see :meth:`SearchIndex.sync`; without ``include``, all files do."""
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -194,21 +186,13 @@ def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedF
         after = found[-1].source
 
 
-def record(
-    store: DocumentStore,
-    folder: FollowedFolder,
-    file: File,
-    modified: int,
-    digest: bytes,
-    problem: str | None = None,
-    counted: bool = False,
-) -> int:
-    """Record a file as it was read, and return its number; call it inside :meth:`Database.writing`."""
+def record(store: DocumentStore, folder: FollowedFolder, file: File, *values: Any) -> int:
+    """Record a file with the values of :class:`RecordedFile` from ``modified`` on, and return its number."""
     found = store.run(
         "INSERT INTO files (folder, source, size, modified, hash, problem, counted) VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, modified = excluded.modified, "
         "hash = excluded.hash, problem = excluded.problem, counted = excluded.counted RETURNING file",
-        (folder.number, file.source, file.size, modified, digest, problem, int(counted)),
+        (folder.number, file.source, file.size, *values),
     )
     return int(found[0][0])
 

@@ -298,7 +298,7 @@ class _Step:
             problem, new = _TryAgainError(f"cannot be read ({error.strerror})"), []
         if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
             # Perhaps a download that was cut short: what the file said before stays until it can be read.
-            records.record(store, self.folder, file, records.READ_AGAIN, b"")
+            records.record(store, self.folder, file, records.READ_AGAIN, b"", None, False)
             self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
             return
         seen = file.modified

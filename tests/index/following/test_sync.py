@@ -486,6 +486,7 @@ def test_named_files_of_other_formats(tmp_path, hash_model):
         ),
         ({"sources": "a.txt", "documents": "records"}, "a.txt: records are those of JSONL, CSV, TSV and Parquet files"),
         ({"sources": "a.pdf"}, "a.pdf: no such file"),
+        ({"sources": "a.txt", "path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
         ({"sources": "empty"}, "empty: no file that can be read; skipped 1 hidden"),
     ],
 )
