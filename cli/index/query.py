@@ -211,15 +211,23 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
         hits: at least one.
         sources: the source of each hit, if it has one.
     """
+    from ctx_embed.index.searching.hits import snippets
+
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     together: dict[str | int, list[tuple[Hit, Location | None]]] = {}
     for hit, source in zip(hits, sources or [None] * len(hits), strict=True):
         together.setdefault(hit.id, []).append((hit, source))
-    for hit, source in (pair for pairs in together.values() for pair in pairs):
+    ordered = [pair for pairs in together.values() for pair in pairs]
+    places = [hit.highlight or (0, len(hit.text)) for hit, _ in ordered]
+    plain = [
+        hit.text[start:stop].replace(_OPENING, " ").replace(_CLOSING, " ")
+        for (hit, _), (start, stop) in zip(ordered, places, strict=True)
+    ]
+    marked = snippets(query, plain, _OPENING, _CLOSING)
+    for (hit, source), (start, stop), snippet in zip(ordered, places, marked, strict=True):
         click.echo(_heading(hit, source))
         # The snippet, or the highlight: in a terminal between the dimmed text around it.
-        start, stop = hit.highlight or (0, len(hit.text))
-        answer, room = _marked(query, hit.text[start:stop]), SHOWN_CHARACTERS - (stop - start)
+        answer, room = _coloured(snippet), SHOWN_CHARACTERS - (stop - start)
         if width is not None and hit.highlight is not None and room >= FEWEST_CHARACTERS:
             before, after = hit.text[:start], hit.text[stop:]
             if len(before) > room // 3:
@@ -278,13 +286,9 @@ def _wrapped(text: str, width: int | None) -> list[str]:
     return lines[1:]
 
 
-def _marked(query: str, text: str) -> str:
-    """Return the snippet of a text with the words of the query in bold; click leaves styles out of a pipe."""
-    from ctx_embed.index.searching.hits import snippet
-
-    plain = text.replace(_OPENING, " ").replace(_CLOSING, " ")
-    found = snippet(query, plain, _OPENING, _CLOSING)
-    marked = " ".join("".join(c if c.isprintable() or c in (_OPENING, _CLOSING) else " " for c in found).split())
+def _coloured(snippet: str) -> str:
+    """Return a snippet with its marked words in bold; click leaves styles out of a pipe."""
+    marked = " ".join("".join(c if c.isprintable() or c in (_OPENING, _CLOSING) else " " for c in snippet).split())
     shown, room = [], SHOWN_CHARACTERS
     for number, words in enumerate(marked.replace(_CLOSING, _OPENING).split(_OPENING)):
         if len(words) > room:
