@@ -21,7 +21,6 @@ import numpy as np
 from common import corpus_sentences, data_option, json_option, measured, report
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.ann import nearest
 from ctx_embed.index.storage.folder import View
 
 HELD_OUT = 1000
@@ -137,13 +136,13 @@ def common_words(left: str, right: str) -> float:
 
 def nearest_of_all(view: View, queries: Any, k: int = 10) -> list[list[int]]:
     """Return the k nearest rows to each query, after comparing all."""
-    found = zip(queries, nearest.compared(view, queries, k, None), strict=True)
-    return [[row for _, row in nearest.ranking(view, query, rows, k)] for query, rows in found]
+    found = zip(queries, view.compared(queries, k, None), strict=True)
+    return [view.ranked(query, rows, k)[0].tolist() for query, rows in found]
 
 
 def nearest_rows(view: View, queries: Any) -> list[list[int]]:
     """Return the ten nearest rows to each query, as a search finds them."""
-    return [[row for _, row in of] for of in nearest.search(view, queries, 10)]
+    return [rows.tolist() for rows, _ in view.nearest(queries, 10)]
 
 
 @main.command()

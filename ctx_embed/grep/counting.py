@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, content_words, phrases
 from ctx_embed.index.storage.database import TOKENIZER
-from ctx_embed.text.words import indexed, is_indexed_as_written
+from ctx_embed.text.normalisation import indexed, is_indexed_as_written
 
 
 class WordCounts:

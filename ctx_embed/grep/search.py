@@ -17,13 +17,13 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.grep.counting import WordCounts
 from ctx_embed.grep.reading import Sources, Text, batches
 from ctx_embed.index.searching.highlights import highlights
-from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, word_shares
+from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, relevance, word_shares
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.searching.search import DEPTH, fused_scores
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.writing.chunking import passages_of
-from ctx_embed.text.words import words as words_of
+from ctx_embed.text.normalisation import words as words_of
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class Search:
         elif self._unrelated is not None and self._query.any():
             shares = word_shares(self.question, [hit.text for hit in best])
             best = [
-                replace(hit, relevance=self._unrelated.relevance(hit.score, share, self._passages))
+                replace(hit, relevance=relevance(self._unrelated, hit.score, share, self._passages))
                 for hit, share in zip(best, shares, strict=True)
             ]
         least, threshold = self.options.min_relevance, self.options.threshold

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError
-from ctx_embed.index.searching.hits import Unrelated
+from ctx_embed.index.searching.hits import unrelated_cosines
 from ctx_embed.index.storage.database import Settings
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
@@ -106,9 +106,9 @@ class IndexModel:
             )
 
     @cached_property
-    def unrelated(self) -> Unrelated | None:
-        """The cosines of unrelated questions, by which relevance is judged."""
-        return Unrelated.of(self.quiet_queries)
+    def unrelated(self) -> tuple[float, float] | None:
+        """The mean and deviation of cosines of unrelated questions, by which relevance is judged; None if unknown."""
+        return unrelated_cosines(self.quiet_queries)
 
     def knows(self, word: str) -> bool:
         """Return whether a lower-case word is one entry of the model's vocabulary, so that it is hardly a typo."""

@@ -9,22 +9,22 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, unknown_name
 from ctx_embed.files import replaced_folder
-from ctx_embed.index.ann import faiss_file
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import Search, checked_queries, listed
+from ctx_embed.index.searching.search import Search, listed
+from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
-from ctx_embed.index.storage.filters import Condition, field_path, parse_filter, unknown_fields_message
-from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
+from ctx_embed.index.storage.folder import IndexFolder, View
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.options import takes
 from ctx_embed.texts import Document
@@ -89,7 +89,7 @@ class SearchIndex:
         """The folder, if the index is open and no copy of it is in its place."""
         if self._closed:
             raise InputError(f"{self.path}: this index is closed; open it again")
-        self._opened.require_no_copy()
+        self._opened.require_in_place(no_copy=True)
         return self._opened
 
     @classmethod
@@ -231,10 +231,10 @@ class SearchIndex:
 
     def count(self, where: str | None = None) -> int:
         """Return the number of documents, or of those whose metadata match the filter ``where`` if given."""
+        if where is None:
+            return self._folder.documents.state().documents
         condition = self._condition(where)
-        if condition is None:
-            return self._folder.count()
-        return len(self._folder.read(lambda _: self._folder.documents.ids_matching(condition)))
+        return len(self._folder.read(lambda view: view.store.ids_matching(condition)))
 
     def ids(self, where: str | None = None) -> list[Id]:
         """Return the ids of the documents in the order they were added.
@@ -243,7 +243,7 @@ class SearchIndex:
             where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all ids.
         """
         condition = self._condition(where)
-        return self._folder.read(lambda _: self._folder.documents.ids_matching(condition))
+        return self._folder.read(lambda view: view.store.ids_matching(condition))
 
     def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
         """Return an iterator over documents in the order they were added, in bounded memory.
@@ -259,12 +259,12 @@ class SearchIndex:
         if limit is not None:
             checked_count("limit", limit, 0)
         path, condition = self._folder.documents.path, self._condition(where)
-        most = None if limit is None else min(limit, LARGEST_ID)
+        most = LARGEST_ID if limit is None else min(limit, LARGEST_ID)
 
         def documents() -> Iterator[Document]:
             # A separate connection keeps reading the same state, even if the caller changes the index meanwhile.
             with closing(DocumentStore(path)) as store, store.reading():
-                for found in store.matching_documents(condition, min(offset, LARGEST_ID), most):
+                for found in store.all(condition, min(offset, LARGEST_ID), most):
                     yield Document(found.text, found.id, found.metadata)
 
         return documents()
@@ -285,24 +285,23 @@ class SearchIndex:
         if limit is not None:
             checked_count("limit", limit, 1)
         self._condition(f"{field} = 0")
-        return self._folder.read(
-            lambda _: self._folder.documents.value_counts(path, condition, limit and min(limit, LARGEST_ID))
-        )
+        most = -1 if limit is None else min(limit, LARGEST_ID)
+        return self._folder.read(lambda view: view.store.value_counts(path, condition, most))
 
     def unknown_fields(self, where: str) -> dict[str, list[str]]:
         """Return the fields that a filter compares and no document has, each mapped to the fields of documents."""
         fields = parse_filter(where).fields
-        return self._folder.read(lambda _: self._folder.documents.unknown_fields(fields))
+        return self._folder.read(lambda view: view.store.unknown_fields(fields))
 
-    def _condition(self, where: str | None) -> Condition | None:
+    def _condition(self, where: str | None) -> Condition:
         """Parse a filter; warn the caller of a public method if no document has a field that it compares."""
         if where is None:
-            return None
+            return ALL
         condition = parse_filter(where)
         new = [path for path in condition.fields if path not in self._asked_fields]
         if new and self.warns_of_fields and self.count():
             self._asked_fields.update(new)
-            unknown = self._folder.read(lambda _: self._folder.documents.unknown_fields(new))
+            unknown = self._folder.read(lambda view: view.store.unknown_fields(new))
             if unknown:
                 warnings.warn(unknown_fields_message(unknown), UnknownFieldsWarning, stacklevel=3)
         return condition
@@ -440,8 +439,7 @@ class SearchIndex:
         """
         if (ids is None) == (where is None):
             raise InputError("give delete either ids or where")
-        if where is not None:
-            condition = self._condition(where)
+        condition = self._condition(where)
         given = [] if ids is None else listed(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
             return edit.delete(given if where is None else edit.store.ids_matching(condition))
@@ -503,44 +501,33 @@ class SearchIndex:
         """
         if unknown := options.keys() - Options.__dataclass_fields__.keys():
             raise unknown_name("option", min(unknown), Options.__dataclass_fields__)
-        chosen = Options(k, **options)
-        dimension = self._folder.settings.dimension
-        queries = checked_queries(query, like, chosen.mode, dimension)
+        chosen, folder = Options(k, **options), self._folder
+        search = Search(chosen, query, like, folder.settings.dimension)
         self._condition(chosen.where)
-        if chosen.rerank is not None and queries.vectors is not None:
-            raise InputError("rerank needs texts; a reranker cannot read vectors")
-        if chosen.min_relevance is not None and (queries.vectors is not None or queries.like):
-            raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
-        reranker = None
-        if chosen.rerank is not None:
-            # A reranker stays loaded until a search needs another one.
-            if self._reranker is None or (
-                self._reranker[0] is not chosen.rerank and self._reranker[0] != chosen.rerank
-            ):
-                from ctx_embed.index.searching.reranking import reranker_of
+        # A reranker stays loaded until a search needs another one.
+        wanted, known = chosen.rerank, self._reranker
+        if wanted is not None and (known is None or (known[0] is not wanted and known[0] != wanted)):
+            from ctx_embed.index.searching.reranking import reranker_of
 
-                self._reranker = (chosen.rerank, reranker_of(chosen.rerank))
-            reranker = self._reranker[1]
-        found: list[list[Hit]] = [[]] if chosen.fuse else [[] for _ in queries.texts]
+            known = self._reranker = (wanted, reranker_of(wanted))
+        found: list[list[Hit]] = [[]] if chosen.fuse else [[] for _ in search.texts]
         with within(chosen.deadline):
-            if queries.texts and (self.count() or queries.like):
-                search = Search(chosen, queries, lambda: self.embedder, dimension)
+            if search.texts and (folder.documents.state().documents or search.like):
+                search.embed(lambda: self.embedder)
                 require_time()
                 with self._searching:
                     if self._searched:
-                        self._folder.documents.map()
+                        folder.documents.map()
                     self._searched = True
                     candidates = self._folder.read(search.candidates)
                 require_time()
-                if reranker is not None:
-                    from ctx_embed.index.searching.reranking import reranked
-
-                    candidates = reranked(candidates, reranker, int(chosen.candidates))
+                if wanted is not None and known is not None:
+                    candidates = search.reranked(candidates, known[1])
                 found = search.hits(candidates)
         if chosen.fuse:
-            return Hits(" ".join(queries.texts).strip(), found[0])
-        lists = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
-        return lists[0] if queries.single else lists
+            return Hits(" ".join(search.texts).strip(), found[0])
+        lists = [Hits(text, hits) for text, hits in zip(search.texts, found, strict=True)]
+        return lists[0] if search.single else lists
 
     def compact(self, dtype: str | None = None) -> int:
         """Remove the rows of deleted documents, as one commit; then free disk space and rebuild FAISS's file.
@@ -585,7 +572,7 @@ class SearchIndex:
                 old = self._opened
                 old.documents.close()
                 self._embedder, self._other_model = embedder, None
-                self._opened = IndexFolder(self.path, old.memory_map, old.few_rows)
+                self._opened = IndexFolder(self.path, old.memory_map)
                 self._writer = None
             with closing(DocumentStore(self._folder.documents.path)) as store:
                 self.writer.tidy(store)
@@ -632,7 +619,32 @@ class SearchIndex:
             path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, faiss, model,
             model_fingerprint, generation, format_version and bytes (on disk).
         """
-        return self._folder.describe()
+        size = 0
+        for file in self.path.iterdir():
+            # A writer may remove files meanwhile.
+            with suppress(OSError):
+                size += file.stat().st_size
+
+        def facts(view: View) -> dict[str, Any]:
+            settings, record = view.settings, view.store.record()
+            return {
+                "path": str(self.path),
+                "documents": view.state.documents,
+                "vectors": len(view.rows),
+                "vectors_of_deleted": len(view.rows) - view.count,
+                "dimension": settings.dimension,
+                "dtype": settings.dtype,
+                "factory": settings.factory,
+                "chunk": settings.chunk,
+                "faiss": None if record is None else record.facts,
+                "model": settings.model,
+                "model_fingerprint": settings.model_fingerprint,
+                "generation": view.state.generation,
+                "format_version": settings.format_version,
+                "bytes": size,
+            }
+
+        return self._folder.read(facts)
 
     def duplicates(self, threshold: float = 0.9, most: int = 100, *, progress: bool = False) -> list[Pair]:
         """Return the pairs of documents that say nearly the same, most similar first.

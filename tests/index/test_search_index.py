@@ -396,9 +396,8 @@ def test_searching_reads_no_other_documents(path, hash_model, monkeypatch):
 
 def test_describe(path):
     filled(path)
-    folder = IndexFolder(path)
-    facts = folder.describe()
-    folder.documents.close()
+    with SearchIndex.open(path) as index:
+        facts = index.describe()
     assert facts.pop("bytes") > 50 * 8 * 4
     assert len(facts.pop("model_fingerprint")) == 64
     assert facts == {
@@ -445,8 +444,8 @@ def test_a_kind_that_faiss_cannot_build_is_reported_once(path, monkeypatch, capl
     def failing(*arguments, **options):
         raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
 
-    monkeypatch.setattr("ctx_embed.index.ann.faiss_file.is_stale", lambda *arguments: True)
-    monkeypatch.setattr("ctx_embed.index.ann.faiss_file.write", failing)
+    monkeypatch.setattr("ctx_embed.index.storage.faiss_file.is_stale", lambda *arguments: True)
+    monkeypatch.setattr("ctx_embed.index.storage.faiss_file.write", failing)
     with SearchIndex.create(path, factory="HNSW8") as index:
         index.add(["a cat"])
         index.add(["a dog"])

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctx_embed.text.normalisation import normalised
-from ctx_embed.text.words import LONGEST_WORD, indexed, placed_words, words
+from ctx_embed.text.normalisation import LONGEST_WORD, indexed, normalised, placed_words, words
 
 ODD = [
     "a",

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.ann import nearest
 from ctx_embed.index.storage.documents import Id
+from ctx_embed.index.storage.faiss_file import faiss
 from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import Rows
 from ctx_embed.progress import Meter
@@ -90,16 +90,16 @@ def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int
         return
     waiting, k = np.arange(len(rows)), NEIGHBOURS
     while len(waiting):
-        rankings = nearest.search(view, vectors[waiting], k)
+        rankings = view.nearest(vectors[waiting], k)
         again = []
-        for place, ranking in zip(waiting, rankings, strict=True):
-            if len(ranking) == k and ranking[-1][0] >= threshold and k < NEIGHBOURS * 64:
+        for place, (near, cosines) in zip(waiting, rankings, strict=True):
+            if len(near) == k and cosines[-1] >= threshold and k < NEIGHBOURS * 64:
                 again.append(place)
                 continue
-            own = documents(rows[place : place + 1])[0]
-            for score, row in ranking:
-                if row > rows[place] and score >= threshold and documents(np.array([row]))[0] != own:
-                    yield score, int(rows[place]), row
+            kept = (near > rows[place]) & (cosines >= threshold)
+            kept &= documents(near) != documents(rows[place : place + 1])
+            for row, score in zip(near[kept].tolist(), cosines[kept].tolist(), strict=True):
+                yield score, int(rows[place]), row
         waiting, k = np.array(again, np.int64), 4 * k
 
 
@@ -132,7 +132,7 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     clusters = count or int(np.clip(round((len(live) / 2) ** 0.5), 2, 50))
     if len(live) < clusters:
         raise InputError(f"{view.folder.path}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
-    means = nearest.faiss.Kmeans(
+    means = faiss.Kmeans(
         view.settings.dimension,
         clusters,
         niter=20,
@@ -152,7 +152,7 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     by_size = [int(topic) for topic in np.argsort(-sizes, kind="stable") if sizes[topic]]
     firsts = np.array([row for row, _ in store.firsts()], np.int64)
     topic_of_document = topics_of_documents(np.searchsorted(firsts, live, side="right"), topic_of)
-    ids = store.ids_matching(None)
+    ids = store.ids_matching()
     topics = []
     for topic, label in zip(by_size, labels_of([typical[topic] for topic in by_size]), strict=True):
         members = np.flatnonzero(topic_of == topic)

@@ -11,14 +11,14 @@ from itertools import islice
 import numpy as np
 
 from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
-from ctx_embed.index.ann.nearest import crc32_of
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import totals
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.documents import DocumentStore, embedded_texts
+from ctx_embed.index.storage.faiss_file import crc32_of
 from ctx_embed.index.storage.folder import IndexFolder, View
 from ctx_embed.index.storage.vectors import schema
-from ctx_embed.text.words import indexed
+from ctx_embed.text.normalisation import indexed
 
 # Number of passages that are embedded again and compared with their stored vectors.
 SAMPLED_PASSAGES = 64
@@ -146,7 +146,7 @@ def _rows(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
 
 
 def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    record = View(folder, store).record
+    record = store.record()
     if record is None:
         return
     path = record.path(folder.path)
@@ -213,7 +213,11 @@ def _vectors_of_texts(folder: IndexFolder, store: DocumentStore, embedder: Index
     except InputError:
         # The other checks report this.
         return
-    again = embedder.documents([passages[int(row)].embedded(view.settings.titled) for row in rows])
+    texts = []
+    for row, (document, *_) in passages.items():
+        of_document = embedded_texts(document.text, document.metadata, document.spans, view.settings.titled)
+        texts.append(of_document[row - document.row])
+    again = embedder.documents(texts)
     with np.errstate(over="ignore", invalid="ignore"):
         apart = int((~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)).sum())
     if apart:

@@ -22,7 +22,6 @@ from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, checked_unit, 
 from ctx_embed.documents.walking import File, modified_of, walk
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import keep_permissions, locked, put_in_place, remove_folder, remove_leftovers, require_folder
-from ctx_embed.index.ann.faiss_file import AUTO
 from ctx_embed.index.building.merging import copies
 from ctx_embed.index.following.records import FolderOptions, Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
@@ -30,6 +29,7 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
+from ctx_embed.index.storage.faiss_file import AUTO
 from ctx_embed.index.storage.folder import IndexFolder, holds_only_an_index, read_settings
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing import writer

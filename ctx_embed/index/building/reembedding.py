@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
-from ctx_embed.index.ann import faiss_file
 from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import NEXT, Settings
 from ctx_embed.index.storage.documents import DocumentStore, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder

@@ -6,8 +6,8 @@ The score of a passage is the sum, over the query's words w that it has, of
     idf(w) = log((N - n + 0.5) / (n + 0.5))
 
 for tf occurrences of w in the passage and n of N passages with w. FTS5 scores passages one by one and looks up the
-length of each in a table. :class:`WordLists` holds all lengths in an array and the lists of words that searches have
-used, so that a query adds up arrays: the same scores in a fraction of the time.
+length of each in a table. :class:`Bm25` holds all lengths in an array and the lists of words that searches have used,
+so that a query adds up arrays: the same scores in a fraction of the time.
 
 Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009); sqlite.org/fts5.html.
 """
@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index.storage.database import TOKENIZER, Database, require_time
 from ctx_embed.text.normalisation import normalised
-from ctx_embed.text.words import words as words_of
+from ctx_embed.text.normalisation import words as words_of
 
 if TYPE_CHECKING:
-    from ctx_embed.index.storage.folder import Mask, View
+    from ctx_embed.index.storage.folder import View
+    from ctx_embed.index.storage.vectors import Mask
 
 # The positions (n,) that have a word, and how often each has it (n,).
 Postings: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -129,38 +130,38 @@ def with_vocabulary(database: Database, name: str, kind: str) -> None:
 
 
 class Bm25:
-    """Keyword search in one generation of an index.
+    """Keyword search in one generation of an index, with the word lists that searches have used so far.
 
     Args:
         view: the generation; call the methods inside its transaction.
         before: the search in an earlier generation.
-        large: the number of passages above which common words are left out and scores are computed in NumPy; None:
-            :data:`LARGE`.
-        common_part: the share of passages from which on a word is common.
-        lists: the word lists; None makes them when a second search needs them.
     """
 
-    def __init__(
-        self,
-        view: View,
-        before: Bm25 | None = None,
-        large: int | None = None,
-        common_part: float = COMMON_PART,
-        lists: WordLists | None = None,
-    ) -> None:
+    def __init__(self, view: View, before: Bm25 | None = None) -> None:
         self.view = view
-        self.large: int = LARGE if large is None else large
-        self.common_part = common_part
-        self.lists = lists
-        self._searched = lists is not None
+        self._searched = False
         # The number of passages with each word, counted as far as needed, and one that it has by now at most.
         self._common: dict[str, tuple[int, int]] = {}
+        self._known_lengths: NDArray[np.int32] = np.empty(0, np.int32)
+        self._known_stop = self._passages = self._kept = 0
+        self._tokens: dict[str, list[str]] = {}
+        self._scores: NDArray[np.float64] = np.zeros(len(view.rows))
+        # Ordered by their last use, the most recent one last.
+        self._lists: dict[str, Postings] = {}
         if before is not None:
-            self.lists = None if before.lists is None else WordLists(view, before.lists)
-            self._searched = before._searched
+            self._searched, self._tokens = before._searched, before._tokens
+            self._known_lengths, self._known_stop = before._known_lengths, before._known_stop
             added = view.state.next_row - before.view.state.next_row
             gone = before.view.count + added - view.count
             self._common = {word: (low - gone, high + added) for word, (low, high) in before._common.items()}
+            if before._lists and (new := view.new_tokens(before.view)) is not None:
+                self._lists, self._kept = dict(before._lists), before._kept
+                for position, tokens in new.items():
+                    for token, count in Counter(tokens).items():
+                        if token in self._lists:
+                            places, counts = self._lists[token]
+                            self._lists[token] = np.append(places, position), np.append(counts, count)
+                            self._kept += 1
 
     def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
         """Return the scores, by row, of the k best passages with a word and all phrases of the query.
@@ -168,13 +169,13 @@ class Bm25:
         The best one is first; ties are in the order of rows. Scores are above 0. Only positions of the mask ``allowed``
         are found; None allows all.
         """
-        is_large = self.view.count > self.large
-        words = dict.fromkeys(word.lower() for word in words_of(" ".join(content_words(query))))
+        is_large = self.view.count > LARGE
+        words = dict.fromkeys(word.lower() for word in content_words(query))
         # In quotation marks no word is an operator.
         terms = [f'"{word}"' for word in list(words)[:MOST_WORDS]]
         if is_large and len(terms) > 1:
             passages, rare = self.view.count, []
-            most = int(self.common_part * passages)
+            most = int(COMMON_PART * passages)
             # A later generation need not count again words that are far from common, or far more so.
             counted = most + max(most // 10, 1)
             for term in terms:
@@ -194,8 +195,7 @@ class Bm25:
             # The phrases are also alternatives of the expression, as a passage may have no other word of the query.
             match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
         elif is_large and self._searched:
-            self.lists = self.lists or WordLists(self.view)
-            found = self.lists.best([term.strip('"') for term in terms], k, allowed)
+            found = self._best_by_lists([term.strip('"') for term in terms], k, allowed)
             if found is not None:
                 return found
         # Reading all lengths is too slow for a single search.
@@ -226,45 +226,8 @@ class Bm25:
         mask[self.view.positions(np.array([row for (row,) in found], np.int64))] = True
         return mask
 
-
-class WordLists:
-    """The part of a full-text index that searches have used, in memory, for one generation of an index.
-
-    Args:
-        view, before: as for :class:`Bm25`.
-        kept_postings: the maximum number of positions in all lists that stay in memory.
-        lengths_at_once: the number of rows whose lengths are read in one query.
-    """
-
-    def __init__(
-        self,
-        view: View,
-        before: WordLists | None = None,
-        kept_postings: int = KEPT_POSTINGS,
-        lengths_at_once: int = LENGTHS_AT_ONCE,
-    ) -> None:
-        self.view = view
-        self.kept_postings = kept_postings
-        self.lengths_at_once = lengths_at_once
-        self._known_lengths: NDArray[np.int32] = np.empty(0, np.int32) if before is None else before._known_lengths
-        self._known_stop: int = 0 if before is None else before._known_stop
-        self._tokens: dict[str, list[str]] = {} if before is None else before._tokens
-        self._scores: NDArray[np.float64] = np.zeros(len(view.rows))
-        self._passages = 0
-        # Ordered by their last use, the most recent one last.
-        self._lists: dict[str, Postings] = {}
-        self._kept = 0
-        if before is not None and (added := view.new_tokens(before.view)) is not None:
-            self._lists, self._kept = dict(before._lists), before._kept
-            for position, tokens in added.items():
-                for token, count in Counter(tokens).items():
-                    if token in self._lists:
-                        places, counts = self._lists[token]
-                        self._lists[token] = np.append(places, position), np.append(counts, count)
-                        self._kept += 1
-
-    def best(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
-        """Return the scores of :meth:`Bm25.best` for any of some lower-case words; None if FTS5 splits a word.
+    def _best_by_lists(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
+        """Return the scores of :meth:`best` for any of some lower-case words; None if FTS5 splits a word.
 
         Each word counts, even if two have the same stem.
         """
@@ -289,7 +252,7 @@ class WordLists:
                 postings = self.view.positions(every[first]), np.diff(first, append=len(every))
                 self._kept += len(first)
             self._lists[token] = postings
-            while self._kept > self.kept_postings and len(self._lists) > 1:
+            while self._kept > KEPT_POSTINGS and len(self._lists) > 1:
                 self._kept -= len(self._lists.pop(next(iter(self._lists)))[0])
             places, counts = postings
             if self.view.count < len(self.view.rows):
@@ -329,8 +292,8 @@ class WordLists:
         else:
             self._known_stop = 0
         select = "SELECT group_concat(id), group_concat(hex(sz), '') FROM words_docsize WHERE id >= ? AND id < ?"
-        for first in range(self._known_stop, stop, self.lengths_at_once):
-            ((rows, sizes),) = database.run(select, (first, first + self.lengths_at_once))
+        for first in range(self._known_stop, stop, LENGTHS_AT_ONCE):
+            ((rows, sizes),) = database.run(select, (first, first + LENGTHS_AT_ONCE))
             if rows is not None:
                 places = self.view.positions(np.fromstring(rows, np.int64, sep=","))
                 lengths[places] = varints(bytes.fromhex(sizes))

@@ -21,14 +21,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ctx_embed.index.searching.by_words import MOST_WORDS, content_words, respelled, tokens_of
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Span
-from ctx_embed.text.words import indexed, placed_words
+from ctx_embed.text.normalisation import indexed, placed_words
 
 # Maximum characters of a passage, and maximum number of hits, that `repr` shows.
 SHOWN_CHARACTERS, SHOWN_HITS = 60, 10
@@ -155,33 +155,28 @@ def counted(first: Any, text: str, end: str, start: int) -> int | None:
     return first + text.count(end, 0, start) if isinstance(first, int) and not isinstance(first, bool) else None
 
 
-class Unrelated(NamedTuple):
-    """The mean and the standard deviation of a model's cosines of unrelated questions; the deviation is above 0."""
+def unrelated_cosines(embed: Callable[[Sequence[str]], Any]) -> tuple[float, float] | None:
+    """Return the mean and the standard deviation of a model's cosines of the questions in ``unanswered.txt``.
 
-    mean: float
-    deviation: float
+    ``embed`` returns unit vectors (n, dimension). None if it can read too few of them, or gives all the same vector.
+    """
+    questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
+    vectors = np.asarray(embed(questions), np.float32)
+    vectors = vectors[vectors.any(axis=1)]
+    if len(vectors) < LEAST_QUESTIONS:
+        return None
+    cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+    deviation = float(cosines.std())
+    return (float(cosines.mean()), deviation) if deviation > 0 else None
 
-    @classmethod
-    def of(cls, embed: Callable[[Sequence[str]], Any]) -> Unrelated | None:
-        """Return those of the general questions in ``unanswered.txt``; ``embed`` returns unit vectors (n, dimension).
 
-        It is None if the model can read too few of them, or gives all the same vector.
-        """
-        questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
-        vectors = np.asarray(embed(questions), np.float32)
-        vectors = vectors[vectors.any(axis=1)]
-        if len(vectors) < LEAST_QUESTIONS:
-            return None
-        cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
-        deviation = float(cosines.std())
-        return cls(float(cosines.mean()), deviation) if deviation > 0 else None
-
-    def relevance(self, cosine: float, share: float, passages: int) -> float:
-        """Return the relevance (0 to 1) of a hit among a number of passages, by its cosine and :func:`word_shares`."""
-        height = DEVIATIONS * (cosine - self.mean) / self.deviation + WORDS * share + BASE
-        height -= PASSAGES * math.sqrt(2 * math.log(passages + 3))
-        # Beyond 50 the result is 0 or 1 to the last digit.
-        return math.exp(-math.exp(-min(max(height, -50.0), 50.0)))
+def relevance(unrelated: tuple[float, float], cosine: float, share: float, passages: int) -> float:
+    """Return the relevance (0 to 1) of a hit among a number of passages, by its cosine and :func:`word_shares`."""
+    mean, deviation = unrelated
+    height = DEVIATIONS * (cosine - mean) / deviation + WORDS * share + BASE
+    height -= PASSAGES * math.sqrt(2 * math.log(passages + 3))
+    # Beyond 50 the result is 0 or 1 to the last digit.
+    return math.exp(-math.exp(-min(max(height, -50.0), 50.0)))
 
 
 def word_shares(query: str, texts: Sequence[str]) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.search import Candidates, shares_of_best
 from ctx_embed.numpy_model.checks import read_json
 
 
@@ -112,34 +110,3 @@ def reranker_of(model: Any) -> Reranker:
     if hasattr(model, "predict"):
         return PairScorer(model)
     raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")
-
-
-def reranked(found: Sequence[Candidates], reranker: Reranker, most: int) -> list[Candidates]:
-    """Return each query's first candidates in the order of a reranker's scores, the highest over the query's texts.
-
-    In the mode ``hybrid``, cosines of a larger model take the place of ours: the score is the mean of their shares of
-    the best one and the shares by words, see :func:`ctx_embed.index.searching.search.fused_scores`.
-
-    Args:
-        found: the candidates of each query.
-        reranker: scores texts.
-        most: the number of candidates that are scored; others follow as they are.
-    """
-    passages = [[hit.text for hit in candidates.hits[:most]] for candidates in found]
-    scored = reranker.scores([candidates.texts for candidates in found], passages)
-    ordered = []
-    for candidates, scores in zip(found, scored, strict=True):
-        best = scores.max(axis=0) if scores.size else np.empty(0)
-        if reranker.cosines and candidates.by_words is not None:
-            best = (shares_of_best(best) + candidates.by_words[:most]) / 2
-        first = np.argsort(-best, kind="stable")
-        order = np.append(first, np.arange(len(first), len(candidates.hits)))
-        reranks = [*best.tolist(), *(None for _ in order[len(first) :])]
-        ordered.append(
-            candidates._replace(
-                hits=[replace(candidates.hits[place], reranked=reranks[place]) for place in order],
-                values=np.append(best, candidates.values[len(first) :])[order],
-                vectors=None if candidates.vectors is None else candidates.vectors[order],
-            )
-        )
-    return ordered

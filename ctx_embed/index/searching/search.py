@@ -6,7 +6,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,28 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, OtherModelError, described
-from ctx_embed.index.ann import nearest
 from ctx_embed.index.searching.by_words import phrases, respelled, without_marks
-from ctx_embed.index.searching.hits import Hit, Unrelated, counted, word_shares
+from ctx_embed.index.searching.hits import Hit, counted, relevance, word_shares
 from ctx_embed.index.searching.options import (
     BY_DOCUMENT,
     LIKED_CHARACTERS,
     MOST_CHARACTERS,
     MOST_EXCLUDED,
     MOST_LIKED,
-    Mode,
     Options,
 )
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Id, Passage, checked_id
+from ctx_embed.index.storage.faiss_file import NEIGHBOURS
 from ctx_embed.index.storage.filters import field_path
-from ctx_embed.index.storage.folder import Mask, View
-from ctx_embed.index.storage.vectors import Rows, Vectors
+from ctx_embed.index.storage.folder import View, cosines_with
+from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
 from ctx_embed.texts import as_list, well_formed
 from ctx_embed.vectors import unit_rows, unit_vector
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import IndexModel
+    from ctx_embed.index.searching.reranking import Reranker
 
 Floats = NDArray[np.float64]
 
@@ -50,63 +50,14 @@ DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
 MOST_JUDGED = 1600
 
 
-@dataclass(frozen=True)
-class Queries:
-    """The queries of a search.
-
-    Args:
-        texts: the text of each query; an empty string if the query was a vector.
-        vectors: the unit vectors of the queries (Q, dimension); None if the texts are not embedded yet.
-        single: whether the caller gave one query, not a list of queries.
-        like: instead of a query, the ids of documents to find similar ones to.
-    """
-
-    texts: list[str]
-    vectors: Vectors | None = None
-    single: bool = False
-    like: tuple[Id, ...] = ()
-
-
-def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) -> Queries:
-    """Return the queries of a search: a text, a vector, or a list of texts or vectors, or instead ids of documents.
-
-    Raises:
-        InputError: the query is anything else, both or neither are given, or a vector does not fit.
-    """
-    if like is not None:
-        if query is not None:
-            raise InputError("give search either a query or like, not both")
-        ids = tuple(checked_id(identifier, 1) for identifier in listed(like, "like", "an id or a list of ids"))
-        if not ids:
-            raise InputError("like must have at least one id, got an empty list")
-        _require_at_most("like", len(ids), MOST_LIKED, "ids")
-        return Queries([""], single=True, like=ids)
-    if isinstance(query, str):
-        _require_at_most("the query", len(query), MOST_CHARACTERS, "characters")
-        return Queries([well_formed(query)], single=True)
-    given = as_list(query, "the query", "a text, a vector or a list of texts or vectors")
-    if given and not isinstance(given[0], str) and (_is_vector(given) or _is_vector(given[0])):
-        if mode not in (None, "dense"):
-            raise InputError(f"mode {mode!r} needs texts; search with vectors in mode 'dense'")
-        single = not _is_vector(given[0])
-        rows = [query] if single else given
-        vectors = [unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)]
-        return Queries([""] * len(vectors), np.stack(vectors), single)
-    for number, text in enumerate(given, 1):
-        if not isinstance(text, str):
-            raise InputError(f"query {number} must be a string, got {described(text)}")
-        _require_at_most(f"query {number}", len(text), MOST_CHARACTERS, "characters")
-    return Queries([well_formed(text) for text in given])
+def listed(values: Any, name: str, needed: str) -> list[Any]:
+    """Return ids or texts as a list; one alone becomes a list of one."""
+    return [values] if isinstance(values, str | numbers.Integral) else as_list(values, name, needed)
 
 
 def _require_at_most(name: str, count: int, most: int, unit: str) -> None:
     if count > most:
         raise InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
-
-
-def listed(values: Any, name: str, needed: str) -> list[Any]:
-    """Return ids or texts as a list; one alone becomes a list of one."""
-    return [values] if isinstance(values, str | numbers.Integral) else as_list(values, name, needed)
 
 
 def _is_vector(value: Any) -> bool:
@@ -142,23 +93,6 @@ class Ranking(NamedTuple):
         """Return the passages at some places."""
         return Ranking(self.rows[places], self.cosines[places], self.values[places], self.by_words[places], self.ended)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Ranking]) -> Ranking:
-        """Return one ranking of several that follow each other."""
-        if len(parts) == 1:
-            return parts[0]
-        names = ("rows", "cosines", "values", "by_words")
-        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        return cls(**joined, ended=parts[-1].ended)
-
-
-class Asked(NamedTuple):
-    """What a ranking answers: the texts of its queries, whether hits can be judged by them, and corrected words."""
-
-    texts: Sequence[str]
-    judged: bool
-    corrected: dict[str, str]
-
 
 class Candidates(NamedTuple):
     """The passages for a query or for fused ones among which the hits are chosen.
@@ -179,15 +113,54 @@ class Candidates(NamedTuple):
 
 
 class Search:
-    """One search. Its queries are embedded when it is made; then :meth:`candidates` reads the index, and :meth:`hits`
-    chooses among what was found. ``model`` returns the model of the index, which has this dimension.
+    """One search, whose query is checked here; it is run by :meth:`embed`, :meth:`candidates` and :meth:`hits`.
+
+    Attributes:
+        texts: the text of each query; an empty string if the query was a vector.
+        vectors: the unit vectors of the queries (Q, dimension); None until the texts are embedded.
+        single: whether the caller gave one query, not a list of queries.
+        like: instead of a query, the ids of documents to find similar ones to.
+        exclude: texts and ids of documents to keep away from.
     """
 
-    def __init__(self, options: Options, queries: Queries, model: Callable[[], IndexModel], dimension: int) -> None:
+    def __init__(self, options: Options, query: Any, like: Any, dimension: int) -> None:
         self.options = options
-        self.model = model
-        self.queries = queries
-        self.mode = options.mode or ("dense" if queries.like or queries.vectors is not None else "hybrid")
+        self.pool = options.pool
+        self.dimension = dimension
+        self.texts: list[str] = [""]
+        self.vectors: Vectors | None = None
+        self.single = True
+        self.like: list[Id] = []
+        if like is not None:
+            if query is not None:
+                raise InputError("give search either a query or like, not both")
+            self.like = [checked_id(identifier, 1) for identifier in listed(like, "like", "an id or a list of ids")]
+            if not self.like:
+                raise InputError("like must have at least one id, got an empty list")
+            _require_at_most("like", len(self.like), MOST_LIKED, "ids")
+        elif isinstance(query, str):
+            _require_at_most("the query", len(query), MOST_CHARACTERS, "characters")
+            self.texts = [well_formed(query)]
+        else:
+            given = as_list(query, "the query", "a text, a vector or a list of texts or vectors")
+            self.single = bool(given) and not isinstance(given[0], str) and _is_vector(given)
+            if self.single or (given and _is_vector(given[0])):
+                if options.mode not in (None, "dense"):
+                    raise InputError(f"mode {options.mode!r} needs texts; search with vectors in mode 'dense'")
+                rows = [query] if self.single else given
+                vectors = [unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)]
+                self.texts, self.vectors = [""] * len(vectors), np.stack(vectors)
+            else:
+                for number, text in enumerate(given, 1):
+                    if not isinstance(text, str):
+                        raise InputError(f"query {number} must be a string, got {described(text)}")
+                    _require_at_most(f"query {number}", len(text), MOST_CHARACTERS, "characters")
+                self.texts = [well_formed(text) for text in given]
+        if options.rerank is not None and self.vectors is not None:
+            raise InputError("rerank needs texts; a reranker cannot read vectors")
+        if options.min_relevance is not None and (self.vectors is not None or self.like):
+            raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
+        self.mode = options.mode or ("dense" if self.like or self.vectors is not None else "hybrid")
         exclude = listed(options.exclude, "exclude", "a text, an id or a list of them")
         _require_at_most("exclude", len(exclude), MOST_EXCLUDED, "texts and ids")
         characters = sum(len(item) for item in exclude if isinstance(item, str))
@@ -195,17 +168,21 @@ class Search:
         self.exclude = [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in exclude]
         if self.exclude and self.mode == "words":
             raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
-        if queries.vectors is None and not queries.like:
-            try:
-                vectors = model().queries(queries.texts)
-            except OtherModelError as error:
-                if self.mode == "dense":
-                    raise
-                if self.mode == "hybrid":
-                    # The caller of SearchIndex.search is warned.
-                    warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
-                self.mode, vectors = "words", np.zeros((len(queries.texts), dimension), np.float32)
-            self.queries = replace(queries, vectors=vectors)
+
+    def embed(self, model: Callable[[], IndexModel]) -> None:
+        """Embed the queries; ``model`` returns the model of the index. Without it ``hybrid`` goes by words alone."""
+        self.model = model
+        if self.vectors is not None or self.like:
+            return
+        try:
+            self.vectors = model().queries(self.texts)
+        except OtherModelError as error:
+            if self.mode == "dense":
+                raise
+            if self.mode == "hybrid":
+                # The caller of SearchIndex.search is warned.
+                warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
+            self.mode, self.vectors = "words", np.zeros((len(self.texts), self.dimension), np.float32)
 
     def candidates(self, view: View) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
@@ -214,10 +191,9 @@ class Search:
             known = ", ".join([BY_DOCUMENT, *store.metadata_fields()])
             raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
         allowed = view.allowed(options.where)
-        texts, vectors = self.queries.texts, self.queries.vectors
+        texts, vectors = self.texts, self.vectors
         corrected: list[dict[str, str]] = [{} for _ in texts]
-        if self.mode != "dense" and not self.queries.like:
-            assert vectors is not None
+        if self.mode != "dense" and vectors is not None:
             texts = [view.bm25.without_missing_phrases(text) for text in texts]
             corrected = [view.corrections.of(text, lambda word: self.model().knows(word)) for text in texts]
             texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
@@ -227,27 +203,28 @@ class Search:
                 if changed:
                     vectors = vectors.copy()
                     vectors[changed] = self.model().queries([texts[place] for place in changed])
-        if self.queries.like or self.exclude:
+        if self.like or self.exclude:
             allowed, texts, vectors = self._with_examples(view, allowed, texts, vectors)
         assert vectors is not None
         # A query that the model cannot read has no meaning by which to judge a hit.
-        judged = [bool(vector.any()) and any(self.queries.texts) for vector in vectors]
-        asked = [Asked([text], known, words) for text, known, words in zip(texts, judged, corrected, strict=True)]
+        judged = [bool(vector.any()) and any(self.texts) for vector in vectors]
+        # What each ranking answers: texts, whether hits can be judged by them, and corrected words.
+        asked = [([text], known, words) for text, known, words in zip(texts, judged, corrected, strict=True)]
         if options.fuse:
             every = {typed: word for words in corrected for typed, word in words.items()}
-            asked = [Asked(texts, any(judged), every)]
-        pool = options.pool
+            asked = [(texts, any(judged), every)]
+        pool = self.pool
         while True:
             require_time()
             rankings = self._rankings(view, allowed, texts, vectors, pool)
             passages = store.fetch({row for ranking in rankings for row in ranking.rows.tolist()})
             found = [
-                self._candidates_of(view, of_ranking, ranking, passages)
-                for of_ranking, ranking in zip(asked, rankings, strict=True)
+                self._candidates_of(view, ranking, passages, *of_ranking)
+                for ranking, of_ranking in zip(rankings, asked, strict=True)
             ]
-            full = [len(each.hits) == options.pool for each in found]
+            full = [len(each.hits) == self.pool for each in found]
             ended = [len(ranking.rows) < pool for ranking in rankings]
-            if all(map(max, full, ended)) or pool >= min(max(view.count, 1), max(MOST_JUDGED, options.pool)):
+            if all(map(max, full, ended)) or pool >= min(max(view.count, 1), max(MOST_JUDGED, self.pool)):
                 return found
             # What is not relevant makes room for what is.
             pool *= DEEPER
@@ -264,8 +241,8 @@ class Search:
             of_document: Vectors = unit_rows(view.vectors.get(np.arange(row, row + passages)).mean(axis=0)[None])[0]
             return of_document
 
-        places = store.rows_of_ids(list(dict.fromkeys(self.queries.like)))
-        for identifier in self.queries.like:
+        places = store.rows_of_ids(list(dict.fromkeys(self.like)))
+        for identifier in self.like:
             if identifier not in places:
                 raise InputError(f"like: no document has the id {identifier!r}")
         liked = list(places.values())
@@ -313,7 +290,9 @@ class Search:
         seen: list[set[int]] = [set() for _ in range(count)]
         groups: list[set[Any]] = [set() for _ in range(count)]
         while True:
-            pieces = [] if self.mode == "words" else dense(view, allowed, vectors, depth)
+            # In the mode ``hybrid``, what ranks lower by meaning is a hit only if it is found by words, too.
+            surely = NEIGHBOURS if self.mode == "hybrid" else depth
+            pieces = [] if self.mode == "words" else dense(view, allowed, vectors, depth, surely)
             if self.mode != "dense":
                 pieces = [
                     by_words(view, allowed, text, vector, depth, near)
@@ -323,8 +302,9 @@ class Search:
                 pieces = [reciprocal_rank_fusion([piece.part(slice(depth)) for piece in pieces])]
             done = True
             for number, piece in enumerate(pieces):
-                new = np.array([row not in seen[number] for row in piece.rows.tolist()], bool)
-                seen[number].update(piece.rows.tolist())
+                rows = piece.rows.tolist()
+                new = np.array([row not in seen[number] for row in rows], bool)
+                seen[number].update(rows)
                 below = False
                 if options.threshold is not None:
                     # Cosines descend, so no later passage of the mode ``dense`` reaches the threshold either.
@@ -342,24 +322,37 @@ class Search:
                 kept[number].append(piece.part(places))
                 done &= piece.ended or below or sum(len(part.rows) for part in kept[number]) >= pool
             if done:
-                return [Ranking.joined(parts).part(slice(pool)) for parts in kept]
+                rankings = []
+                for parts in kept:
+                    columns = zip(*(part[:4] for part in parts), strict=True)
+                    rows_found, cosines, values, shares = (np.concatenate(column) for column in columns)
+                    ranking = Ranking(rows_found, cosines, values, shares, parts[-1].ended)
+                    rankings.append(ranking.part(slice(pool)))
+                return rankings
             depth *= DEEPER
 
-    def _candidates_of(self, view: View, asked: Asked, ranking: Ranking, passages: dict[int, Passage]) -> Candidates:
+    def _candidates_of(
+        self,
+        view: View,
+        ranking: Ranking,
+        passages: dict[int, Passage],
+        texts: Sequence[str],
+        judged: bool,
+        corrected: dict[str, str],
+    ) -> Candidates:
         """Return the passages of one ranking, without those that are not relevant."""
         options, rows = self.options, ranking.rows.tolist()
         relevances: list[float | None] = [None] * len(rows)
-        if asked.judged and view.settings.unrelated is not None:
+        if judged and view.settings.unrelated is not None:
             found = [passages[row].text for row in rows]
-            shares = np.max([word_shares(text, found) for text in asked.texts], axis=0).tolist()
-            unrelated = Unrelated(*view.settings.unrelated)
+            shares = np.max([word_shares(text, found) for text in texts], axis=0).tolist()
             relevances = [
-                round(unrelated.relevance(cosine, share, view.count), 4)
+                round(relevance(view.settings.unrelated, cosine, share, view.count), 4)
                 for cosine, share in zip(ranking.cosines.tolist(), shares, strict=True)
             ]
         least = options.min_relevance
         kept = [place for place, of in enumerate(relevances) if least is None or of is None or of >= least]
-        kept = kept[: options.pool]
+        kept = kept[: self.pool]
         is_fused = options.fuse or self.mode == "hybrid"
         hits = []
         for place in kept:
@@ -381,7 +374,7 @@ class Search:
                     float(ranking.values[place]) if is_fused else None,
                     context=context,
                     document=document.text if options.document else None,
-                    corrected=asked.corrected or None,
+                    corrected=corrected or None,
                     relevance=relevances[place],
                 )
             )
@@ -389,14 +382,39 @@ class Search:
         return Candidates(
             hits,
             shares_of_best(chosen.values) if options.fuse else chosen.values,
-            asked.texts,
+            texts,
             None if options.mmr is None else view.vectors.get(chosen.rows),
             chosen.by_words if self.mode == "hybrid" and not options.fuse else None,
         )
 
+    def reranked(self, found: Sequence[Candidates], reranker: Reranker) -> list[Candidates]:
+        """Return each query's first candidates in the order of a reranker's scores, the highest over the query's texts.
+
+        In the mode ``hybrid``, cosines of a larger model take the place of ours, see :func:`fused_scores`.
+        """
+        most = int(self.options.candidates)
+        passages = [[hit.text for hit in candidates.hits[:most]] for candidates in found]
+        scored = reranker.scores([candidates.texts for candidates in found], passages)
+        ordered = []
+        for candidates, scores in zip(found, scored, strict=True):
+            best = scores.max(axis=0) if scores.size else np.empty(0)
+            if reranker.cosines and candidates.by_words is not None:
+                best = (shares_of_best(best) + candidates.by_words[:most]) / 2
+            first = np.argsort(-best, kind="stable")
+            order = np.append(first, np.arange(len(first), len(candidates.hits)))
+            reranks = [*best.tolist(), *(None for _ in order[len(first) :])]
+            ordered.append(
+                candidates._replace(
+                    hits=[replace(candidates.hits[place], reranked=reranks[place]) for place in order],
+                    values=np.append(best, candidates.values[len(first) :])[order],
+                    vectors=None if candidates.vectors is None else candidates.vectors[order],
+                )
+            )
+        return ordered
+
     def hits(self, found: Sequence[Candidates]) -> list[list[Hit]]:
         """Return at most ``k`` hits from ``offset`` on of each list of candidates, diversified and highlighted."""
-        options, queries, chosen = self.options, self.queries, []
+        options, chosen = self.options, []
         for candidates in found:
             hits = candidates.hits
             if options.mmr is not None and candidates.vectors is not None:
@@ -406,11 +424,11 @@ class Search:
                 )
                 hits = [hits[place] for place in order] + hits[most:]
             chosen.append(hits[int(options.offset) : options.wanted])
-        if options.highlight and any(queries.texts) and queries.vectors is not None:
+        if options.highlight and any(self.texts) and self.vectors is not None:
             from ctx_embed.index.searching.highlights import highlights
 
-            texts = [queries.texts] if options.fuse else [[text] for text in queries.texts]
-            vectors = [queries.vectors] if options.fuse else queries.vectors[:, None]
+            texts = [self.texts] if options.fuse else [[text] for text in self.texts]
+            vectors = [self.vectors] if options.fuse else self.vectors[:, None]
             for of_query, asked, of_asked in zip(chosen, texts, vectors, strict=True):
                 found_in = [hit.text for hit in of_query]
                 spans = highlights(found_in, asked, of_asked, lambda parts: self.model().documents(parts))
@@ -418,11 +436,11 @@ class Search:
         return chosen
 
 
-def dense(view: View, allowed: Mask | None, vectors: Vectors, depth: int) -> list[Ranking]:
+def dense(view: View, allowed: Mask | None, vectors: Vectors, depth: int, surely: int) -> list[Ranking]:
     """Rank passages by the cosines of their vectors; zero vectors, of texts that it cannot read, are not found."""
     rankings = []
-    for found in nearest.search(view, vectors, depth, allowed):
-        rows, cosines = np.array([row for _, row in found], np.int64), np.array([cosine for cosine, _ in found])
+    for rows, of_rows in view.nearest(vectors, depth, allowed, surely):
+        cosines = of_rows.astype(np.float64)
         rankings.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), len(rows) < depth))
     return rankings
 
@@ -433,12 +451,12 @@ def by_words(view: View, allowed: Mask | None, text: str, vector: Vectors, depth
     if near is not None and phrases(text):
         # Passages that lack a phrase of the query are not found.
         mask = view.bm25.with_phrases(text)
-        (near,) = dense(view, mask if allowed is None else mask & allowed, vector[None], depth)
+        (near,) = dense(view, mask if allowed is None else mask & allowed, vector[None], depth, NEIGHBOURS)
     found = view.bm25.best(text, depth, allowed)
     known = {} if near is None else dict(zip(near.rows.tolist(), near.cosines.tolist(), strict=True))
     rows = np.array([*found, *(row for row in known if row not in found)], np.int64)
     new = np.array([row for row in found if row not in known], np.int64)
-    known |= {row: cosine for cosine, row in nearest.ranking(view, vector, new, alike=False)}
+    known |= zip(new.tolist(), cosines_with(vector, view.vectors.get(new)).tolist(), strict=True)
     cosines = np.array([known[row] for row in rows.tolist()])
     shares = np.zeros(len(rows))
     shares[: len(found)] = shares_of_best(list(found.values()))

@@ -17,7 +17,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
@@ -64,7 +64,7 @@ class Settings:
         factory: the FAISS factory string, or ``auto``.
         chunk: how documents are cut, see :mod:`ctx_embed.index.writing.chunking`.
         dtype: the data type of new vectors, see :mod:`ctx_embed.index.storage.vectors`.
-        unrelated: see :class:`ctx_embed.index.searching.hits.Unrelated`; None if the model reads too little.
+        unrelated: see :func:`ctx_embed.index.searching.hits.unrelated_cosines`; None if the model reads too little.
         table: the number of the table of vectors; a reembedding fills the next one.
     """
 
@@ -192,12 +192,19 @@ class State:
     edited: int = 0
 
 
-class Compaction(NamedTuple):
-    """The last compaction: its generation, the row that was next, and the rows that were there (n,)."""
+class Record(NamedTuple):
+    """What the database says about FAISS's file: its name without the suffix, its rows as ranges, and more facts.
 
-    generation: int
-    stop: int
-    rows: NDArray[np.int64]
+    The facts are its kind, number of rows, size, checksum, search effort, spare candidates and measured recall.
+    """
+
+    token: str
+    facts: dict[str, Any]
+    ranges: bytes
+
+    def path(self, folder: Path) -> Path:
+        """Return the file."""
+        return folder / f"{self.token}{FAISS_SUFFIX}"
 
 
 def ranges_of(rows: NDArray[np.int64]) -> bytes:
@@ -503,12 +510,20 @@ class Database:
         if settings is not None:
             self.run("INSERT INTO settings VALUES (?, ?, ?)", (name, *settings.stored()))
 
-    def compaction(self) -> Compaction:
-        """Return the last compaction."""
+    def record(self) -> Record | None:
+        """Return what the database says about FAISS's file; None if nothing that can be used."""
+        for token, written, ranges in self.run("SELECT token, facts, ranges FROM faiss"):
+            with suppress(ValueError, TypeError, RecursionError):
+                if re.fullmatch("[0-9a-f]{32}", token) and isinstance(facts := json.loads(written), dict):
+                    return Record(token, facts, bytes(ranges))
+        return None
+
+    def compaction(self) -> tuple[int, int, NDArray[np.int64]]:
+        """Return the generation of the last compaction, the row that was next, and the rows (n,) that were there."""
         with self.reporting_errors():
             generation, stop, ranges = self.run_one("SELECT generation, stop, ranges FROM compaction")
             try:
-                return Compaction(generation, stop, rows_of(ranges))
+                return generation, stop, rows_of(ranges)
             except (ValueError, TypeError, MemoryError):
                 raise self.damaged("its rows overlap") from None
 

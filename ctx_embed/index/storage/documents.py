@@ -8,20 +8,21 @@ import numbers
 import re
 import sqlite3
 import zlib
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.storage.database import Database
-from ctx_embed.index.storage.filters import Condition
+from ctx_embed.index.storage.filters import ALL, Condition
 from ctx_embed.index.storage.vectors import VectorTable
-from ctx_embed.text.words import indexed
+from ctx_embed.text.normalisation import indexed
 from ctx_embed.texts import well_formed
 
 Id: TypeAlias = str | int
@@ -40,8 +41,6 @@ _SPANS = (
 )
 COLUMNS = f"documents.row, passages, id, metadata, text, checksum, {_SPANS}"
 _CHECKSUM = f"checksum_of(passages, id, metadata, text, {_SPANS})"
-# Any document, as a condition.
-_ALL = Condition("1", ())
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,6 @@ class Passage(NamedTuple):
     def text(self) -> str:
         """The text of the passage."""
         return self.document.text[self.start : self.stop]
-
-    def embedded(self, titled: bool) -> str:
-        """Return the text that is embedded for the passage, see :func:`embedded_texts`."""
-        title = self.document.metadata.get("title") if titled and self.document.passages > 1 else None
-        return _with_title(self.text, title)
 
 
 def checked_id(identifier: Any, number: int | None = None) -> Id:
@@ -182,13 +176,11 @@ def embedded_texts(text: str, metadata: Mapping[str, Any], spans: Sequence[Span]
     In a document of several passages, ``titled`` puts the metadata field ``title`` before passages without it, since a
     passage alone seldom says what the document is about.
     """
-    title = metadata.get("title") if titled and len(spans) > 1 else None
-    return [_with_title(text[start:stop], title) for start, stop in spans]
-
-
-def _with_title(passage: str, title: Any) -> str:
-    is_missing = isinstance(title, str) and bool(title.strip()) and title not in passage
-    return f"{title}\n{passage}" if is_missing else passage
+    title = metadata.get("title")
+    passages = [text[start:stop] for start, stop in spans]
+    if not titled or len(spans) < 2 or not isinstance(title, str) or not title.strip():
+        return passages
+    return [passage if title in passage else f"{title}\n{passage}" for passage in passages]
 
 
 def text_hash(text: str) -> int:
@@ -220,16 +212,16 @@ class DocumentStore(Database):
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """Return the passages of some rows, by row; DamagedError if the database lacks one."""
-        select = f"SELECT {COLUMNS} FROM documents WHERE row <= ? ORDER BY row DESC LIMIT 1"
+        wanted = sorted(rows)
+        first = "(SELECT max(row) FROM documents WHERE row <= value)"
+        select = f"SELECT {COLUMNS} FROM documents WHERE row IN (SELECT {first} FROM json_each(?)) ORDER BY row"
+        documents = list(map(self._stored, self.run(select, (str(wanted),))))
+        firsts = [document.row for document in documents]
         found: dict[int, Passage] = {}
-        document: Stored | None = None
-        for row in sorted(rows):
-            # A document is read once for all its passages.
-            if document is None or row >= document.row + document.passages:
-                values = self.run(select, (row,))
-                document = self._stored(values[0]) if values else None
-                if document is None or row >= document.row + document.passages:
-                    raise self.damaged("documents are missing")
+        for row in wanted:
+            document = documents[bisect(firsts, row) - 1] if documents else None
+            if document is None or not document.row <= row < document.row + document.passages:
+                raise self.damaged("documents are missing")
             found[row] = Passage(document, *document.spans[row - document.row])
         return found
 
@@ -243,10 +235,9 @@ class DocumentStore(Database):
             "SELECT row, json_type(metadata, ?), json_extract(metadata, ?) FROM documents WHERE row <= ? "
             "ORDER BY row DESC LIMIT 1"
         )
-        path_or_id = path or "$.id"
         keys: list[tuple[Any, ...]] = []
         for row in rows:
-            document, kind, value = self.run_one(select, (path_or_id, path_or_id, row))
+            document, kind, value = self.run_one(select, (path or "$.id", path or "$.id", row))
             keys.append((document,) if path is None or kind in (None, "null") else (kind, value))
         return keys
 
@@ -259,25 +250,24 @@ class DocumentStore(Database):
         found = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", ids)
         return {document.id: document for document in map(self._stored, found)}
 
-    def after(self, row: int, count: int) -> list[Stored]:
-        """Return up to ``count`` documents after a row, in order."""
-        return self._in_order(
-            self.run(f"SELECT {COLUMNS} FROM documents WHERE row > ? ORDER BY row LIMIT ?", (row, count)), row
-        )
-
-    def all(self) -> Iterator[Stored]:
-        """Yield every document in the order of rows, in bounded memory, inside :meth:`reading` or :meth:`writing`."""
-        row = -1
-        while documents := self.after(row, DOCUMENTS_AT_ONCE):
-            yield from documents
-            row = documents[-1].row
-
-    def _in_order(self, found: Sequence[Sequence[Any]], after: int) -> list[Stored]:
-        """Return the documents in the order of rows; a damaged table is an error, as it may repeat rows without end."""
-        rows = [after, *(values[0] for values in found)]
-        if any(row >= following for row, following in pairwise(rows)):
+    def after(self, row: int, count: int, condition: Condition = ALL, offset: int = 0) -> list[Stored]:
+        """Return up to ``count`` documents after a row that match a condition, in order, without the first ones."""
+        select = f"SELECT {COLUMNS} FROM documents WHERE row > ? AND {condition.sql} ORDER BY row LIMIT ? OFFSET ?"
+        found = self.run(select, (row, *condition.values, count, offset))
+        # A damaged table may repeat rows without end.
+        if any(row >= following for row, following in pairwise([row, *(values[0] for values in found)])):
             raise self.damaged("its documents are out of order")
         return list(map(self._stored, found))
+
+    def all(self, condition: Condition = ALL, offset: int = 0, limit: int = LARGEST_ID) -> Iterator[Stored]:
+        """Yield at most ``limit`` of the documents that match a condition, in order, without the first ``offset``.
+
+        Call it inside :meth:`reading` or :meth:`writing`; memory is bounded.
+        """
+        row = -1
+        while documents := self.after(row, min(limit, DOCUMENTS_AT_ONCE), condition, offset):
+            yield from documents
+            row, offset, limit = documents[-1].row, 0, limit - len(documents)
 
     def _stored(self, values: Sequence[Any]) -> Stored:
         row, passages, identifier, metadata, text, stored, spans = values
@@ -308,65 +298,37 @@ class DocumentStore(Database):
         """Return the number of rows of documents deleted since the last compaction."""
         return self._integers("SELECT ifnull(sum(passages), 0) FROM deleted")[0][0]
 
-    def matching(self, condition: str, values: Sequence[Any], first: int = 0) -> list[tuple[int, ...]]:
-        """Return row and passages of the documents from a row on that match a condition of :mod:`.filters`."""
-        return self._integers(f"SELECT row, passages FROM documents WHERE row >= ? AND {condition}", first, *values)
-
-    def firsts(self) -> list[tuple[int, ...]]:
-        """Return row and passages of all documents, in the order of rows."""
-        return self._integers("SELECT row, passages FROM documents ORDER BY row")
+    def firsts(self, condition: Condition = ALL, first: int = 0) -> list[tuple[int, ...]]:
+        """Return row and passages of the documents from a row on that match a condition, in the order of rows."""
+        select = f"SELECT row, passages FROM documents WHERE row >= ? AND {condition.sql} ORDER BY row"
+        return self._integers(select, first, *condition.values)
 
     def _integers(self, select: str, *values: Any) -> list[tuple[int, ...]]:
         """Return what is found if all of it are integers: in a damaged file SQLite may read any type."""
         found = self.run(select, values)
-        if any(type(value) is not int for row in found for value in row):
+        if not set(map(type, chain.from_iterable(found))) <= {int}:
             raise self.damaged("a row has a wrong type")
         return found
 
-    def ids_matching(self, condition: Condition | None) -> list[Id]:
-        """Return the ids of the documents whose metadata match a condition (None: all), in the order of addition."""
-        sql, values = (condition or _ALL).sql, (condition or _ALL).values
-        return [identifier for (identifier,) in self.run(f"SELECT id FROM documents WHERE {sql} ORDER BY row", values)]
+    def ids_matching(self, condition: Condition = ALL) -> list[Id]:
+        """Return the ids of the documents whose metadata match a condition, in the order of addition."""
+        select = f"SELECT id FROM documents WHERE {condition.sql} ORDER BY row"
+        return [identifier for (identifier,) in self.run(select, condition.values)]
 
-    def matching_documents(self, condition: Condition | None, offset: int, limit: int | None) -> Iterator[Stored]:
-        """Yield the documents whose metadata match a condition (None: all), in the order of addition.
+    def value_counts(self, path: str, condition: Condition, limit: int) -> list[tuple[Any, int]]:
+        """Return at most ``limit`` (-1: all) values of a field with their numbers of documents, most frequent first.
 
-        Call it inside :meth:`reading`; memory is bounded. The first ``offset`` of them are skipped, and at most
-        ``limit`` yielded.
+        Elements of lists count one by one; null and objects do not. Only documents that match the condition count.
         """
-        sql, values = (condition or _ALL).sql, (condition or _ALL).values
-        select = f"SELECT {COLUMNS} FROM documents WHERE row > ? AND {sql} ORDER BY row LIMIT ? OFFSET ?"
-        row = -1
-        while limit is None or limit > 0:
-            count = DOCUMENTS_AT_ONCE if limit is None else min(limit, DOCUMENTS_AT_ONCE)
-            found = self._in_order(self.run(select, (row, *values, count, offset)), row)
-            yield from found
-            if len(found) < count:
-                return
-            row, offset = found[-1].row, 0
-            limit = None if limit is None else limit - count
-
-    def value_counts(self, path: str, condition: Condition | None, limit: int | None) -> list[tuple[Any, int]]:
-        """Return the values of a field with their numbers of documents, most frequent first.
-
-        Elements of lists count one by one; null and objects do not. Only documents that match the condition count
-        (None: all); at most ``limit`` values are returned.
-        """
-        sql, values = (condition or _ALL).sql, (condition or _ALL).values
         select = (
             "SELECT element.type, element.value, count(DISTINCT documents.row) AS count "
             "FROM documents, json_each(documents.metadata, ?) AS element "
-            f"WHERE json_type(documents.metadata, ?) != 'object' AND {sql} "
+            f"WHERE json_type(documents.metadata, ?) != 'object' AND {condition.sql} "
             "AND element.type NOT IN ('null', 'object', 'array') "
             "GROUP BY element.type, element.value ORDER BY count DESC, element.value, element.type LIMIT ?"
         )
-        found = self.run(select, (path, path, *values, -1 if limit is None else limit))
+        found = self.run(select, (path, path, *condition.values, limit))
         return [(value == 1 if kind in ("true", "false") else value, count) for kind, value, count in found]
-
-    def set_metadata(self, document: Stored, metadata: str) -> None:
-        """Replace the metadata of a document, given as JSON."""
-        self.run("UPDATE documents SET metadata = ? WHERE row = ?", (metadata, document.row))
-        self.store_checksums("row = ?", document.row)
 
     def unknown_fields(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Return the names of fields, given by their paths, that no document has, each mapped to those there are."""

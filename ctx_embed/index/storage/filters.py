@@ -148,6 +148,10 @@ class Condition:
     fields: tuple[str, ...] = ()
 
 
+# Any document.
+ALL = Condition("1", ())
+
+
 class _Token(NamedTuple):
     kind: str
     text: str

@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctx_embed.errors import REMEDY, DamagedError, InputError
 from ctx_embed.files import fsync_file, replaced_folder
-from ctx_embed.index.ann import nearest
-from ctx_embed.index.ann.nearest import Loaded, Record
 from ctx_embed.index.storage.database import (
     DATABASE,
     DATABASE_FILES,
@@ -26,17 +23,18 @@ from ctx_embed.index.storage.database import (
     OLD_FILES,
     ChangedError,
     Settings,
+    require_time,
 )
 from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.storage.filters import parse_filter
-from ctx_embed.index.storage.vectors import Rows, Vectors, VectorTable
-from ctx_embed.text.words import indexed
+from ctx_embed.index.storage.vectors import Mask, Rows, Vectors, VectorTable
+from ctx_embed.text.normalisation import indexed
 
 if TYPE_CHECKING:
     from ctx_embed.index.searching.by_words import Bm25, Corrections
 
 Result = TypeVar("Result")
-Mask: TypeAlias = NDArray[np.bool_]
 
 # A process without write permission reads again what others changed while it read.
 ATTEMPTS = 20
@@ -44,10 +42,14 @@ ATTEMPTS = 20
 COPIED_PAGES = 4096
 # The number of filters whose rows are cached.
 REMEMBERED_FILTERS = 8
-# If an approximate index may return at most this number of rows, all of them are compared.
-FEW_ROWS = 2_000
+# If an approximate index may return at most this number of rows, or this share of all, all of them are compared.
+FEW_ROWS, FEW_PART = 2_000, 0.02
 # Lists of words are taken over from the generation before if at most this number of passages was added.
 MOST_TAKEN_OVER = 500
+# float32 scores that differ by less are ties until the cosines are computed in float64.
+ROUNDING = 2e-6
+# Vectors that FAISS's file lacks are cached up to this number; more are read anew in each search.
+CACHED_ROWS = 32_768
 
 
 def read_settings(path: str | Path) -> Settings:
@@ -95,13 +97,12 @@ def database_of(folder: Path) -> Path:
 class IndexFolder:
     """An index: its documents, its settings, and its newest generation.
 
-    ``memory_map`` leaves FAISS's vectors on disk, whatever its kind; ``few_rows`` is that of :class:`View`.
+    ``memory_map`` leaves FAISS's vectors on disk, whatever its kind.
     """
 
-    def __init__(self, path: str | Path, memory_map: bool = False, few_rows: int | None = None) -> None:
+    def __init__(self, path: str | Path, memory_map: bool = False) -> None:
         self.path = Path(path).absolute()
         self.memory_map = memory_map
-        self.few_rows = few_rows
         self.documents = DocumentStore(database_of(self.path))
         self._view: View | None = None
         try:
@@ -117,14 +118,6 @@ class IndexFolder:
         """Release files and memory."""
         self.documents.close()
         self._view = None
-
-    def _file(self) -> tuple[int, int] | None:
-        """Return device and inode of the database that is in the folder now; None if there is none."""
-        try:
-            found = os.stat(self.path / DATABASE)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
 
     def read(self, work: Callable[[View], Result]) -> Result:
         """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs."""
@@ -154,10 +147,9 @@ class IndexFolder:
             with replaced_folder(target, new=True) as beside:
                 with closing(DocumentStore(self.documents.path)) as store, store.reading():
                     # One transaction, so that a writer's commits do not begin the copy again.
-                    store.state()
+                    record = store.record()
                     with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
                         store.connection.backup(copy, pages=COPIED_PAGES)
-                    record = nearest.recorded(store)
                 fsync_file(beside / DATABASE)
                 if record is not None:
                     with suppress(OSError):
@@ -165,26 +157,21 @@ class IndexFolder:
         except (OSError, sqlite3.Error) as error:
             raise InputError(f"cannot write {target}: {error}") from None
 
-    def require_no_copy(self) -> None:
-        """Raise InputError if a copy of this index, such as a backup, is in the folder now.
+    def require_in_place(self, *, no_copy: bool = False) -> None:
+        """Raise InputError if the index that was opened has been replaced or removed.
 
-        After another index has taken the folder, the opened one still answers. Beside a copy it must not: both are
-        known by the same name.
+        ``no_copy``: only if it was replaced by a copy, such as a backup. After another index has taken the folder, the
+        opened one still answers. Beside a copy it must not: both are known by the same name.
         """
-        if (
-            self._file() not in (None, self.documents.opened)
-            and read_settings(self.path).index_id == self.settings.index_id
-        ):
-            raise self._replaced()
-
-    def require_in_place(self) -> None:
-        """Raise InputError if the index that was opened has been replaced or removed."""
-        if self._file() != self.documents.opened:
-            database_of(self.path)
-            raise self._replaced()
-
-    def _replaced(self) -> InputError:
-        return InputError(f"{self.path}: another index has replaced it; open it again")
+        place: tuple[int, int] | None = None
+        with suppress(OSError):
+            found = os.stat(self.documents.path)
+            place = found.st_dev, found.st_ino
+        if place == self.documents.opened or (no_copy and place is None):
+            return
+        database_of(self.path)
+        if not no_copy or read_settings(self.path).index_id == self.settings.index_id:
+            raise InputError(f"{self.path}: another index has replaced it; open it again")
 
     def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number and the fields of each passage in the order of rows, inside :meth:`read`.
@@ -196,39 +183,6 @@ class IndexFolder:
                 place = {"start": start} if document.passages > 1 else {}
                 yield row, {"id": document.id, "text": text, **place, "metadata": document.metadata}
 
-    def count(self) -> int:
-        """Return the number of documents."""
-        return self.documents.state().documents
-
-    def describe(self) -> dict[str, Any]:
-        """Return the properties of the index as JSON values, without loading its model."""
-        size = 0
-        for file in self.path.iterdir():
-            # A writer may remove files meanwhile.
-            with suppress(OSError):
-                size += file.stat().st_size
-
-        def facts(view: View) -> dict[str, Any]:
-            settings = view.settings
-            return {
-                "path": str(self.path),
-                "documents": view.state.documents,
-                "vectors": len(view.rows),
-                "vectors_of_deleted": len(view.rows) - view.count,
-                "dimension": settings.dimension,
-                "dtype": settings.dtype,
-                "factory": settings.factory,
-                "chunk": settings.chunk,
-                "faiss": None if view.record is None else view.record.facts,
-                "model": settings.model,
-                "model_fingerprint": settings.model_fingerprint,
-                "generation": view.state.generation,
-                "format_version": settings.format_version,
-                "bytes": size,
-            }
-
-        return self.read(facts)
-
 
 class View:
     """One generation of an index; use it inside the transaction that it was made in.
@@ -239,7 +193,6 @@ class View:
     Attributes:
         rows: the row at each position (n,), ascending, those of documents deleted since the last compaction included.
         live: which positions belong to documents (n,).
-        few_rows: if at most this number of rows may be found, all of those are compared.
     """
 
     def __init__(self, folder: IndexFolder, store: DocumentStore, before: View | None = None) -> None:
@@ -247,28 +200,24 @@ class View:
         self.store = store
         self.state = state = store.state()
         self.settings = store.present()
-        self.vectors = VectorTable(self.store, self.settings)
-        self.few_rows = FEW_ROWS if folder.few_rows is None else folder.few_rows
-        compaction = self.store.compaction()
-        self.compacted = compaction.generation
+        self.vectors = VectorTable(store, self.settings)
+        self.compacted, stop, known = store.compaction()
         if before is not None and (before.compacted, before.settings.table) != (self.compacted, self.settings.table):
             before = None
         elif before is not None and not {"readable", "faiss", "bm25"} & vars(before).keys():
             # Nothing was found out in it.
             before = before._before or before
         self._before: View | None = before
+        self._deleted = 0
         if before is not None:
             # Only the last generation is needed.
             before._before = None
-        first = compaction.stop if before is None else before.state.next_row
-        known = compaction.rows if before is None else before.rows
-        self.rows: Rows = np.concatenate([known, np.arange(first, max(state.next_row, first))])
+            stop, known, self._deleted = before.state.next_row, before.rows, before._deleted
+        self.rows: Rows = np.concatenate([known, np.arange(stop, max(state.next_row, stop))])
         self.live: Mask = np.ones(len(self.rows), bool)
-        self._deleted = 0
         if before is not None:
             self.live[: len(known)] = before.live
-            self._deleted = before._deleted
-        for number, row, passages in self.store.deleted(self._deleted):
+        for number, row, passages in store.deleted(self._deleted):
             position = int(np.searchsorted(self.rows, row))
             self.live[position : position + passages] = False
             self._deleted = number
@@ -313,9 +262,8 @@ class View:
             if before is not None and before.state.edited == self.state.edited and where in before._masks:
                 mask[: len(before.rows)] = before._masks[where]
                 first = before.state.next_row
-            condition = parse_filter(where)
             try:
-                found = self.store.matching(condition.sql, condition.values, first)
+                found = self.store.firsts(parse_filter(where), first)
             except OverflowError as error:
                 raise InputError(f"filter {where[:80]!r}: {error}") from None
             for position, (_, passages) in zip(
@@ -328,19 +276,15 @@ class View:
         return self._masks[where]
 
     @cached_property
-    def record(self) -> Record | None:
-        """What the index says about FAISS's file; None if it has none."""
-        return nearest.recorded(self.store)
-
-    @cached_property
     def faiss(self) -> Loaded | None:
         """FAISS's index; None if there is none that this view can use."""
-        if self.record is None:
+        record, before = self.store.record(), self._before
+        if record is None:
             return None
-        before = self._before
-        if before is not None and (known := vars(before).get("faiss")) is not None and known.token == self.record.token:
-            return cast(Loaded, known)
-        return nearest.loaded(self.folder.path, self.record, self.settings, self.folder.memory_map)
+        known: Loaded | None = None if before is None else vars(before).get("faiss")
+        if known is not None and known.token == record.token:
+            return known
+        return loaded(self.folder.path, record, self.settings, self.folder.memory_map)
 
     @cached_property
     def faiss_is_prefix(self) -> bool:
@@ -368,11 +312,6 @@ class View:
         if not self.faiss_is_prefix:
             there = there & (self.rows[places] == self.faiss.rows)
         return None if there.all() else there
-
-    @cached_property
-    def rest_count(self) -> int:
-        """The number of passages whose vectors FAISS's file lacks."""
-        return int(self.rest.sum())
 
     @cached_property
     def rest(self) -> Mask:
@@ -434,3 +373,103 @@ class View:
 
         before = self._before
         return Bm25(self, None if before is None else vars(before).get("bm25"))
+
+    def nearest(
+        self, queries: Vectors, k: int, allowed: Mask | None = None, surely: int | None = None
+    ) -> list[tuple[Rows, Vectors]]:
+        """Return the k rows nearest to each of the unit queries (Q, dimension), with their cosines, nearest first.
+
+        Ties go to the row added first. ``allowed`` says which positions may be found (None: all). Rows with zero
+        vectors are not. Cosines and order are computed from the stored vectors, so they depend neither on the kind of
+        FAISS's index nor on the batch. An approximate index may miss some beyond the first ``surely`` (None: k).
+        """
+        # Most searches may find all passages, which needs no masks.
+        mask = None if allowed is None or allowed is self.live else self.readable & allowed
+        found = self.readable_count if mask is None else int(mask.sum())
+        wanted = min(k, found)
+        faiss = self.faiss
+        if not wanted:
+            return [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
+        if faiss is None or (not faiss.exact and found <= max(FEW_ROWS, FEW_PART * self.count)):
+            proposed = self.compared(queries, wanted + SPARE_CANDIDATES, mask)
+        else:
+            there = self.faiss_there
+            if mask is not None:
+                there = mask[self.faiss_positions] if there is None else there & mask[self.faiss_positions]
+            # The fewer rows may be found, the more lists are looked into for each.
+            proposed = faiss.proposed(queries, wanted, surely or wanted, there, self.count / found)
+            # The best of the rows that its file lacks join them.
+            if self.rest.any() and (rest := self.rest if mask is None else mask & self.rest).any():
+                more = self.compared(queries, wanted + SPARE_CANDIDATES, rest)
+                proposed = [np.concatenate(pair) for pair in zip(proposed, more, strict=True)]
+        ranked = [self.ranked(query, rows, wanted) for query, rows in zip(queries, proposed, strict=True)]
+        short = [place for place, (rows, _) in enumerate(ranked) if len(rows) < wanted and queries[place].any()]
+        if short:
+            # An approximate index may return fewer rows than there are.
+            whole = self.compared(queries[short], wanted + SPARE_CANDIDATES, mask)
+            for place, rows in zip(short, whole, strict=True):
+                ranked[place] = self.ranked(queries[place], rows, wanted)
+        return ranked
+
+    def ranked(self, query: Vectors, rows: Rows, most: int) -> tuple[Rows, Vectors]:
+        """Return the ``most`` rows nearest to one query, nearest first, ties by row, and their cosines.
+
+        Zero vectors are left out, as they resemble no vector; a zero query finds no rows.
+        """
+        vectors = self.vectors.get(rows if query.any() else rows[:0])
+        kept = np.flatnonzero(vectors.any(axis=1))
+        if len(kept) > most:
+            kept = kept[highest(vectors[kept] @ query, most)]
+        if len(kept) < len(rows):
+            rows, vectors = rows[kept], vectors[kept]
+        cosines = cosines_with(query, vectors)
+        order = np.lexsort((rows, -cosines))[:most]
+        return rows[order], cosines[order]
+
+    def compared(self, queries: Vectors, k: int, mask: Mask | None) -> list[Rows]:
+        """Return the k rows nearest to each query by inner product, and those tied with the k-th, of all in a mask.
+
+        The mask (n,) has positions with vectors that are not zero; None: all of them.
+        """
+        mask = self.readable if mask is None else mask
+        best: list[tuple[Rows, Vectors]] = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
+        wanted = self.rows[mask]
+        blocks: Any
+        if int(self.rest.sum()) <= CACHED_ROWS and not (mask & ~self.rest).any():
+            chosen = mask[self.rest]
+            blocks = [(wanted, self.rest_vectors if chosen.all() else self.rest_vectors[chosen])]
+        elif len(wanted) <= FEW_ROWS:
+            blocks = [(wanted, self.vectors.get(wanted))]
+        else:
+            blocks = self.vectors.blocks(int(wanted[0]) - 1)
+        for rows, vectors in blocks:
+            require_time()
+            kept = mask[self.positions(rows)]
+            if not kept.all():
+                rows, vectors = rows[kept], vectors[kept]
+            if not len(rows):
+                continue
+            for number, scores in enumerate(queries @ vectors.T):
+                places = highest(scores, k)
+                old_rows, old_scores = best[number]
+                of_rows = np.concatenate([old_rows, rows[places]])
+                of_scores = np.concatenate([old_scores, scores[places]])
+                still = highest(of_scores, k)
+                best[number] = (of_rows[still], of_scores[still])
+        return [rows for rows, _ in best]
+
+
+def cosines_with(query: Vectors, vectors: Vectors) -> Vectors:
+    """Return the cosines (n,) of one unit vector (dimension,) with others (n, dimension), summed in float64."""
+    cosines: Vectors = np.clip(vectors.astype(np.float64) @ query.astype(np.float64), -1, 1).astype(np.float32)
+    return cosines
+
+
+def highest(scores: Vectors, k: int) -> Rows:
+    """Return the positions, in order, of the k highest scores and of up to 64 more within rounding of the k-th."""
+    if len(scores) <= k:
+        return np.arange(len(scores))
+    lowest = np.partition(scores, -k)[-k]
+    surely = np.flatnonzero(scores > lowest + ROUNDING)
+    ties = np.flatnonzero((scores <= lowest + ROUNDING) & (scores >= lowest - ROUNDING))
+    return np.sort(np.concatenate([surely, ties[: k - len(surely) + 64]]))

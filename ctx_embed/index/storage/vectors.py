@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from operator import lt, ne
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ctx_embed.index.storage.database import Database, Settings
 
 Vectors: TypeAlias = NDArray[np.float32]
+Rows: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
 
 DEFAULT = "float32"
 LARGEST_CODE, BEND = 127, 64
@@ -88,8 +91,6 @@ def checked_dtype(dtype: Any) -> str:
     return dtype
 
 
-Rows: TypeAlias = NDArray[np.int64]
-
 # Rows read at a time, one after the other.
 READ_ROWS = 2048
 # Sizes of SQLite's pages to choose from, and the largest part of a page that may stay empty.
@@ -148,11 +149,10 @@ class VectorTable:
 
     def get(self, rows: Rows) -> Vectors:
         """Return the vectors (n, dimension) of rows, in their order."""
-        # Not np.unique, which imports NumPy's masked arrays.
+        # Not np.unique, which imports NumPy's masked arrays. One statement for any number of rows is prepared once.
         wanted = sorted(set(rows.tolist()))
-        found = self.database.run_among(
-            f"SELECT row, code, checksum FROM {self.name} WHERE row IN ({{}}) ORDER BY row", wanted
-        )
+        among = "row IN (SELECT value FROM json_each(?)) ORDER BY row"
+        found = self.database.run(f"SELECT row, code, checksum FROM {self.name} WHERE {among}", (str(wanted),))
         if len(found) < len(wanted):
             raise self.database.damaged("vectors are missing")
         vectors = self._decoded(found)
@@ -174,7 +174,7 @@ class VectorTable:
     def zeros(self, first: int = 0) -> Rows:
         """Return the rows from ``first`` on whose vectors are zero."""
         select = f"SELECT row FROM {self.name} WHERE code = x'' AND row >= ?"
-        return np.array([row for (row,) in self.database.run(select, (first,))], np.int64)
+        return np.array(self.database.run(select, (first,)), np.int64).ravel()
 
     def other_types(self, count: int) -> list[int]:
         """Return at most ``count`` rows whose vectors have another data type than new ones."""
@@ -192,16 +192,15 @@ class VectorTable:
         # A damaged table may repeat rows without end.
         if not all(map(lt, rows, rows[1:])):
             raise self.database.damaged("its vectors are out of order")
-        widths = set(map(len, codes))
-        if not widths <= {0, *self._types}:
-            raise self.database.damaged("a vector has a wrong size")
+        widths = np.array(list(map(len, codes)))
         vectors = np.zeros((len(codes), self.dimension), np.float32)
-        for width in widths - {0}:
+        for width in set(widths.tolist()) - {0}:
+            if width not in self._types:
+                raise self.database.damaged("a vector has a wrong size")
             scalar, decode = self._types[width]
-            places = [place for place, code in enumerate(codes) if len(code) == width]
-            joined = b"".join(codes[place] for place in places)
-            decoded = decode(np.frombuffer(joined, scalar).reshape(-1, self.dimension))
-            if len(places) == len(codes):
+            chosen = widths == width
+            decoded = decode(np.frombuffer(b"".join(compress(codes, chosen)), scalar).reshape(-1, self.dimension))
+            if chosen.all():
                 return decoded
-            vectors[places] = decoded
+            vectors[chosen] = decoded
         return vectors

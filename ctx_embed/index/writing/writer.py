@@ -16,9 +16,8 @@ import numpy as np
 
 from ctx_embed.documents.blocks import Block
 from ctx_embed.errors import InputError, UnwritableError, described
-from ctx_embed.index.ann import faiss_file
-from ctx_embed.index.ann.nearest import recorded
 from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import NEXT, expanded, ranges_of
 from ctx_embed.index.storage.documents import (
     LARGEST_ID,
@@ -252,7 +251,8 @@ class Edit:
             spans = document.spans
             old, new = (embedded_texts(document.text, of, spans, self._titled) for of in (document.metadata, fields))
             if old == new:
-                self.store.set_metadata(document, written)
+                self.store.run("UPDATE documents SET metadata = ? WHERE row = ?", (written, document.row))
+                self.store.store_checksums("row = ?", document.row)
                 self.edited()
             else:
                 again.append(Embedded(document.text, document.id, fields, spans=spans))
@@ -340,7 +340,7 @@ class Writer:
         with suppress(InputError, OSError, RuntimeError):
             with store.writing(patience=0):
                 self.folder.require_in_place()
-                old, new = recorded(store), None
+                old, new = store.record(), None
                 faiss_file.remove_unlisted(self.folder.path, old)
                 if not (anew and old) and not faiss_file.is_stale(self.folder.path, store):
                     return
@@ -361,7 +361,7 @@ class Writer:
                 store.finish(store.state())
             # Readers know the new file now; only a writer may remove the old one.
             with store.writing(patience=0):
-                faiss_file.remove_unlisted(self.folder.path, recorded(store))
+                faiss_file.remove_unlisted(self.folder.path, store.record())
 
     def compact(self, dtype: str | None = None) -> int:
         """Compact the index and give its space back, see :meth:`SearchIndex.compact`."""

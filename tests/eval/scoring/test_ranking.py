@@ -23,7 +23,7 @@ from ctx_embed.eval.scoring.ranking import (
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.index.storage.database import TOKENIZER
-from ctx_embed.text.words import words
+from ctx_embed.text.normalisation import words
 from tests.helpers.errors import error
 
 A = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.ann import faiss_file
-from ctx_embed.index.ann.faiss_file import checked_factory
-from ctx_embed.index.ann.nearest import COMPARING_ALL
 from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage import faiss_file
+from ctx_embed.index.storage.faiss_file import COMPARING_ALL, checked_factory
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.settings import changed_settings
@@ -30,11 +29,12 @@ def trained_on_few(monkeypatch):
     monkeypatch.setattr(faiss_file, "LEAST_TRAINING", 4)
     # Files that compare all are written for few rows, too.
     monkeypatch.setattr(faiss_file, "STALE_FLAT", 0)
+    # They answer, too.
+    monkeypatch.setattr("ctx_embed.index.storage.folder.FEW_ROWS", 0)
 
 
 def opened(path, model, memory_map=False):
-    """Open an index whose FAISS file answers, however small it is."""
-    return SearchIndex(IndexFolder(path, memory_map, few_rows=0), IndexModel.of(model))
+    return SearchIndex(IndexFolder(path, memory_map), IndexModel.of(model))
 
 
 def created(path, model, factory="auto", **options):

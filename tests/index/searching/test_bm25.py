@@ -111,11 +111,13 @@ def test_a_threshold_is_a_cosine_in_every_mode(index):
         }
 
 
-def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index):
+def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index, monkeypatch):
+    monkeypatch.setattr(by_words, "LARGE", 3)
+    monkeypatch.setattr(by_words, "COMMON_PART", 0.4)
     folder = IndexFolder(index.path)
 
     def found(view) -> None:
-        search = Bm25(view, large=3, common_part=0.4)
+        search = Bm25(view)
         assert list(search.best("dog running", 10, None)) == [1]
         assert list(search.best("running", 10, None)) == [3, 0]
 

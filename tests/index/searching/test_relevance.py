@@ -17,7 +17,8 @@ from ctx_embed.index.searching.hits import (
     DEVIATIONS,
     PASSAGES,
     WORDS,
-    Unrelated,
+    relevance,
+    unrelated_cosines,
     word_shares,
 )
 
@@ -42,25 +43,26 @@ def index(tmp_path):
 
 
 def test_relevance_by_hand():
-    unrelated = Unrelated(0.1, 0.05)
+    unrelated = (0.1, 0.05)
     highest = PASSAGES * math.sqrt(2 * math.log(100))
     for cosine, share in ((0.1, 0.0), (0.35, 0.5), (0.2, 1.0)):
         height = DEVIATIONS * (cosine - 0.1) / 0.05 + WORDS * share + BASE - highest
-        assert unrelated.relevance(cosine, share, 97) == pytest.approx(math.exp(-math.exp(-height)))
-    assert unrelated.relevance(1e9, 0.0, 1) == 1
-    assert unrelated.relevance(-1e9, 1.0, 1) == 0
+        assert relevance(unrelated, cosine, share, 97) == pytest.approx(math.exp(-math.exp(-height)))
+    assert relevance(unrelated, 1e9, 0.0, 1) == 1
+    assert relevance(unrelated, -1e9, 1.0, 1) == 0
 
 
 def test_unrelated_questions_of_a_model(embedder):
-    unrelated = Unrelated.of(embedder.encode_query)
+    unrelated = unrelated_cosines(embedder.encode_query)
     vectors = np.random.default_rng(0).standard_normal((300, 400)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     # Random directions have the mean cosine 0 and the deviation 1 / sqrt(dimension).
-    assert Unrelated.of(lambda texts: vectors[: len(texts)]) == pytest.approx((0, 0.05), abs=0.002)
-    assert 0 < unrelated.mean < 0.2
+    assert unrelated_cosines(lambda texts: vectors[: len(texts)]) == pytest.approx((0, 0.05), abs=0.002)
+    assert unrelated is not None
+    assert 0 < unrelated[0] < 0.2
     # The same questions move with any scale of cosines, so does the relevance of a cosine.
-    assert Unrelated.of(lambda texts: np.zeros((len(texts), 4))) is None
-    assert Unrelated.of(lambda texts: np.ones((len(texts), 4), np.float32) / 2) is None
+    assert unrelated_cosines(lambda texts: np.zeros((len(texts), 4))) is None
+    assert unrelated_cosines(lambda texts: np.ones((len(texts), 4), np.float32) / 2) is None
 
 
 @pytest.mark.parametrize(

@@ -227,10 +227,11 @@ def test_phrases_must_occur(index, cut):
     assert cut.search(like="river", mode="words") == cut.search(like=["river"], mode="words")
 
 
-def test_common_words_beside_a_phrase_may_be_missing(index):
+def test_common_words_beside_a_phrase_may_be_missing(index, monkeypatch):
+    monkeypatch.setattr("ctx_embed.index.searching.by_words.LARGE", 3)
     folder = IndexFolder(index.path)
     with closing(folder.documents):
-        (row,) = folder.read(lambda view: Bm25(view, large=3).best('"asked for a ransom" zebra', 10, None))
+        (row,) = folder.read(lambda view: Bm25(view).best('"asked for a ransom" zebra', 10, None))
     assert ids(index.search('"asked for a ransom" zebra', mode="words")) == [index.ids()[row]] == ["a23"]
 
 

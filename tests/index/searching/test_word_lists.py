@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.searching.by_words import Bm25, WordLists, varints
+from ctx_embed.index.searching import by_words
+from ctx_embed.index.searching.by_words import Bm25, varints
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel
 
@@ -21,7 +22,9 @@ def texts(generator: random.Random, count: int) -> list[str]:
 
 
 @pytest.fixture
-def index(tmp_path):
+def index(tmp_path, monkeypatch):
+    for name, value in {"LARGE": 0, "COMMON_PART": 1.1, "KEPT_POSTINGS": 500, "LENGTHS_AT_ONCE": 100}.items():
+        monkeypatch.setattr(by_words, name, value)
     with SearchIndex.create(tmp_path / "index", HashModel(), "Flat") as index:
         yield index
 
@@ -37,9 +40,9 @@ class Searches:
         """Return the result of work on a search by FTS5 and one by word lists, and on the view."""
 
         def found(view):
-            lists = WordLists(view, None if self.before is None else self.before.lists, 500, 100)
-            self.before = Bm25(view, None, 0, 1.1, lists)
-            return work(Bm25(view, None, 0, 1.1), self.before, view)
+            self.before = Bm25(view, self.before)
+            self.before._searched = True
+            return work(Bm25(view), self.before, view)
 
         return self.folder.read(found)
 
@@ -85,7 +88,7 @@ def test_a_word_of_several_tokens_is_left_to_sqlite(index, searches):
     # U+19B0 is a letter to Python, and the end of a word to SQLite, whose tables of Unicode are older.
     word = "a\u19b0b"
     index.add([f"{word} c", "b a c", "c"])
-    assert searches.read(lambda slow, quick, view: quick.lists.best([word], 3, None)) is None
+    assert searches.read(lambda slow, quick, view: quick._best_by_lists([word], 3, None)) is None
     assert [list(found) for found in both(searches, word, 3)] == [[0], [0]]
 
 

@@ -40,5 +40,5 @@ def stored(path: Path, exact: bool = True) -> dict:
         vectors = folder.read(lambda view: view.vectors.get(rows))
         wanted = hash_vectors([document.text for document in documents])
         np.testing.assert_allclose(vectors, wanted, rtol=1e-6, atol=0 if exact else 0.01)
-        assert len({document.id for document in documents}) == len(documents) == folder.count()
+        assert len({document.id for document in documents}) == len(documents) == folder.documents.state().documents
         return {document.id: document.text for document in documents}

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import re
+import stat
+import threading
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import faiss as _faiss
 import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError, described
-from ctx_embed.files import fsync_file, fsync_folder
-from ctx_embed.index.ann import nearest
-from ctx_embed.index.ann.nearest import Record, crc32_of, faiss, inner, loaded, recorded
-from ctx_embed.index.storage.database import FAISS_SUFFIX, ranges_of
-from ctx_embed.index.storage.vectors import Rows, Vectors
+from ctx_embed.files import fsync_file, fsync_folder, open_regular
+from ctx_embed.index.storage.database import FAISS_SUFFIX, Record, ranges_of, rows_of
+from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +34,14 @@ if TYPE_CHECKING:
     from ctx_embed.index.storage.documents import DocumentStore
     from ctx_embed.index.storage.folder import View
 
+# FAISS's type stubs lack its limits on reading, the keyword arguments of its Python layer and array arguments.
+faiss: Any = _faiss
+_LIMITS = ("deserialization_vector_byte_limit", "deserialization_loop_limit")
+_LIMITED = threading.Lock()
+# The kinds that compare all vectors, which stay on disk.
+COMPARING_ALL = ("Flat", "SQfp16", "SQ8")
+# Candidates beyond k whose cosines are computed again from the stored vectors; this corrects ties and rounding.
+SPARE_CANDIDATES = 16
 AUTO = "auto"
 # `auto` searches exactly up to this number of rows.
 EXACT_ROWS = 50_000
@@ -57,6 +68,141 @@ LEVELS = (
 )
 # Candidates beyond those wanted, for other coarse kinds.
 COARSE_SPARE = 300
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """FAISS's index, its rows by position (m,), and how thoroughly it is searched.
+
+    ``effort`` is nprobe or efSearch, None if it has neither, and ``spare`` the candidates to ask for beyond those
+    wanted; ``exact`` says whether it compares all vectors.
+    """
+
+    token: str
+    index: Any
+    rows: Rows
+    effort: int | None
+    spare: int
+    exact: bool
+
+    def proposed(self, queries: Vectors, wanted: int, surely: int, mask: Mask | None, part: float) -> list[Rows]:
+        """Return the rows that are probably nearest to each query, more than wanted, of those at positions in a mask.
+
+        The first ``surely`` are found with the measured recall. ``part`` says how many times as many rows there are as
+        may be found: the search looks into more lists for each.
+        """
+        asked, effort = max(min(surely, wanted) + self.spare, wanted + SPARE_CANDIDATES), None
+        asked = min(asked, len(self.rows))
+        if (usual := effort_of(self.index)) is not None:
+            # efSearch is the number of candidates that a graph search tracks.
+            least = asked if usual[0] == "efSearch" else 1
+            effort = max(least, min(round((self.effort or 1) * part), usual[2]))
+        # FAISS does not keep the selector alive.
+        selector = None if mask is None else faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+        parameters = search_parameters(self.index, effort, selector)
+        # If its file is damaged, the caller compares the queries with every vector.
+        answers = np.full((len(queries), 1), -1)
+        try:
+            answers = np.asarray(self.index.search(queries, asked, params=parameters)[1])
+        except RuntimeError:
+            # Some kinds take no selector. They return more rows, of which those that are not allowed are dropped.
+            share = 1.0 if mask is None else max(float(mask.mean()), 1 / max(len(mask), 1))
+            with suppress(RuntimeError):
+                answers = np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / share)))[1])
+        # -1 stands for no row, and a damaged file may propose rows that it does not have.
+        places = [of_query[(of_query >= 0) & (of_query < len(self.rows))] for of_query in answers]
+        return [self.rows[of_query if mask is None else of_query[mask[of_query]]] for of_query in places]
+
+
+def loaded(folder: Path, record: Record, settings: Settings, memory_map: bool = False) -> Loaded | None:
+    """Return FAISS's index, or None if its file is missing or does not fit its record.
+
+    ``memory_map`` leaves the vectors on disk whatever the kind.
+    """
+    path = record.path(folder)
+    # Another process may remove the file at any time; whatever is wrong with it, the stored vectors are there.
+    with suppress(OSError, RuntimeError, MemoryError, ValueError, KeyError, TypeError):
+        rows, facts = rows_of(record.ranges), record.facts
+        found = path.lstat()
+        flat = facts["kind"] in COMPARING_ALL
+        # Reading a pipe would wait for its writer.
+        if not stat.S_ISREG(found.st_mode) or found.st_size != facts["bytes"]:
+            return None
+        if not flat and crc32_of(path) != facts["crc32"]:
+            return None
+        lists = int(faiss.IO_FLAG_MMAP)
+        flags = int(getattr(faiss, "IO_FLAG_MMAP_IFC", 0)) if flat or memory_map else 0
+        with _limits(found.st_size):
+            try:
+                index = faiss.read_index(str(path), lists if memory_map and "IVF" in facts["kind"] else flags)
+            except RuntimeError:
+                index = faiss.read_index(str(path))
+        effort, spare = facts["effort"], facts["spare"]
+        if type(spare) is not int or (effort is not None and type(effort) is not int):
+            return None
+        if (index.ntotal, index.d, index.metric_type) == (len(rows), settings.dimension, faiss.METRIC_INNER_PRODUCT):
+            return Loaded(record.token, index, rows, effort, spare, flat)
+    return None
+
+
+def crc32_of(path: Path) -> int:
+    """Return the CRC-32 checksum of a regular file, read in chunks."""
+    checksum = 0
+    with open_regular(path) as file:
+        while chunk := file.read(1 << 20):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+@contextmanager
+def _limits(size: int) -> Iterator[None]:
+    """Let FAISS allocate no more than the size of a file, which may declare any size; 1.10 has no such limits."""
+    with _LIMITED:
+        before = {name: getattr(faiss, f"get_{name}")() for name in _LIMITS if hasattr(faiss, f"get_{name}")}
+        try:
+            for name in before:
+                getattr(faiss, f"set_{name}")(size)
+            yield
+        finally:
+            for name, value in before.items():
+                getattr(faiss, f"set_{name}")(value)
+
+
+def inner(index: Any) -> Any:
+    """Return the part of ``index`` that decides how thoroughly it searches: inverted lists, a graph, or itself."""
+    index = faiss.downcast_index(index)
+    for part in ("base_index", "index"):
+        if hasattr(index, part) and not hasattr(index, "nlist"):
+            return inner(getattr(index, part))
+    return index
+
+
+def effort_of(index: Any) -> tuple[str, int, int] | None:
+    """Return the name, default and largest value of the search parameter of ``index``; None if it has none."""
+    part = inner(index)
+    if hasattr(part, "nlist"):
+        # FAISS's own default searches only one list.
+        return "nprobe", max(1, round(part.nlist**0.5)), part.nlist
+    if hasattr(part, "hnsw"):
+        return "efSearch", 64, 4096
+    return None
+
+
+def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
+    """Return FAISS's parameters for one search with an effort and a selector of the rows that may be found, or None."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, effort, selector))
+    if isinstance(index, faiss.IndexRefine):
+        return faiss.IndexRefineSearchParameters(
+            k_factor=4, base_index_params=search_parameters(index.base_index, effort, selector)
+        )
+    options = {} if selector is None else {"sel": selector}
+    if isinstance(index, faiss.IndexIVF):
+        return faiss.SearchParametersIVF(nprobe=effort or 1, **options)
+    if isinstance(index, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(efSearch=effort or 64, **options)
+    return faiss.SearchParameters(**options) if options else None
 
 
 def reason(error: Exception) -> str:
@@ -159,7 +305,7 @@ def centroids(index: Any) -> int:
 
 def is_stale(folder: Path, store: DocumentStore) -> bool:
     """Return whether FAISS's file is missing or lacks enough rows to be written again, without reading it."""
-    settings, record, next_row = store.present(), recorded(store), store.state().next_row
+    settings, record, next_row = store.present(), store.record(), store.state().next_row
     held, covered, kind = 0, 0, ""
     if record is not None:
         with suppress(KeyError, TypeError, ValueError, OSError):
@@ -173,7 +319,7 @@ def is_stale(folder: Path, store: DocumentStore) -> bool:
     wanted = factory_for(rows, settings)
     if kind and settings.factory == AUTO and outgrown(kind, wanted):
         return True
-    if wanted in nearest.COMPARING_ALL:
+    if wanted in COMPARING_ALL:
         return missing > max(STALE_FLAT, STALE_PART * rows)
     return missing > min(STALE_PART * rows, max(STALE_ROWS, 0.02 * rows))
 
@@ -196,12 +342,12 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
         InputError: the index cannot be trained.
         OSError, RuntimeError: the file cannot be written.
     """
-    settings, rows = view.settings, view.rows[view.readable]
+    settings, rows, record = view.settings, view.rows[view.readable], view.store.record()
     wanted = kind = factory_for(len(rows), settings)
     index, held = None, rows[:0]
-    if not anew and view.record is not None and wanted not in nearest.COMPARING_ALL:
-        found = loaded(view.folder.path, view.record, settings)
-        if found is not None and not found.exact and not outgrown(view.record.facts["for"], wanted):
+    if not anew and record is not None and wanted not in COMPARING_ALL:
+        found = loaded(view.folder.path, record, settings)
+        if found is not None and not found.exact and not outgrown(record.facts["for"], wanted):
             index, held = found.index, found.rows
     measured = None
     while measured is None:
@@ -272,7 +418,7 @@ def _measured(
 
     With `auto` they are raised until both recalls are reached, or None is returned.
     """
-    effort = nearest.effort_of(index)
+    effort = effort_of(index)
     searched = inner(index)
     parts = [faiss.downcast_index(index), searched]
     if hasattr(searched, "storage"):
@@ -280,17 +426,17 @@ def _measured(
     # These store vectors so coarsely (e.g. product quantization) that many need a second scoring.
     coarse = ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform")
     is_coarse = any(word in type(part).__name__ for part in parts for word in coarse)
-    spare = COARSE_SPARE if is_coarse else nearest.SPARE_CANDIDATES
+    spare = COARSE_SPARE if is_coarse else SPARE_CANDIDATES
     if type(searched).__name__ == "IndexFlat" or not len(rows):
         return {"effort": None, "spare": spare, "recall": {}}
     queries = _queries(view, rows, embedder)
-    truth = {name: nearest.compared(view, vectors, NEIGHBOURS, view.readable) for name, vectors in queries.items()}
-    auto = view.settings.factory == AUTO and kind not in nearest.COMPARING_ALL
+    truth = {name: view.compared(vectors, NEIGHBOURS, None) for name, vectors in queries.items()}
+    auto = view.settings.factory == AUTO and kind not in COMPARING_ALL
     usual = None if effort is None else effort[1]
     levels: Sequence[tuple[int | None, int]] = LEVELS if auto else [(usual, spare)]
     for value, more in levels:
         value = value if effort is None or value is None else min(value, effort[2])
-        parameters = nearest.search_parameters(index, value, None)
+        parameters = search_parameters(index, value, None)
         recall = {}
         for name, vectors in queries.items():
             # The share of the true neighbours that FAISS proposes.
