@@ -52,7 +52,7 @@ _PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
 _MARKS = re.compile('["\u201c\u201d]')
 # Maximum number of distinct query words to search for; SQLite limits the size of an expression.
 MOST_WORDS = 256
-_ANY = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
+ANY_PASSAGE = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
 # An index with more than this number of passages is large. In a large index, words that occur in more than this share
 # of the passages are left out, since they say little and take the most time.
 LARGE, COMMON_PART = 20_000, 0.05
@@ -208,24 +208,6 @@ class Bm25:
             ranked = list(compress(ranked, allowed[places].tolist()))[:k]
         return dict(ranked)
 
-    def without_missing_phrases(self, query: str) -> str:
-        """Return a query without its quotation marks if no passage has all of its phrases.
-
-        Questions in plain language quote words that passages need not have side by side.
-        """
-        required = phrases(query)
-        if required and not self.view.store.run(_ANY, (" AND ".join(required),)):
-            # All marks: those that are left would pair up anew.
-            return without_marks(query)
-        return query
-
-    def with_phrases(self, query: str) -> Mask:
-        """Return a mask of the positions of passages that contain every quoted phrase of a query; it must have one."""
-        mask = np.zeros(len(self.view.rows), bool)
-        found = self.view.store.run("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(phrases(query)),))
-        mask[self.view.positions(np.array([row for (row,) in found], np.int64))] = True
-        return mask
-
     def _best_by_lists(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
         """Return the scores of :meth:`best` for any of some lower-case words; None if FTS5 splits a word.
 
@@ -372,7 +354,7 @@ class Corrections:
             require_time()
             key = word.lower()
             if key not in self._corrected:
-                known = bool(self.view.store.run(_ANY, (f'"{key}"',)))
+                known = bool(self.view.store.run(ANY_PASSAGE, (f'"{key}"',)))
                 # An index of another default model is searched by words alone, without a model.
                 with suppress(OtherModelError):
                     known = known or is_known(key)

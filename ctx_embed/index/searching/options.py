@@ -74,14 +74,3 @@ class Options:
             field_path(self.group)
         if self.where is not None:
             parse_filter(self.where)
-
-    @property
-    def wanted(self) -> int:
-        """The number of hits up to the last one returned."""
-        return int(self.offset) + int(self.k)
-
-    @property
-    def pool(self) -> int:
-        """The number of passages among which the hits are chosen."""
-        chosen = self.rerank is not None or self.mmr is not None
-        return max(self.wanted, int(self.candidates)) if chosen else self.wanted

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, OtherModelError, described
-from ctx_embed.index.searching.by_words import phrases, respelled, without_marks
+from ctx_embed.index.searching.by_words import ANY_PASSAGE, phrases, respelled, without_marks
 from ctx_embed.index.searching.hits import Hit, counted, relevance, word_shares
 from ctx_embed.index.searching.options import (
     BY_DOCUMENT,
@@ -125,7 +125,10 @@ class Search:
 
     def __init__(self, options: Options, query: Any, like: Any, dimension: int) -> None:
         self.options = options
-        self.pool = options.pool
+        # The number of hits up to the last one returned, and of the passages among which they are chosen.
+        self.wanted = self.pool = int(options.offset) + int(options.k)
+        if options.rerank is not None or options.mmr is not None:
+            self.pool = max(self.wanted, int(options.candidates))
         self.dimension = dimension
         self.texts: list[str] = [""]
         self.vectors: Vectors | None = None
@@ -194,7 +197,11 @@ class Search:
         texts, vectors = self.texts, self.vectors
         corrected: list[dict[str, str]] = [{} for _ in texts]
         if self.mode != "dense" and vectors is not None:
-            texts = [view.bm25.without_missing_phrases(text) for text in texts]
+            # Questions in plain language quote words that passages need not have side by side. If no passage has all
+            # phrases of a query, it goes without all of its marks: those that are left would pair up anew.
+            quoted = [phrases(text) for text in texts]
+            missing = [bool(of) and not store.run(ANY_PASSAGE, (" AND ".join(of),)) for of in quoted]
+            texts = [without_marks(text) if lacks else text for text, lacks in zip(texts, missing, strict=True)]
             corrected = [view.corrections.of(text, lambda word: self.model().knows(word)) for text in texts]
             texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
             changed = [place for place, words in enumerate(corrected) if words]
@@ -423,7 +430,7 @@ class Search:
                     candidates.values[:most], candidates.vectors[:most], most, options.mmr
                 )
                 hits = [hits[place] for place in order] + hits[most:]
-            chosen.append(hits[int(options.offset) : options.wanted])
+            chosen.append(hits[int(options.offset) : self.wanted])
         if options.highlight and any(self.texts) and self.vectors is not None:
             from ctx_embed.index.searching.highlights import highlights
 
@@ -448,9 +455,11 @@ def dense(view: View, allowed: Mask | None, vectors: Vectors, depth: int, surely
 def by_words(view: View, allowed: Mask | None, text: str, vector: Vectors, depth: int, near: Ranking | None) -> Ranking:
     """Rank passages by BM25; with the passages nearest by meaning, rank both by :func:`fused_scores`, ties by words."""
     require_time()
-    if near is not None and phrases(text):
+    if near is not None and (required := phrases(text)):
         # Passages that lack a phrase of the query are not found.
-        mask = view.bm25.with_phrases(text)
+        having = view.store.run("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(required),))
+        mask = np.zeros(len(view.rows), bool)
+        mask[view.positions(np.array(having, np.int64).ravel())] = True
         (near,) = dense(view, mask if allowed is None else mask & allowed, vector[None], depth, NEIGHBOURS)
     found = view.bm25.best(text, depth, allowed)
     known = {} if near is None else dict(zip(near.rows.tolist(), near.cosines.tolist(), strict=True))

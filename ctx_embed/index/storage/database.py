@@ -236,14 +236,6 @@ _WITHOUT_LOCKS = "unix-none" if os.name == "posix" else "win32-none"
 FREE_BYTES = 1 << 16
 
 
-def _stamp(path: str) -> tuple[int, ...] | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
 class ChangedError(InputError):
     """Another process has changed a database that this one may only read."""
 
@@ -327,7 +319,12 @@ class Database:
 
     def _stamp(self) -> list[tuple[int, ...] | None]:
         """Return what changes in the database, its log and its shared index of the log; None for a missing one."""
-        return [_stamp(f"{self.path}{suffix}") for suffix in ("", "-wal", "-shm")]
+        stamps: list[tuple[int, ...] | None] = [None, None, None]
+        for place, suffix in enumerate(("", "-wal", "-shm")):
+            with suppress(FileNotFoundError):
+                found = os.stat(f"{self.path}{suffix}")
+                stamps[place] = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        return stamps
 
     def _has_changed(self) -> bool:
         """Return whether others have written to a database that this process may only read, since it was opened."""

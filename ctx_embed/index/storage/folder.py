@@ -290,9 +290,7 @@ class View:
     def faiss_is_prefix(self) -> bool:
         """Whether FAISS's rows are those at the first positions, as they are unless the index was compacted since."""
         assert self.faiss is not None
-        rows, before = self.faiss.rows, self._before
-        if before is not None and vars(before).get("faiss") is self.faiss and "faiss_is_prefix" in vars(before):
-            return before.faiss_is_prefix
+        rows = self.faiss.rows
         return len(rows) <= len(self.rows) and bool((self.rows[: len(rows)] == rows).all())
 
     @cached_property
