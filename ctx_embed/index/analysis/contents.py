@@ -18,15 +18,11 @@ from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.numpy_model.embedder import CosineParts
 from ctx_embed.texts import require_explainable
 
-# SQLite's types of JSON values, by the type of a field.
-TYPES = {
-    "number": ("integer", "real"),
-    "string": ("text",),
-    "boolean": ("true", "false"),
-    "list": ("array",),
-    "object": ("object",),
-}
-TYPE_OF = {kind: name for name, kinds in TYPES.items() for kind in kinds}
+# The type of a field, from SQLite's type of a JSON value; NULL for null.
+_KIND = (
+    "CASE entry.type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' WHEN 'text' THEN 'string' "
+    "WHEN 'true' THEN 'boolean' WHEN 'false' THEN 'boolean' WHEN 'array' THEN 'list' WHEN 'object' THEN 'object' END"
+)
 ROWS_AT_ONCE = 2048
 
 
@@ -55,20 +51,16 @@ class Field:
 def find_fields(view: View, most: int) -> list[Field]:
     """Return the fields that documents have, the most frequent first, with at most ``most`` values of each."""
     entries = "FROM documents, json_each(documents.metadata) AS entry"
-    ranges = f"SELECT entry.key, entry.type, count(*), min(entry.atom), max(entry.atom) {entries} GROUP BY 1, 2"
-    by_name: dict[str, dict[str, list[Any]]] = {}
+    kinds = f"SELECT entry.key, {_KIND} AS kind, count(*), min(entry.atom), max(entry.atom) {entries}"
+    by_name: dict[str, list[tuple[Any, ...]]] = {}
+    for name, *found in view.store.run(f"{kinds} WHERE kind IS NOT NULL GROUP BY 1, 2 ORDER BY 3 DESC, 2"):
+        by_name.setdefault(str(name), []).append(tuple(found))
     fields = []
-    for name, kind, count, lowest, highest in view.store.run(ranges):
-        if kind in TYPE_OF:
-            found = by_name.setdefault(str(name), {}).setdefault(TYPE_OF[kind], [0, [], []])
-            found[0] += count
-            found[1].append(lowest)
-            found[2].append(highest)
     for name, types in by_name.items():
-        kind = max(types, key=lambda kind: types[kind][0])
-        ordered, count = kind in ("number", "string"), sum(count for count, *_ in types.values())
-        lowest, highest = (min(types[kind][1]), max(types[kind][2])) if ordered else (None, None)
-        value, counted, where = "entry.atom", "count(*)", f"entry.type IN ({','.join('?' * len(TYPES[kind]))})"
+        kind, _, lowest, highest = types[0]
+        if kind not in ("number", "string"):
+            lowest = highest = None
+        value, counted, where = "entry.atom", "count(*)", f"{_KIND} = ?"
         of_lists = ""
         if kind == "list":
             # An element that occurs twice in a list counts once.
@@ -77,11 +69,10 @@ def find_fields(view: View, most: int) -> list[Field]:
             where += " AND element.type = 'text'"
         select = f"SELECT {value}, {counted} {entries}{of_lists} WHERE entry.key = ? AND {where}"
         select += " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?"
-        given = (name, *TYPES[kind], 0 if kind == "object" else most)
-        values = view.store.run(select, given)
+        values = view.store.run(select, (name, kind, 0 if kind == "object" else most))
         if kind == "boolean":
             values = [(bool(value), documents) for value, documents in values]
-        fields.append(Field(name, kind, count, lowest, highest, values))
+        fields.append(Field(name, kind, sum(count for _, count, *_ in types), lowest, highest, values))
     return sorted(fields, key=lambda field: (-field.documents, field.name))
 
 

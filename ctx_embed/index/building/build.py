@@ -398,7 +398,14 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
 def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Document]) -> Run:
     """Add the documents that are not yet stored, step by step, then build FAISS's file; return the run with them."""
     digest = hashlib.sha256()
-    skipped = _hash_all(digest, islice(documents, run.documents))
+
+    def hashed() -> Iterator[Document]:
+        for document in documents:
+            digest.update(_JSON.encode([document.text, document.id, document.metadata]).encode())
+            yield document
+
+    stream = hashed()
+    skipped = sum(1 for _ in islice(stream, run.documents))
     if (skipped, digest.hexdigest()) != (run.documents, run.digest or digest.hexdigest()):
         raise InputError(
             f"{', '.join(plan.sources)}: the input has changed since this build started; restore its first "
@@ -419,7 +426,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
         while more:
             with index.writer.editing(tidy=False, counted=run.documents) as edit:
                 while more and not edit.is_long:
-                    some = list(islice(documents, writer.BATCH_DOCUMENTS))
+                    some = list(islice(stream, writer.BATCH_DOCUMENTS))
                     if target is not None:
                         # Refuse ids that the index already has, before their texts are embedded.
                         numbered = enumerate(some, edit.counted + 1)
@@ -427,7 +434,6 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
                         for taken in target.rows_of_ids(list(numbers)):
                             raise TakenIdError(numbers[taken], taken)
                     edit.add(some, replacing=replacing)
-                    _hash_all(digest, some)
                     meter.update(len(some))
                     more = bool(some)
                 run = replace(run, documents=edit.counted, digest=digest.hexdigest())
@@ -436,15 +442,6 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
         with closing(DocumentStore(index.path / DATABASE)) as store:
             index.writer.tidy(store)
     return run
-
-
-def _hash_all(digest: Any, documents: Iterable[Document]) -> int:
-    """Add documents to a hash, and return their number."""
-    hashed = 0
-    for document in documents:
-        digest.update(_JSON.encode([document.text, document.id, document.metadata]).encode())
-        hashed += 1
-    return hashed
 
 
 def _sync(plan: Plan, index: SearchIndex | None = None) -> Synced:
