@@ -64,7 +64,7 @@ PASSAGE_QUERIES, WORD_QUERIES, MOST_QUERY_WORDS = 64, 128, 8
 LEVELS = (
     *((lists, 50) for lists in (8, 12, 16, 24)),
     *((lists, 100) for lists in (32, 48, 64, 96, 128, 160, 192)),
-    *((lists, 200) for lists in (256, 384, 512, 768, 1024, 1536, 2048, 4096)),
+    *((lists, spare) for lists in (256, 384, 512, 768, 1024, 1536, 2048, 4096) for spare in (100, 200)),
 )
 # Candidates beyond those wanted, for other coarse kinds.
 COARSE_SPARE = 300
@@ -435,7 +435,8 @@ def _measured(
     usual = None if effort is None else effort[1]
     levels: Sequence[tuple[int | None, int]] = LEVELS if auto else [(usual, spare)]
     for value, more in levels:
-        value = value if effort is None or value is None else min(value, effort[2])
+        if effort is not None and value is not None and value > effort[2]:
+            break
         parameters = search_parameters(index, value, None)
         recall = {}
         for name, vectors in queries.items():
@@ -448,8 +449,6 @@ def _measured(
             recall[name] = round(found / max(sum(map(len, truth[name])), 1), 4)
         if not auto or all(of >= AUTO_RECALL for of in recall.values()):
             return {"effort": value, "spare": more, "recall": recall}
-        if effort is not None and value == effort[2]:
-            break
     return None
 
 
