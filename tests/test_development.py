@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -37,18 +39,7 @@ def development(monkeypatch):
 
 def test_the_command_compares_models_and_keyword_search(development, law, tmp_path):
     output = tmp_path / "scores.json"
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        "default",
-        "bm25",
-        "--data",
-        str(law),
-        "--sets",
-        "law",
-        "--json",
-        str(output),
-    ]
+    command = [sys.executable, SCRIPT, "default", "bm25", "--data", law, "--sets", "law", "--json", output]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     first, second = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert (first["model"], first["measure"], first["score"], first["n"]) == ("default", "law", 100, 2)
@@ -73,3 +64,17 @@ def test_long_documents_join_passages_and_are_found_by_the_title_of_each(develop
         for query, places in zip(of.queries, of.relevant, strict=True):
             answers = {passage for title, passage in pairs if title == query}
             assert answers <= {line for place in places for line in of.passages[place].split("\n")}
+
+
+def test_the_half_for_testing_of_the_contrasts_shares_no_text_with_the_other(development):
+    with SCRIPT.with_name("contrasts.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    counts = Counter((row["kind"], row["part"]) for row in rows)
+    kinds = ("negation", "word order", "small words")
+    assert counts == {(kind, part): 150 for kind in kinds for part in ("test", "development")}
+    texts = {
+        part: {row[column] for row in rows if row["part"] == part for column in ("text", "paraphrase", "contrast")}
+        for part in ("test", "development")
+    }
+    assert not texts["test"] & texts["development"]
+    assert all(len({row["text"], row["paraphrase"], row["contrast"]}) == 3 for row in rows)

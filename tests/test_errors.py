@@ -8,18 +8,12 @@ import ctx_embed
 from ctx_embed.errors import InputError, installation, unknown_name
 
 
-def test_an_input_error_is_a_value_error():
+def test_an_unknown_name():
     assert issubclass(InputError, ValueError)
     assert ctx_embed.InputError is InputError
-
-
-def test_an_unknown_name_with_a_near_one():
     error = unknown_name("task", "SUBJJ", ["SUBJ", "MR"])
     assert isinstance(error, InputError)
     assert str(error) == "unknown task 'SUBJJ': did you mean 'SUBJ'? known are MR, SUBJ"
-
-
-def test_an_unknown_name_with_no_near_one():
     assert str(unknown_name("task", "xyz", {"SUBJ": 1, "MR": 2})) == "unknown task 'xyz': known are MR, SUBJ"
 
 
@@ -33,14 +27,8 @@ def test_an_extra_is_installed_from_where_the_package_came_from(tmp_path):
     assert installation("peers", clone) == f'pip install -e "{tmp_path}[peers]"'
 
 
-@pytest.mark.parametrize(
-    "origin",
-    [
-        "",
-        json.dumps({"url": "file:///nowhere/ctx_embed.whl", "archive_info": {}}),
-        json.dumps({"url": "https://example.org/ctx_embed.whl", "archive_info": {}}),
-    ],
-)
-def test_an_installation_from_an_index_or_from_what_is_gone_goes_by_name(origin):
+@pytest.mark.parametrize("url", [None, "file:///nowhere/ctx_embed.whl", "https://example.org/ctx_embed.whl"])
+def test_an_installation_from_an_index_or_from_what_is_gone_goes_by_name(url):
+    origin = json.dumps({"url": url, "archive_info": {}}) if url else ""
     assert installation("peers", origin) == 'pip install "ctx-embed[peers]"'
     assert installation(origin=origin) == "pip install ctx-embed"

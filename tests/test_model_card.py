@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from datasets import Dataset
 from huggingface_hub import metadata_load
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer import losses
 
 import ctx_embed
-from ctx_embed.cli.main import main
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.model_card import inherited, table
 from tests.conftest import SENTENCES, make_model
+from tests.helpers.cli import Command
 
 
 @pytest.fixture(autouse=True)
@@ -95,9 +94,7 @@ def labelled(name: str, count: int) -> str:
     return hashlib.sha256(Path(name).read_bytes()).hexdigest()
 
 
-def run(*arguments: str) -> None:
-    result = CliRunner().invoke(main, list(arguments))
-    assert result.exit_code == 0, result.output
+run = Command("").succeeds
 
 
 def test_a_classifier():
@@ -119,22 +116,8 @@ def test_a_classifier():
 
 def test_a_classifier_from_scratch():
     labelled("mine.tsv", 40)
-    run(
-        "train",
-        "mine.tsv",
-        "--from",
-        "scratch",
-        "-o",
-        "model",
-        "--dimension",
-        "8",
-        "--rank",
-        "2",
-        "--steps",
-        "1",
-        "--epochs",
-        "1",
-    )
+    small = "--dimension 8 --rank 2 --steps 1 --epochs 1"
+    run("train", "mine.tsv", "--from", "scratch", "-o", "model", *small.split())
     text = card("model")
     assert "trained on labelled texts from scratch" in text
     assert "made from" not in text
@@ -147,8 +130,8 @@ def test_a_classifier_from_scratch():
 
 def test_a_distilled_model(tiny_model_path):
     Path("corpus.txt").write_text("".join(f"{sentence} {n}\n" for n in range(10) for sentence in SENTENCES))
-    small = ["--dimension", "8", "--rank", "2", "--batch-size", "16", "--vocabulary-size", "120", "--epochs", "1"]
-    run("distill", "--corpus", "corpus.txt", "--teacher", str(tiny_model_path), "-o", "model", *small)
+    small = "--dimension 8 --rank 2 --batch-size 16 --vocabulary-size 120 --epochs 1"
+    run("distill", "--corpus", "corpus.txt", "--teacher", tiny_model_path, "-o", "model", *small.split())
     text = card("model")
     assert f"distilled from {tiny_model_path}" in text
     assert f"in float32, fingerprint `{fingerprint(ctx_embed.load(tiny_model_path))}`" in text

@@ -88,20 +88,25 @@ def test_what_the_light_installation_lacks_is_one_line(tmp_path):
     assert line == f"Error: this needs torch, which the light installation leaves out: {installation()}"
 
 
+# Runs pieces of code where the light installation left libraries out, and prints a line for each error.
 LIGHT = r"""
-import sys
+import importlib.util, sys
 left_out = "datasets pandas pyarrow rich scipy sentence_transformers sklearn torch transformers".split()
 for name in left_out:
     sys.modules[name] = None
-import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name in left_out else found(name, *more)
+for code in sys.argv[1:]:
+    try:
+        exec(code, {})
+    except Exception as error:
+        print(type(error).__name__, error)
 """
 
 
-def in_light(code: str, folder) -> str:
-    done = subprocess.run([sys.executable, "-c", LIGHT + code], cwd=folder, capture_output=True, text=True)
-    return done.stdout + done.stderr
+def in_light(folder, *codes: str) -> list[str]:
+    command = [sys.executable, "-c", LIGHT, *codes]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.splitlines()
 
 
 def test_what_the_light_installation_names_is_all_that_it_needs():
@@ -115,38 +120,34 @@ def test_what_the_light_installation_names_is_all_that_it_needs():
     assert needed - light == gone | set(of_torch.split())
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("from ctx_embed import TextClassifier", "needs sklearn, which the light installation leaves out: pip install"),
-        ("import ctx_embed; ctx_embed.Contextualizer", "needs sentence_transformers, which the light installation"),
-        ("import ctx_embed; ctx_embed.load()", "the default model on torch needs sentence_transformers"),
-        ("from ctx_embed import stores; stores.open('x').describe()", "needs pyarrow, which the light installation"),
-        ("import ctx_embed; ctx_embed.dedupe('a.parquet', 'b.parquet')", "a.parquet: Parquet needs pyarrow"),
-    ],
-)
-def test_what_is_missing_is_one_line_in_python_too(tmp_path, code, said):
+MISSING = {
+    "from ctx_embed import TextClassifier": "needs sklearn, which the light installation leaves out: pip install",
+    "import ctx_embed; ctx_embed.Contextualizer": "needs sentence_transformers, which the light installation",
+    "import ctx_embed; ctx_embed.load()": "the default model on torch needs sentence_transformers",
+    "from ctx_embed import stores; stores.open('x').describe()": "needs pyarrow, which the light installation",
+    "import ctx_embed; ctx_embed.dedupe('a.parquet', 'b.parquet')": "a.parquet: Parquet needs pyarrow",
+}
+EXTRA = "from ctx_embed.errors import missing_extra; print(missing_extra('this', {!r}))"
+
+
+def test_what_is_missing_is_one_line_in_python_too(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    line = in_light(code, tmp_path).splitlines()[-1]
-    assert said in line
-    assert "pip install" in line
+    *lines, documents, peers = in_light(tmp_path, *MISSING, EXTRA.format("documents"), EXTRA.format("peers"))
+    for line, said in zip(lines, MISSING.values(), strict=True):
+        assert said in line
+        assert "pip install" in line
+    # An extra brings no torch to a light installation.
+    assert documents.startswith("this needs the extra documents: pip install ")
+    assert "ctx-embed" not in documents
+    assert "'pypdfium2>=5'" in documents
+    assert peers == f"this needs the extra peers: {installation('peers')}"
 
 
-def test_an_extra_brings_no_torch_to_a_light_installation(tmp_path):
-    code = "from ctx_embed.errors import missing_extra; print(missing_extra('this', 'documents'))"
-    line = in_light(code, tmp_path)
-    assert line.startswith("this needs the extra documents: pip install ")
-    assert "ctx-embed" not in line
-    assert "'pypdfium2>=5'" in line
-    code = "from ctx_embed.errors import missing_extra; print(missing_extra('this', 'peers'))"
-    assert in_light(code, tmp_path) == f"this needs the extra peers: {installation('peers')}\n"
-
-
-def test_a_search_with_a_typo_needs_no_more(run, tmp_path):
+def test_a_search_with_a_typo_needs_no_more(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"The committee discussed the environment {n}.\n" for n in range(40)))
     commands = ("build a.txt a.index", "query a.index enviroment --mode hybrid -k 1")
     arguments = "; ".join(f"main({['index', *each.split()]!r}, standalone_mode=False)" for each in commands)
-    assert "environment" in in_light(f"from ctx_embed.cli.main import main; {arguments}", tmp_path).splitlines()[-1]
+    assert "environment" in in_light(tmp_path, f"from ctx_embed.cli.main import main; {arguments}")[-1]
 
 
 def test_both_backends_open_one_index(run):

@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from ctx_embed import progress
 from ctx_embed.progress import Meter, say
 
@@ -54,6 +52,8 @@ def test_short_work_and_hidden_work_print_nothing(capsys):
     assert list(Meter("reading", 3).each("abc")) == ["a", "b", "c"]
     assert list(Meter("reading", 3, shown=False, interval=0).each("abc")) == ["a", "b", "c"]
     assert capsys.readouterr().err == ""
+    script = "import sys, ctx_embed.progress as p; m = p.Meter('x', 1); m.update(); assert 'tqdm' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=True).stderr == b""
 
 
 def test_meters_that_follow_one_another_share_the_interval(capsys):
@@ -78,13 +78,6 @@ def test_a_terminal_shows_a_bar_with_lines_above_it(monkeypatch):
     assert re.search(r"(^|[\r\n])a line\n", shown)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1 min 00 s"), (3599, "59 min 59 s"), (7260, "2 h 01 min")]
-)
-def test_durations(seconds, text):
-    assert progress.duration(seconds) == text
-
-
-def test_importing_costs_nothing():
-    script = "import sys, ctx_embed.progress as p; m = p.Meter('x', 1); m.update(); assert 'tqdm' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=True).stderr == b""
+def test_durations():
+    said = {0.4: "0 s", 59.6: "1 min 00 s", 3599: "59 min 59 s", 7260: "2 h 01 min"}
+    assert {seconds: progress.duration(seconds) for seconds in said} == said

@@ -16,14 +16,18 @@ from ctx_embed import load
 from tests.conftest import SENTENCES, make_model
 
 
-def test_encode_gives_unit_rows(tiny_model):
+def test_encode_gives_unit_rows_of_texts_that_are_cut_as_the_model_says(tokenizer, tiny_model):
     embeddings = tiny_model.encode(SENTENCES)
-    assert embeddings.shape == (len(SENTENCES), 16)
-    assert embeddings.dtype == np.float32
+    assert (embeddings.shape, embeddings.dtype) == ((len(SENTENCES), 16), np.float32)
     np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-6)
     assert tiny_model.encode("the cat").shape == (16,)
     assert len(tiny_model.encode([])) == 0
     assert tiny_model.get_embedding_dimension() == 16
+    model = make_model(tokenizer)
+    model.max_seq_length = 2
+    with pytest.warns(UserWarning, match="were cut to max_seq_length=2"):
+        cut = model.encode(["the cat sat on the mat"])
+    np.testing.assert_allclose(cut, tiny_model.encode(["the cat"]), atol=1e-6)
 
 
 def test_prompts_are_put_before_the_text(tokenizer, tmp_path):
@@ -38,41 +42,18 @@ def test_prompts_are_put_before_the_text(tokenizer, tmp_path):
         assert (loaded.encode(["book"]) == expected).all()
 
 
-def test_truncated_dimensions_are_kept_by_the_file(tokenizer, tmp_path):
-    model = make_model(tokenizer)
-    full = model.encode(SENTENCES)
-    model.truncate_dim = 4
-    model.similarity_fn_name = "dot"
-    model.save_pretrained(str(tmp_path))
-    loaded = load(tmp_path)
-    assert (loaded.encode(SENTENCES) == full[:, :4]).all()
-    assert loaded.similarity_fn_name == "dot"
-    assert load(tmp_path, truncate_dim=2).encode(SENTENCES).shape == (len(SENTENCES), 2)
-
-
-def test_tokens_are_cut_by_the_models_own_setting(tokenizer):
-    model = make_model(tokenizer)
-    model.max_seq_length = 2
-    with pytest.warns(UserWarning, match="were cut to max_seq_length=2"):
-        cut = model.encode(["the cat sat on the mat"])
-    np.testing.assert_allclose(cut, make_model(tokenizer).encode(["the cat"]), atol=1e-6)
-
-
-def test_shared_memory_leaves_the_phrases_of_the_default_model():
+def test_two_processes_embed_as_one_does():
     model = load(device="cpu")
+    texts = [f"{sentence}, number {number}" for number in range(3) for sentence in SENTENCES]
+    pooled = model.encode(texts, device=["cpu", "cpu"], chunk_size=10)
+    np.testing.assert_allclose(pooled, model.encode(texts), atol=1e-6)
+    # Shared memory leaves the phrases.
     expected = model[0].text_tokenizer.phrases.pairs.copy()
     model.share_memory()
     for shared in (model, copy.deepcopy(model)):
         phrases = shared[0].text_tokenizer.phrases
         assert not np.shares_memory(phrases.pairs, shared[0].phrases.numpy())
         assert (phrases.pairs == expected).all()
-
-
-def test_two_processes_embed_as_one_does():
-    model = load(device="cpu")
-    texts = [f"{sentence}, number {number}" for number in range(3) for sentence in SENTENCES]
-    pooled = model.encode(texts, device=["cpu", "cpu"], chunk_size=10)
-    np.testing.assert_allclose(pooled, model.encode(texts), atol=1e-6)
 
 
 def pairs() -> Dataset:
@@ -82,36 +63,18 @@ def pairs() -> Dataset:
 
 
 def arguments(folder, **options):
-    return SentenceTransformerTrainingArguments(
-        output_dir=str(folder),
-        **{
-            "max_steps": 6,
-            "per_device_train_batch_size": 4,
-            "learning_rate": 1e-2,
-            "save_steps": 3,
-            "logging_steps": 3,
-            "seed": 7,
-            "report_to": "none",
-            "use_cpu": True,
-            "disable_tqdm": True,
-            "dataloader_pin_memory": False,
-            **options,
-        },
-    )
+    known = {"max_steps": 6, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "save_steps": 3, "seed": 7}
+    known |= {"logging_steps": 3, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    return SentenceTransformerTrainingArguments(str(folder), dataloader_pin_memory=False, **{**known, **options})
 
 
 @pytest.mark.filterwarnings("default")  # other people's deprecations inside the trainer
-@pytest.mark.parametrize(
-    "loss",
-    [losses.MultipleNegativesRankingLoss, losses.CachedMultipleNegativesRankingLoss],
-    ids=lambda loss: loss.__name__,
-)
+@pytest.mark.parametrize("loss", [losses.MultipleNegativesRankingLoss, losses.CachedMultipleNegativesRankingLoss])
 def test_the_trainer_trains(tokenizer, tmp_path, loss):
     model = make_model(tokenizer)
     before = model.state_dict()["0.embedding.weight"].clone()
-    trainer = SentenceTransformerTrainer(
-        model=model, args=arguments(tmp_path, max_steps=12), train_dataset=pairs(), loss=loss(model)
-    )
+    settings = arguments(tmp_path, max_steps=12, save_strategy="no")
+    trainer = SentenceTransformerTrainer(model=model, args=settings, train_dataset=pairs(), loss=loss(model))
     trainer.train()
     history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert history[-1] < history[0]

@@ -31,9 +31,6 @@ def test_a_size_may_exceed_its_mark_by_3_percent():
     text, fits = size.report({"query_files": 104}, {"query_files": 100})
     assert text == "query files: 104 (mark 100, +4.0%): more than 3% above its mark; make it smaller"
     assert not fits
-
-
-def test_a_command_that_fails_is_an_error():
     with pytest.raises(subprocess.CalledProcessError):
         size.files_of("nothing")
 
