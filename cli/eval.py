@@ -16,7 +16,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, SUITES, TASKS
 
 if TYPE_CHECKING:
-    from ctx_embed.eval.scoring.protocols import ProtocolName
+    from ctx_embed.eval.scoring.probes import ProtocolName
 
 # Width of tables in characters if the output is not a terminal.
 WIDTH_OF_FILES = 200

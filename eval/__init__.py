@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.eval.encoders import as_encoder, load_encoder
+    from ctx_embed.encoders import as_encoder
+    from ctx_embed.eval.encoders import load_encoder
     from ctx_embed.eval.evaluation import evaluate
     from ctx_embed.eval.reports import write_report
     from ctx_embed.eval.results import Evaluation, EvaluationOptions, compare
@@ -43,7 +44,7 @@ _HOMES = {
     "Evaluation": "ctx_embed.eval.results",
     "EvaluationOptions": "ctx_embed.eval.results",
     "ProbeEvaluator": "ctx_embed.eval.sentence_evaluator",
-    "as_encoder": "ctx_embed.eval.encoders",
+    "as_encoder": "ctx_embed.encoders",
     "compare": "ctx_embed.eval.results",
     "evaluate": "ctx_embed.eval.evaluation",
     "find_tasks": "ctx_embed.eval.tasks.catalogue",

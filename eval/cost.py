@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import Encoder, load_encoder
+from ctx_embed.eval.encoders import load_encoder
 from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.texts import length_batches, well_formed
 
@@ -26,13 +27,10 @@ MAX_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of an encoder.
+    """The cost of an encoder: its speed on a number of texts, its learned parameters, and its peak memory.
 
-    Attributes:
-        texts_per_second: speed over a sample of the tasks' texts, in batches of similar length; never from a cache.
-        texts: number of texts encoded in that time.
-        parameters: number of learned parameters; None if unknown.
-        peak_megabytes: peak memory of a process that runs only the encoder; None if unknown.
+    The texts are a sample of the tasks', in batches of similar length, and never come from a cache. Parameters are None
+    if unknown, and so is the memory of a process that runs more than the encoder.
     """
 
     texts_per_second: float

@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed import encoders
-from ctx_embed.encoders import Encoder, as_encoder
+from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
-
-__all__ = ["BASELINES", "Encoder", "Tfidf", "as_encoder", "encoder_names", "load_encoder"]
 
 RANDOM_DIMENSION = 256
 WORDS = "+words"
@@ -27,12 +25,6 @@ class Tfidf:
 
     Words and word pairs are counted once for all rows; the vocabulary (those in at least two training texts) and the
     weights come from the training rows only.
-
-    Args:
-        texts: the texts of n rows.
-
-    Raises:
-        InputError: no text holds a word.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -59,9 +51,6 @@ def load_encoder(name: str) -> Encoder:
 
     ``NAME+words`` is the classifier of :func:`ctx_embed.classify.fitting.fitted_head` over the encoder NAME and words,
     fitted in each training fold, its own cross-validation included.
-
-    Raises:
-        InputError: there is no such encoder, or it is fitted on words itself.
     """
     if not name.endswith(WORDS) or Path(name).exists():
         return encoders.load_encoder(name, others=BASELINES)
@@ -69,11 +58,6 @@ def load_encoder(name: str) -> Encoder:
     if encoder.fit is not None:
         raise InputError(f"{name}: {encoder.name} reads words already; name an encoder of meaning, such as default")
     return replace(encoder, name=name, words=True, probes_only=True)
-
-
-def encoder_names() -> list[str]:
-    """Return the names that are not paths: the default, MiniLM, the baselines, and every system."""
-    return encoders.encoder_names(BASELINES)
 
 
 def _tfidf_rows(texts: list[str]) -> Any:

@@ -10,40 +10,28 @@ from typing import Any, cast
 import numpy as np
 
 from ctx_embed import progress
+from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.errors import InputError
 from ctx_embed.eval.cache import EmbeddingCache, StoredScores
 from ctx_embed.eval.cost import cost_of, sample_of
-from ctx_embed.eval.encoders import WORDS, Encoder, as_encoder, load_encoder
+from ctx_embed.eval.encoders import WORDS, load_encoder
 from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
-from ctx_embed.eval.scoring.end_to_end import FOLDS, end_to_end, training_options
-from ctx_embed.eval.scoring.few_shot import score_few_shot
-from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
-from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOLS
+from ctx_embed.eval.scoring.probes import PAPER, PROTOCOLS, ProbeScore, mean_of_seeds
 from ctx_embed.eval.scoring.score import (
+    FOLDS,
     Examples,
     Score,
+    end_to_end,
     from_json,
     score_collection,
+    score_few_shot,
     score_probe,
     score_similarity,
+    training_options,
 )
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, ProbeTask, RetrievalTask, SimilarityTask, Task, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.training.labelled_texts import are_known, warning
-
-
-def _several(given: Any) -> list[Any]:
-    """Return a list, whether given one value or several."""
-    return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _found(tasks: str | Task | Sequence[str | Task]) -> list[Task]:
-    named = _several(tasks) or list(DEFAULT_TASKS)
-    return [task for given in named for task in (find_tasks([given]) if isinstance(given, str) else [given])]
-
-
-def _encoder(given: Any) -> Encoder:
-    return load_encoder(str(given)) if isinstance(given, str | Path) else as_encoder(given)
 
 
 def evaluate(
@@ -75,11 +63,14 @@ def evaluate(
     """
     options = options or EvaluationOptions()
     reader = data if isinstance(data, DataReader) else DataReader(None if data is None else Path(data))
-    found = _found(tasks)
+    named: list[Any] = list(tasks) if isinstance(tasks, list | tuple) else [tasks]
+    found: list[Task] = [each if isinstance(each, Task) else find_tasks([each])[0] for each in named or DEFAULT_TASKS]
     if options.protocol == "senteval":
         # As published, with all pairs.
         found = [replace(task, without=None) if isinstance(task, SimilarityTask) else task for task in found]
-    result = Evaluation(options, found, [_encoder(encoder) for encoder in _several(encoders)])
+    given = list(encoders) if isinstance(encoders, list | tuple) else [encoders]
+    loaded = [load_encoder(str(each)) if isinstance(each, str | Path) else as_encoder(each) for each in given]
+    result = Evaluation(options, found, loaded)
     names = [encoder.name for encoder in result.encoders]
     if len(set(names)) < len(names):
         raise InputError(f"encoder names must differ, got {', '.join(names)}; rename with as_encoder(encoder, name)")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import DamagedError, InputError
+from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.training.labelled_texts import warning
 
@@ -44,20 +42,6 @@ def read_results(path: Path) -> dict[str, Any]:
     if absent := [key for key in KEYS if key not in report]:
         raise InputError(f"{file}: must be a result of eval run, lacks {', '.join(absent)}")
     return report
-
-
-@contextmanager
-def damage_named(*names: object) -> Iterator[None]:
-    """Turn errors that damaged results cause in the context into a DamagedError of one line that names their files."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise DamagedError(
-            f"{' or '.join(map(str, names))}: must be an unchanged result of eval run ({said:.100}); run it again"
-        ) from error
 
 
 def write_report(evaluation: Evaluation | dict[str, Any], folder: str | Path) -> None:
@@ -102,8 +86,8 @@ def tables(report: dict[str, Any]) -> list[Table]:
         [
             entry["name"],
             f"{entry['cost']['texts_per_second']:,.0f}",
-            _count(entry["cost"]["parameters"]),
-            _count(entry["cost"]["peak_megabytes"]),
+            _number(entry["cost"]["parameters"], 0),
+            _number(entry["cost"]["peak_megabytes"], 0),
         ]
         for entry in report["encoders"]
         if entry["cost"]
@@ -143,8 +127,8 @@ def _seen(result: dict[str, Any], rows: int) -> str:
     return SEEN if result.get("labelled", 0) > SEEN_SHARE * rows else ""
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+def _number(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
 
 
 def _differences(report: dict[str, Any]) -> Table | None:
@@ -166,10 +150,6 @@ def _differences(report: dict[str, Any]) -> Table | None:
         if any(cells):
             rows.append([name, *cells])
     return Table(f"Difference from {first} in points, with p-value", ["", *tasks], [rows])
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
 
 
 def notes(report: dict[str, Any]) -> list[str]:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed import __version__
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.encoders import Encoder
+from ctx_embed.errors import DamagedError, InputError, unknown_name
 from ctx_embed.eval.cost import Cost
-from ctx_embed.eval.encoders import Encoder
-from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, damage_named, read_results
-from ctx_embed.eval.scoring.probes import ProbeScore
-from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, ProtocolName, title_of
+from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, read_results
+from ctx_embed.eval.scoring.probes import PAPER, PAPER_TITLE, PROTOCOL_NAMES, PROTOCOLS, ProbeScore, ProtocolName
 from ctx_embed.eval.scoring.ranking import SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, Score, difference, from_json
 from ctx_embed.eval.scoring.statistics import Difference, Interval, correlation_interval, mean_interval
@@ -32,7 +31,7 @@ class EvaluationOptions:
     """The options of an evaluation.
 
     Attributes:
-        protocol: how probes are fitted, see :data:`ctx_embed.eval.scoring.protocols.PROTOCOLS`; or ``paper``.
+        protocol: how probes are fitted, see :data:`ctx_embed.eval.scoring.probes.PROTOCOLS`; or ``paper``.
         seeds: seeds of folds and fits; the score is the mean over them. Nine at most.
         folds: number of outer folds; None uses the protocol's.
         cost: measure each encoder's speed and memory.
@@ -111,7 +110,7 @@ class Evaluation:
             "format_version": FORMAT_VERSION,
             "date": date.today().isoformat(),
             "protocol": options.protocol,
-            "protocol_title": title_of(options.protocol),
+            "protocol_title": PAPER_TITLE if options.protocol == PAPER else PROTOCOLS[options.protocol].title,
             "seeds": list(options.seeds),
             "folds": options.folds,
             "units": "accuracies in percent, correlations, nDCG, recall and MRR times 100",
@@ -200,41 +199,43 @@ def compare(
     Raises:
         InputError: a file holds no report, an encoder is unknown, or no task is in both on the same data.
     """
-    names = dict.fromkeys(given for given in (first, second) if isinstance(given, str | Path))
-    with damage_named(*(names or ["the results"])):
-        reports = [read_results(Path(given)) if isinstance(given, str | Path) else given for given in (first, second)]
-        return _differences([each if isinstance(each, dict) else each.report for each in reports], encoders)
-
-
-def _differences(reports: list[dict[str, Any]], encoders: tuple[str | None, str | None]) -> dict[str, Difference]:
-    scores = [_scores(report, encoder) for report, encoder in zip(reports, encoders, strict=True)]
-    tasks = [{task["name"]: task for task in report["tasks"]} for report in reports]
-    shared = [name for name in scores[0] if name in scores[1] and tasks[0][name]["sha256"] == tasks[1][name]["sha256"]]
-    if not shared:
-        raise InputError("the two reports must share a task on the same data, got none; there is nothing to compare")
-    if any(tasks[0][name]["kind"] == "probe" and not tasks[0][name].get("per_label") for name in shared):
-        said = [
-            f"{what} {' and '.join('its own' if report[what] is None else str(report[what]) for report in reports)}"
-            for what in ("protocol", "seeds", "folds")
-            if reports[0][what] != reports[1][what]
-        ]
-        if said:
-            warnings.warn(
-                f"the two results were measured differently ({'; '.join(said)}), from which part of a difference in "
-                "accuracy may come",
-                stacklevel=3,
+    names = dict.fromkeys(str(given) for given in (first, second) if isinstance(given, str | Path))
+    scores: list[dict[str, Score]] = []
+    try:
+        read = [read_results(Path(given)) if isinstance(given, str | Path) else given for given in (first, second)]
+        reports = [each if isinstance(each, dict) else each.report for each in read]
+        for report, encoder in zip(reports, encoders, strict=True):
+            known = [entry["name"] for entry in report["encoders"]]
+            name = known[0] if encoder is None else encoder
+            if name not in known:
+                raise InputError(f"the encoder must be one of the report's ({', '.join(known)}), got {name!r}")
+            kinds = {task["name"]: task["kind"] for task in report["tasks"]}
+            results = [result for result in report["results"] if result["encoder"] == name]
+            scores.append({each["task"]: from_json(kinds[each["task"]], each["score"]) for each in results})
+        tasks, others = ({task["name"]: task for task in report["tasks"]} for report in reports)
+        shared = [task for task in scores[0] if task in scores[1] and tasks[task]["sha256"] == others[task]["sha256"]]
+        if not shared:
+            raise InputError(
+                "the two reports must share a task on the same data, got none; there is nothing to compare"
             )
-    return {name: difference(scores[1][name], scores[0][name], tasks[0][name].get("gold", {})) for name in shared}
-
-
-def _scores(report: dict[str, Any], encoder: str | None) -> dict[str, Score]:
-    names = [entry["name"] for entry in report["encoders"]]
-    name = names[0] if encoder is None else encoder
-    if name not in names:
-        raise InputError(f"the encoder must be one of the report's ({', '.join(names)}), got {name!r}")
-    kinds = {task["name"]: task["kind"] for task in report["tasks"]}
-    return {
-        result["task"]: from_json(kinds[result["task"]], result["score"])
-        for result in report["results"]
-        if result["encoder"] == name
-    }
+        if any(tasks[task]["kind"] == "probe" and not tasks[task].get("per_label") for task in shared):
+            said = [
+                f"{what} {' and '.join('its own' if report[what] is None else str(report[what]) for report in reports)}"
+                for what in ("protocol", "seeds", "folds")
+                if reports[0][what] != reports[1][what]
+            ]
+            if said:
+                warnings.warn(
+                    f"the two results were measured differently ({'; '.join(said)}), from which part of a difference "
+                    "in accuracy may come",
+                    stacklevel=2,
+                )
+        return {task: difference(scores[1][task], scores[0][task], tasks[task].get("gold", {})) for task in shared}
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        damage = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DamagedError(
+            f"{' or '.join(names) or 'the results'}: must be an unchanged result of eval run ({damage:.100}); run it "
+            "again"
+        ) from error

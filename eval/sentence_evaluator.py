@@ -10,10 +10,10 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
+from ctx_embed.encoders import as_encoder
 from ctx_embed.errors import InputError
 from ctx_embed.eval.cache import EmbeddingCache
-from ctx_embed.eval.encoders import as_encoder
-from ctx_embed.eval.scoring.protocols import PROTOCOLS, ProtocolName
+from ctx_embed.eval.scoring.probes import PROTOCOLS, ProtocolName
 from ctx_embed.eval.scoring.score import Examples, score_probe
 from ctx_embed.rows.reading import read_labelled
 from ctx_embed.texts import as_texts

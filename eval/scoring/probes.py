@@ -1,4 +1,4 @@
-"""Probes: how well a classifier predicts the classes from the embeddings.
+"""Probes: how well a classifier predicts the classes from the embeddings, and the protocols by name.
 
 A probe sees only features, classes and a seed. The folds depend on classes and seed alone, so all encoders are scored
 on the same folds.
@@ -7,17 +7,22 @@ on the same folds.
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from ctx_embed.classify.logistic import minimum, principal_directions, sigmoid_loss, softmax_loss
 from ctx_embed.errors import InputError
 from ctx_embed.eval.scoring.statistics import Interval, wilson
 from ctx_embed.progress import Meter
@@ -27,6 +32,7 @@ from ctx_embed.rows.reading import header_hint
 # the time.
 INNER_FOLDS = 5
 Indices = NDArray[np.intp]
+Array = NDArray[np.float64]
 # (n, d), dense or a scipy.sparse CSR array.
 Matrix = Any
 # Takes the indices of training rows and of other rows; returns the features of both.
@@ -37,6 +43,18 @@ Fit = Callable[[Matrix, Indices, int, Sequence[float], Matrix], list[Indices]]
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 # The rows of the parts `train`, `test` and, if there is one, `dev`.
 Parts = Mapping[str, Indices]
+GRADIENT_TOLERANCE = 1e-6
+MAX_ITERATIONS = 1000
+CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+QUICK_C = (1e-2,)
+# SentEval's penalties. C is 2^-2..2^3 for data that are cross-validated or have a development part, and 2^-1..2^5 for
+# data with only a training and a test part.
+SENTEVAL_CS = tuple(2.0**t for t in range(-2, 4))
+SENTEVAL_TEST_CS = tuple(2.0**t for t in range(-1, 6))
+SENTEVAL_SEED = 1111
+PAPER = "paper"
+# Sparse rows are scaled to the length of a standardised embedding of 256 dimensions, so that one grid suits both.
+SPARSE_LENGTH = 16.0
 
 
 def frozen(X: NDArray[Any]) -> Features:
@@ -51,33 +69,27 @@ def of_pairs(features: Features, n: int) -> Features:
     Source: Tai et al. 2015, as in SentEval's MRPC and SICK-E.
     """
 
+    def joined(X: Matrix) -> Matrix:
+        U, V = X[: X.shape[0] // 2], X[X.shape[0] // 2 :]
+        if sparse.issparse(X):
+            return sparse.hstack([abs(U - V), U.multiply(V)], format="csr")
+        return np.hstack([np.abs(U - V), U * V])
+
     def pairs(train: Indices, other: Indices) -> tuple[Matrix, Matrix]:
         first, second = features(np.concatenate([train, train + n]), np.concatenate([other, other + n]))
-        return _joined(first, len(train)), _joined(second, len(other))
+        return joined(first), joined(second)
 
     return pairs
-
-
-def _joined(X: Matrix, n: int) -> Matrix:
-    U, V = X[:n], X[n:]
-    if not isinstance(X, np.ndarray):
-        from scipy import sparse
-
-        return sparse.hstack([abs(U - V), U.multiply(V)], format="csr")
-    return np.hstack([np.abs(U - V), U * V])
 
 
 @dataclass(frozen=True)
 class ProbeScore:
     """The score of a probe.
 
-    Attributes:
-        folds: accuracy in % on each test fold; a single one if the task has a test part.
-        Cs: the penalty C chosen for each fold.
-        floor: accuracy in % of always predicting the most frequent class.
-        right: a digit for each test row, in the order of the data: the number of seeds with which the row was
-            classified correctly (10 is written ``a``).
-        seeds: number of seeds; ``folds`` holds the folds of the first seed, then those of the next.
+    ``folds`` holds the accuracy in % on each test fold (a single one if the task has a test part), for the first seed,
+    then for the next ones; ``Cs`` the penalty chosen for each. ``floor`` is the accuracy in % of always predicting the
+    most frequent class. ``right`` has a digit for each test row, in the order of the data: the number of seeds with
+    which the row was classified correctly (10 is written ``a``).
     """
 
     folds: tuple[float, ...]
@@ -152,14 +164,7 @@ class Protocol:
         return int((means if self.by_mean else right.sum(axis=0)).argmax())
 
     def score(self, features: Features, y: Sequence[str], seed: int, parts: Parts | None = None) -> ProbeScore:
-        """Return the accuracy of the probe, whatever the number of processors.
-
-        Args:
-            features: the features of n rows.
-            y: n labels.
-            seed: seed of the folds.
-            parts: the rows to train on and to test on; None cross-validates.
-        """
+        """Return the accuracy of the probe on n rows, with their features and labels; without parts, over folds."""
         check_classes(y, self.folds if parts is None else 1)
         names, classes = np.unique(np.asarray(y), return_inverse=True)
         fold_seed = seed if self.fold_seed is None else self.fold_seed
@@ -232,3 +237,128 @@ def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
             f"{where}the class {label!r} has {fewest} {'row' if fewest == 1 else 'rows'}; "
             f"{folds}-fold cross-validation needs at least {folds} of each class" + (f"; {hint}" if hint else "")
         )
+
+
+@dataclass(frozen=True)
+class LinearClassifier:
+    """A linear classifier: the class of largest logit ``X weights + intercept``; of two, the second if positive.
+
+    weights: (d, k), intercept: (k,); k = 1 for two classes, else the number of classes.
+    """
+
+    weights: Array
+    intercept: Array
+
+    def logits(self, X: Matrix) -> Array:
+        """Return the logits (n, k) of the rows of ``X`` (n, d)."""
+        logits: Array = X @ self.weights + self.intercept
+        return logits
+
+    def predict(self, X: Matrix) -> Indices:
+        """Return the class index of each row of ``X`` (n, d)."""
+        logits = self.logits(X)
+        return (logits[:, 0] > 0).astype(np.intp) if logits.shape[1] == 1 else logits.argmax(axis=1)
+
+
+def logistic_path(
+    X: Matrix,
+    y: Indices,
+    n_classes: int,
+    Cs: Sequence[float],
+    *,
+    penalise_intercept: bool = False,
+    max_iterations: int = MAX_ITERATIONS,
+) -> Iterator[LinearClassifier]:
+    """Yield logistic regressions with L2 penalty, one for each C, each started from the previous one.
+
+    They converge to a preconditioned gradient of 1e-6. A probe fits some three hundred of them on one table of
+    embeddings, which is rotated into its principal directions once, see :mod:`ctx_embed.classify.logistic`. Minimises
+    ``mean_i loss_i + ||W||^2 / (2 C n)`` with a free intercept, the objective of scikit-learn's
+    ``LogisticRegression(C=C)``: one logit for two classes, else softmax over all classes. Ascending Cs are fastest.
+
+    ``X`` (n, d) is float64, preferably standardised, or a scipy.sparse CSR array; ``y`` (n,) are class indices.
+    """
+    n = X.shape[0]
+    if n_classes == 2:
+        loss_of, targets = sigmoid_loss, y[:, None].astype(np.float64)
+    else:
+        loss_of, targets = softmax_loss, np.eye(n_classes)[y]
+    # Do not rotate a sparse table, which would make it dense: its columns hardly overlap, so scaling them is enough.
+    rotation = None if sparse.issparse(X) else principal_directions(X)
+    Z = X if rotation is None else X @ rotation
+    squares = np.asarray((Z * Z).mean(axis=0)) if rotation is not None else np.asarray(Z.power(2).mean(axis=0)).ravel()
+    coefficients = np.zeros((Z.shape[1] + 1, targets.shape[1]))
+    for C in Cs:
+        penalty = np.full((len(coefficients), 1), 1.0 / (C * n))
+        penalty[-1] *= penalise_intercept
+        coefficients, failure = minimum(
+            loss_of,
+            Z,
+            targets,
+            np.append(squares, 1.0)[:, None],
+            penalty,
+            coefficients,
+            gradient_tolerance=GRADIENT_TOLERANCE,
+            max_iterations=max_iterations,
+        )
+        if failure is not None:
+            warnings.warn(f"logistic regression did not converge: {failure}", ConvergenceWarning, stacklevel=2)
+        weights = coefficients[:-1] if rotation is None else rotation @ coefficients[:-1]
+        yield LinearClassifier(weights, coefficients[-1])
+
+
+def scaled_logistic(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix) -> list[Indices]:
+    """Fit logistic regressions on features standardised by the mean and deviation of the training rows.
+
+    Sparse features, rows of unit length, are only scaled: centring would make them dense.
+    """
+    if sparse.issparse(X):
+        X, X_test = SPARSE_LENGTH * X, SPARSE_LENGTH * X_test
+    else:
+        scaler = StandardScaler().fit(X)
+        X, X_test = scaler.transform(X), scaler.transform(X_test)
+    return [classifier.predict(X_test) for classifier in logistic_path(X, y, n_classes, Cs)]
+
+
+def liblinear_logistic(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix) -> list[Indices]:
+    """Fit logistic regressions as SentEval did with liblinear: no scaling, a penalty on the intercept, and
+    one-against-rest for more than two classes.
+    """
+    if n_classes == 2:
+        path = logistic_path(X, y, 2, Cs, penalise_intercept=True)
+        return [classifier.predict(X_test) for classifier in path]
+    one_against_rest = [
+        list(logistic_path(X, (y == label).astype(np.intp), 2, Cs, penalise_intercept=True))
+        for label in range(n_classes)
+    ]
+    return [
+        np.hstack([classifier.logits(X_test) for classifier in of_C]).argmax(axis=1)
+        for of_C in zip(*one_against_rest, strict=True)
+    ]
+
+
+# Source of senteval: Conneau and Kiela 2018, arXiv:1803.05449, and validation.py and classifier.py of
+# github.com/facebookresearch/SentEval.
+PROTOCOLS: dict[str, Protocol] = {
+    "standard": Protocol(
+        "stratified 10-fold, standardised inside the fold, C of 10^-4..10^1 by 5 inner folds", scaled_logistic, CS, CS
+    ),
+    "quick": Protocol(
+        f"stratified 5-fold, standardised inside the fold, C = {QUICK_C[0]}", scaled_logistic, QUICK_C, QUICK_C, folds=5
+    ),
+    "senteval": Protocol(
+        "as SentEval published it: logistic regression, stratified nested 10-fold, no scaling",
+        liblinear_logistic,
+        SENTEVAL_CS,
+        SENTEVAL_TEST_CS,
+        inner_folds=10,
+        fold_seed=SENTEVAL_SEED,
+        by_length=True,
+        by_mean=True,
+    ),
+}
+PAPER_TITLE = (
+    "encoder and linear head trained end to end in each of 10 folds, the best epoch on 10 % of its training part"
+)
+ProtocolName = Literal["standard", "quick", "senteval", "paper"]
+PROTOCOL_NAMES = (*PROTOCOLS, PAPER)

@@ -67,12 +67,10 @@ def spearman(cosines: Sequence[float], scores: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class RetrievalScore:
-    """The metrics of each judged query, times 100, in the order of the queries.
+    """The metrics of each judged query, times 100, in the order of the queries: nDCG@10, recall@100 and MRR@10.
 
-    Attributes:
-        ndcg: nDCG@10.
-        recall: recall@100, the share of the relevant documents that are among the first 100.
-        reciprocal_rank: 1 / rank of the first relevant document among the first 10, else 0.
+    Recall is the share of the relevant documents that are among the first 100; the reciprocal rank is that of the first
+    relevant document among the first 10, else 0.
     """
 
     ndcg: tuple[float, ...]
@@ -97,10 +95,8 @@ class RetrievalScore:
 def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> float:
     """Return nDCG@k = DCG / DCG of the best order, with DCG = sum_{r=1..k} gain_r / log2(r + 1).
 
-    Args:
-        gains: the relevance of each document found, best first; 0 if it has no judgement.
-        judged: the relevance of all judged documents of the query, at least one above 0. Below 0 counts as 0.
-        k: number of documents that count.
+    ``gains`` are the relevances of the documents found, best first (0 without a judgement); ``judged`` those of all
+    judged documents of the query, at least one above 0. Below 0 counts as 0.
 
     Source: Järvelin and Kekäläinen 2002, with the linear gain of trec_eval.
     """
@@ -139,12 +135,9 @@ def score_retrieval(
 ) -> RetrievalScore:
     """Return nDCG@10, recall@100 and MRR@10 of the queries with a relevant document (a relevance above 0).
 
-    Args:
-        query_ids, document_ids: different ids.
-        queries, documents: their embeddings, (q, d) and (n, d).
-        judgements: the query's id, the document's id, and the relevance as an integer. A relevant document that is
-            not in the collection counts as not found; of two judgements the last counts.
-        own: the queries that are documents themselves, of the same id, which are left out of their own results.
+    ``judgements`` hold the query's id, the document's id, and the relevance as an integer. A relevant document that is
+    not in the collection counts as not found; of two judgements the last counts. The queries ``own``, which are
+    documents of the same id themselves, are left out of their own results.
     """
     relevances: dict[str, dict[str, int]] = {}
     for query, document, relevance in judgements:

@@ -1,23 +1,55 @@
-"""The score of one encoder on one task, and its JSON form."""
+"""The score of one encoder on one task: by a probe, by MTEB's or the paper's protocol, by cosines; its JSON form."""
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 
 from ctx_embed.classify.fitting import fitted_head
 from ctx_embed.classify.labelled import Labelled
+from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
 from ctx_embed.eval.cache import EmbeddingCache
-from ctx_embed.eval.scoring.probes import Features, Fit, Indices, Parts, ProbeScore, Protocol, frozen, of_pairs
+from ctx_embed.eval.scoring.probes import (
+    DIGITS,
+    Features,
+    Fit,
+    Indices,
+    Matrix,
+    Parts,
+    ProbeScore,
+    Protocol,
+    check_classes,
+    folds_of,
+    frozen,
+    majority_floor,
+    of_pairs,
+)
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, score_retrieval, spearman
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
+from ctx_embed.eval.tasks.catalogue import Row
 from ctx_embed.eval.tasks.data import TaskData
-from ctx_embed.eval.tasks.formats import Row
+from ctx_embed.progress import Meter
+from ctx_embed.systems import SYSTEMS
+from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.supervised.train import train_classifier
+
+# MTEB's protocol: its draws of training rows, its seed, and the iterations after which its regressions stop.
+DRAWS, SEED, MAX_ITERATIONS = 10, 42, 100
+# Long test parts are embedded, and their embeddings stored, in blocks of this many texts.
+BLOCK_TEXTS = 2500
+# The outer folds of the paper's protocol.
+FOLDS = 10
+# Returns the outcome of a fold: takes the fold's number and a function that computes the outcome, which may be stored.
+Keep = Callable[[int, Callable[[], dict[str, Any]]], dict[str, Any]]
 
 Score = ProbeScore | SimilarityScore | RetrievalScore
 SCORE_TYPES: dict[str, type[Any]] = {
@@ -89,8 +121,10 @@ def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) 
         if score.seeds == other.seeds == 1:
             return mcnemar(score.hits, other.hits)
         return paired_means(100 * score.hits, 100 * other.hits)
-    if isinstance(score, SimilarityScore) and isinstance(other, SimilarityScore) and _sizes(score) == _sizes(other):
-        return paired_correlations(score.cosines, other.cosines, gold)
+    if isinstance(score, SimilarityScore) and isinstance(other, SimilarityScore):
+        sizes, others = ({name: len(values) for name, values in each.cosines.items()} for each in (score, other))
+        if sizes == others:
+            return paired_correlations(score.cosines, other.cosines, gold)
     if (
         isinstance(score, RetrievalScore)
         and isinstance(other, RetrievalScore)
@@ -98,10 +132,6 @@ def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) 
     ):
         return paired_means(score.ndcg, other.ndcg)
     raise InputError("the two scores must cover the same rows, got different ones")
-
-
-def _sizes(score: SimilarityScore) -> dict[str, int]:
-    return {name: len(values) for name, values in score.cosines.items()}
 
 
 def rows_alone(train: Indices, other: Indices) -> tuple[Indices, Indices]:
@@ -127,7 +157,7 @@ def reading_words(features: Features, texts: Sequence[Sequence[str]]) -> Fit:
 
 
 def score_probe(examples: Examples, embed: EmbeddingCache, protocol: Protocol, seed: int) -> ProbeScore:
-    """Return the score of a probe with one seed; raises as :meth:`Protocol.score` and as the encoder."""
+    """Return the score of a probe with one seed."""
     order = np.arange(len(examples.labels))
     if protocol.by_length:
         examples, order = examples.by_length()
@@ -146,6 +176,130 @@ def score_probe(examples: Examples, embed: EmbeddingCache, protocol: Protocol, s
     tested = order if examples.parts is None else order[examples.parts["test"]]
     right = "".join(digit for _, digit in sorted(zip(tested.tolist(), score.right, strict=True)))
     return replace(score, right=right)
+
+
+def draws(labels: Sequence[str], per_label: int) -> list[list[int]]:
+    """Return the rows of each draw of MTEB: the first ``per_label`` of each label, in an order shuffled each time."""
+    order = list(range(len(labels)))
+    found = []
+    for _ in range(DRAWS):
+        # The generator starts anew, as in MTEB; the order does not.
+        np.random.RandomState(SEED).shuffle(order)
+        seen: Counter[str] = Counter()
+        drawn = []
+        for row in order:
+            if seen[labels[row]] < per_label:
+                seen[labels[row]] += 1
+                drawn.append(row)
+        found.append(drawn)
+    return found
+
+
+def score_few_shot(examples: Examples, embed: EmbeddingCache, per_label: int) -> ProbeScore:
+    """Return the accuracy of logistic regressions on a few examples of each label, tested on all test rows.
+
+    The draws count as folds and as seeds. The regressions may stop before they converge.
+
+    Source: ``AbsTaskClassification`` of mteb 2.26, with its seed and its order of the draws.
+    """
+    if examples.parts is None:
+        raise InputError("MTEB's protocol needs a training and a test part, got one part")
+    parts, texts, test = examples.parts, [row[0] for row in examples.texts], examples.parts["test"]
+    drawn = draws([examples.labels[row] for row in parts["train"]], per_label)
+    if embed.encoder.fit is None:
+        wanted = [*sorted({row for rows in drawn for row in rows}), *test.tolist()]
+        blocks = [wanted[start : start + BLOCK_TEXTS] for start in range(0, len(wanted), BLOCK_TEXTS)]
+        found = np.concatenate([embed([texts[row] for row in block]) for block in blocks])
+        embeddings = np.zeros((len(texts), found.shape[1]), found.dtype)
+        embeddings[wanted] = found
+
+        def features(train: Indices, other: Indices) -> tuple[Matrix, Matrix]:
+            return embeddings[train], embeddings[other]
+
+    else:
+        features = embed.encoder.fit(texts)
+
+    names, classes = np.unique(np.asarray(examples.labels), return_inverse=True)
+    hits = []
+    for rows in drawn:
+        train = np.array(rows, np.intp)
+        if embed.encoder.words:
+            (predicted,) = reading_words(features, examples.texts)(train, classes[train], len(names), (1.0,), test)
+        else:
+            X, X_test = features(train, test)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                regression = LogisticRegression(max_iter=MAX_ITERATIONS, random_state=SEED).fit(X, classes[train])
+            predicted = regression.predict(X_test)
+        hits.append(predicted == classes[test])
+    return ProbeScore(
+        tuple(100.0 * float(hit.mean()) for hit in hits),
+        (1.0,) * len(hits),
+        majority_floor(classes, (parts["train"], test)),
+        "".join(DIGITS[count] for count in np.sum(hits, axis=0)),
+        len(hits),
+    )
+
+
+def training_options(encoder: Encoder) -> SupervisedOptions:
+    """Return the training options: the paper's for randomly initialised weights, fine-tuning for a trained encoder.
+
+    They name the encoder's head, since stored folds are looked up by these options.
+    """
+    options = SupervisedOptions() if encoder.name in SYSTEMS else FINE_TUNING
+    return options if encoder.model is None else options.of_encoder(encoder.model)
+
+
+def end_to_end(
+    encoder: Encoder, examples: Examples, seed: int, folds: int = FOLDS, keep: Keep = lambda fold, make: make()
+) -> ProbeScore:
+    """Return the accuracy of encoders trained by :func:`ctx_embed.training.supervised.train.train_classifier`.
+
+    The paper's protocol: encoder and linear head are trained end to end, each fold from a copy of the encoder. The
+    ``dev`` part chooses the epoch, else a tenth of the training part. Without a test part there are ``folds`` outer
+    folds. ``keep`` may store the outcome of a fold, so that a long run can be resumed.
+    """
+    model = encoder.model
+    if model is None:
+        raise InputError(f"with the protocol paper an encoder must be a SentenceTransformer, got {encoder.name!r}")
+    if len(examples.texts[0]) != 1:
+        raise InputError("with the protocol paper a task must have one text a row, got pairs of texts")
+    check_classes(examples.labels, folds if examples.parts is None else 1)
+    classes = np.unique(np.asarray(examples.labels), return_inverse=True)[1]
+    splits = (
+        folds_of(np.arange(len(classes)), classes, folds, seed)
+        if examples.parts is None
+        else [(examples.parts["train"], examples.parts["test"])]
+    )
+
+    def rows(places: Any) -> Labelled:
+        return Labelled([examples.labels[i] for i in places], [examples.texts[i][0] for i in places])
+
+    def train(number: int) -> dict[str, Any]:
+        train_rows, test_rows = splits[number]
+        valid = rows(examples.parts["dev"]) if examples.parts is not None and "dev" in examples.parts else None
+        options = replace(training_options(encoder), seed=seed)
+        classifier, _ = train_classifier(
+            copy.deepcopy(model), rows(train_rows), valid, options, words=encoder.words, progress=False
+        )
+        test = rows(test_rows)
+        predicted = classifier.predict(test.texts)
+        return {"right": [int(a == b) for a, b in zip(predicted, test.labels, strict=True)]}
+
+    hits = np.zeros(len(classes), np.intp)
+    accuracies = []
+    meter = Meter("training", len(splits), "folds", leave=False)
+    for number, (_, test_rows) in enumerate(meter.each(splits)):
+        right = keep(number, lambda number=number: train(number))["right"]  # type: ignore[misc]
+        hits[test_rows] = right
+        accuracies.append(100.0 * float(np.mean(right)))
+    tested = np.sort(np.concatenate([test for _, test in splits]))
+    return ProbeScore(
+        tuple(accuracies),
+        (),
+        majority_floor(classes, None if examples.parts is None else splits[0]),
+        "".join(map(str, hits[tested])),
+    )
 
 
 def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:

@@ -24,13 +24,9 @@ _Z = float(norm.ppf(0.5 + CONFIDENCE / 2))
 
 @dataclass(frozen=True)
 class Difference:
-    """One score minus another over the same rows, in points.
+    """One score minus another over the same rows, in points, with its 95 % interval.
 
-    Attributes:
-        value: the difference.
-        interval: the 95 % interval.
-        p: two-sided p-value under the hypothesis that the encoders do not differ.
-        test: the name of the test.
+    ``p`` is the two-sided p-value of ``test`` under the hypothesis that the encoders do not differ.
     """
 
     value: float

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, Layout, ProbeTask, RetrievalTask, SimilarityTask, Task
-from ctx_embed.eval.tasks.formats import Row
+from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, Layout, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
 from ctx_embed.rows.reading import read_lines
 from ctx_embed.training.labelled_texts import words_of
 
@@ -54,11 +53,7 @@ class TaskData:
 
 
 class DataReader:
-    """A reader of the tasks' data.
-
-    Args:
-        folder: the local data (``senteval/MR.tsv`` and so on); None reads from the hub.
-    """
+    """A reader of the tasks' data in a folder (``senteval/MR.tsv`` and so on); without one, of the hub."""
 
     def __init__(self, folder: Path | None) -> None:
         if folder is not None and not os.path.isdir(folder):

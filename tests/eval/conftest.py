@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed.eval.encoders import Encoder
+from ctx_embed.encoders import Encoder
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.results import EvaluationOptions
 from ctx_embed.eval.tasks.catalogue import find_tasks

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ctx_embed.encoders import Encoder
 from ctx_embed.eval.cost import cost_of, measure, sample_of
-from ctx_embed.eval.encoders import Encoder, load_encoder
+from ctx_embed.eval.encoders import load_encoder
 from ctx_embed.eval.tasks.data import TaskData
 from tests.helpers.errors import error
 

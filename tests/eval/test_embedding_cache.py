@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ctx_embed.encoders import embed
+from ctx_embed.encoders import Encoder, embed
 from ctx_embed.eval.cache import EmbeddingCache
-from ctx_embed.eval.encoders import Encoder, load_encoder
+from ctx_embed.eval.encoders import load_encoder
 from tests.helpers.errors import error
 
 TEXTS = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]

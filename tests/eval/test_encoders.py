@@ -5,8 +5,9 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ctx_embed import loading
+from ctx_embed.encoders import as_encoder, encoder_names
 from ctx_embed.eval import EvaluationOptions, evaluate
-from ctx_embed.eval.encoders import WORD, Tfidf, as_encoder, encoder_names, load_encoder
+from ctx_embed.eval.encoders import BASELINES, WORD, Tfidf, load_encoder
 from ctx_embed.eval.scoring.score import reading_words
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
@@ -26,7 +27,7 @@ def test_a_folder_and_the_default(tiny_model, tiny_model_path, sentences, monkey
 def test_a_slip_of_a_baseline_names_them_all():
     assert error(load_encoder, "tf-idf") == (
         "unknown encoder 'tf-idf': did you mean 'tfidf'? known are "
-        f"{', '.join(sorted(encoder_names()))}, or the folder of a SentenceTransformer"
+        f"{', '.join(sorted(encoder_names(BASELINES)))}, or the folder of a SentenceTransformer"
     )
     assert error(load_encoder, "./models/mine") == "./models/mine: no such model folder"
     assert error(load_encoder, "model2vec:./nowhere").startswith("model2vec:./nowhere: no model2vec model there (")
@@ -40,7 +41,7 @@ def test_a_system_has_drawn_weights(sentences):
     encoder = load_encoder("use-transformer")
     assert encoder.encode(sentences).shape[0] == len(sentences)
     assert encoder.fingerprint == load_encoder("use-transformer").fingerprint
-    assert set(SYSTEMS) <= set(encoder_names())
+    assert set(SYSTEMS) <= set(encoder_names(BASELINES))
 
 
 def test_how_a_model_is_asked_is_part_of_the_key(tokenizer):

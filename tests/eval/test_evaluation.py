@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ctx_embed import eval as front
+from ctx_embed.encoders import Encoder
 from ctx_embed.eval import evaluation
-from ctx_embed.eval.encoders import Encoder, load_encoder
+from ctx_embed.eval.encoders import load_encoder
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.results import EvaluationOptions
-from ctx_embed.eval.scoring.probes import frozen, mean_of_seeds
-from ctx_embed.eval.scoring.protocols import PROTOCOLS
+from ctx_embed.eval.scoring.probes import PROTOCOLS, frozen, mean_of_seeds
 from ctx_embed.eval.scoring.ranking import paired, spearman
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader

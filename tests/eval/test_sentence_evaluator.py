@@ -6,9 +6,8 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer import losses
 
-from ctx_embed.eval.encoders import as_encoder
-from ctx_embed.eval.scoring.probes import frozen
-from ctx_embed.eval.scoring.protocols import PROTOCOLS
+from ctx_embed.encoders import as_encoder
+from ctx_embed.eval.scoring.probes import PROTOCOLS, frozen
 from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error

@@ -260,7 +260,7 @@ def _use_parquet(folder: Path, _: str) -> None:
 
 
 def _make_results(folder: Path) -> None:
-    from ctx_embed.eval.encoders import Encoder
+    from ctx_embed.encoders import Encoder
     from ctx_embed.eval.evaluation import evaluate
     from ctx_embed.eval.tasks.catalogue import find_tasks
     from ctx_embed.eval.tasks.data import DataReader

@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 from ctx_embed import load
-from ctx_embed.eval.encoders import as_encoder
+from ctx_embed.encoders import as_encoder
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.reports import notes
 from ctx_embed.eval.results import EvaluationOptions

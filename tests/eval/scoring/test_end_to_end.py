@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.eval.encoders import Encoder, as_encoder
+from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.results import EvaluationOptions
-from ctx_embed.eval.scoring import end_to_end as module
-from ctx_embed.eval.scoring.end_to_end import end_to_end, training_options
+from ctx_embed.eval.scoring import score as module
 from ctx_embed.eval.scoring.probes import folds_of
-from ctx_embed.eval.scoring.score import Examples
+from ctx_embed.eval.scoring.score import Examples, end_to_end, training_options
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.fingerprint import fingerprint

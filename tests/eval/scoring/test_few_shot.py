@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.eval.evaluation import evaluate
-from ctx_embed.eval.scoring.few_shot import draws
+from ctx_embed.eval.scoring.score import draws
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 

@@ -7,7 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from ctx_embed.eval.scoring.protocols import logistic_path
+from ctx_embed.eval.scoring.probes import logistic_path
 
 CS = (1e-4, 1e-2, 1.0, 10.0)
 

@@ -12,8 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from ctx_embed.encoders import embed
 from ctx_embed.eval.encoders import load_encoder
-from ctx_embed.eval.scoring.probes import frozen
-from ctx_embed.eval.scoring.protocols import CS, PROTOCOLS
+from ctx_embed.eval.scoring.probes import CS, PROTOCOLS, frozen
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader
 

@@ -8,9 +8,8 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ctx_embed.eval.scoring import probes, protocols
-from ctx_embed.eval.scoring.probes import ProbeScore, frozen, mean_of_seeds, of_pairs
-from ctx_embed.eval.scoring.protocols import CS, PROTOCOLS
+from ctx_embed.eval.scoring import probes
+from ctx_embed.eval.scoring.probes import CS, PROTOCOLS, ProbeScore, frozen, mean_of_seeds, of_pairs
 from tests.helpers.errors import error
 
 GENERATOR = np.random.default_rng(7)
@@ -83,7 +82,7 @@ def test_scaled_rows_were_all_in_the_fit_or_none_of_them(monkeypatch):
             sizes.add((len(self.rows), len(rows)))
             return super().transform(X)
 
-    monkeypatch.setattr(protocols, "StandardScaler", Watched)
+    monkeypatch.setattr(probes, "StandardScaler", Watched)
     standard(X, BINARY, 0)
     assert sizes == {(270, 270), (270, 30), (216, 216), (216, 54)}
 

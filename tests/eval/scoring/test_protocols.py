@@ -12,8 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 
-from ctx_embed.eval.scoring.probes import frozen
-from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, PROTOCOLS, ProtocolName, scaled_logistic
+from ctx_embed.eval.scoring.probes import PROTOCOL_NAMES, PROTOCOLS, ProtocolName, frozen, scaled_logistic
 
 GENERATOR = np.random.default_rng(11)
 

@@ -5,10 +5,9 @@ from dataclasses import asdict
 
 import numpy as np
 
+from ctx_embed.encoders import Encoder
 from ctx_embed.eval.cache import EmbeddingCache
-from ctx_embed.eval.encoders import Encoder
-from ctx_embed.eval.scoring.probes import ProbeScore
-from ctx_embed.eval.scoring.protocols import PROTOCOLS
+from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, from_json, score_probe
 from ctx_embed.eval.tasks.data import TaskData

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.formats import READERS
+from ctx_embed.eval.tasks.catalogue import READERS
 from tests.helpers.errors import error
 
 
