@@ -85,7 +85,7 @@ def explain(
     else:
         from rich.console import Console
 
-        from ctx_embed.explanations.terminal import renderable
+        from ctx_embed.explanations.page import renderable
 
         console = Console()
         for number, explanation in enumerate(explanations):

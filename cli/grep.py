@@ -127,9 +127,8 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
             options["follow_links"],
             options["encoding"],
         )
-        from ctx_embed.grep.search import Search, require_question
+        from ctx_embed.grep.search import Search
 
-        require_question(question)
         before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
         names = ("k", "mode", "threshold", "min_relevance", "files", "model")
         search = Search(question, before=before, after=after, **{name: options[name] for name in names})
@@ -176,7 +175,7 @@ def _failures() -> Iterator[None]:
 
 
 def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
-    """Yield the lines of a hit's highlight and those around it, as grep prints them."""
+    """Yield the lines of a hit's highlight and those around it, as grep prints them: each after its place."""
     text = hit.before + hit.text + hit.after
     start, stop = (len(hit.before) + place for place in hit.highlight or (0, len(hit.text)))
     first, last = text.count("\n", 0, start), text.count("\n", 0, stop)
@@ -185,24 +184,21 @@ def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
         if first - before <= number <= last + after:
             place = None if hit.nearest_line is None else hit.nearest_line + number - first
             found = (max(start - begin, 0), max(stop - begin, 0))
-            yield _line(hit, place, line, found, ":" if first <= number <= last else "-")
+            page = f", page {hit.page}" if place is None and hit.page is not None else ""
+            shown = [click.style(_name(hit) + page, fg="magenta")]
+            if place is not None:
+                shown.append(click.style(str(place), fg="green"))
+            text_shown = line
+            if sys.stdout.isatty():
+                parts = []
+                for part in (line[: found[0]], line[slice(*found)], line[found[1] :]):
+                    plain = "".join(c if c.isprintable() else " " for c in part[: SHOWN_CHARACTERS + 1].expandtabs(4))
+                    parts.append(plain if len(plain) <= SHOWN_CHARACTERS else f"{plain[: SHOWN_CHARACTERS - 1]}…")
+                parts[1] = click.style(parts[1], fg="red", bold=True) if parts[1] else ""
+                text_shown = "".join(parts)
+            mark = ":" if first <= number <= last else "-"
+            yield click.style(mark, fg="cyan").join([*shown, text_shown])
         begin += len(line) + 1
-
-
-def _line(hit: Found, number: int | None, text: str, found: tuple[int, int], mark: str) -> str:
-    """Return a line after its place. The found characters are coloured in a terminal."""
-    place = f", page {hit.page}" if number is None and hit.page is not None else ""
-    shown = [click.style(_name(hit) + place, fg="magenta")]
-    if number is not None:
-        shown.append(click.style(str(number), fg="green"))
-    if sys.stdout.isatty():
-        parts = []
-        for part in (text[: found[0]], text[slice(*found)], text[found[1] :]):
-            plain = "".join(c if c.isprintable() else " " for c in part[: SHOWN_CHARACTERS + 1].expandtabs(4))
-            parts.append(plain if len(plain) <= SHOWN_CHARACTERS else f"{plain[: SHOWN_CHARACTERS - 1]}…")
-        parts[1] = click.style(parts[1], fg="red", bold=True) if parts[1] else ""
-        text = "".join(parts)
-    return click.style(mark, fg="cyan").join([*shown, text])
 
 
 def _name(hit: Found) -> str:

@@ -103,8 +103,7 @@ _interruption = _Interruption(lambda: "nothing was changed")
 def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
     """Turn errors in the block into one line by click and exit status 1, and Ctrl-C into status 130.
 
-    Args:
-        resume: returns how to resume the command after Ctrl-C; empty: Ctrl-C ends it without a message.
+    ``resume`` returns how to resume the command after Ctrl-C; empty: Ctrl-C ends it without a message.
     """
     global _interruption
     _interruption = _Interruption(resume)

@@ -37,16 +37,11 @@ class Finite(click.FloatRange):
 def options_of(
     *kinds: Any, but: Iterable[str] = (), cases: Mapping[str, Any] | None = None, hidden: bool = False
 ) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of dataclasses to a command.
+    """Return a decorator that adds the options of dataclasses, or of instances with other defaults, to a command.
 
     A field may state ``flag``, ``metavar``, ``default_is`` (the default in words) and ``command=False`` (no option).
-
-    Args:
-        *kinds: dataclasses, or instances that hold the defaults, in the order in which the help lists their options.
-        but: fields that do not become options.
-        cases: by name, instances whose defaults the help lists beside each other. The options then default to None, and
-            the command chooses the case.
-        hidden: leave the options out of the help.
+    Fields in ``but`` do not become options. The help lists the defaults of the instances ``cases`` by name; the options
+    then default to None, and the command chooses the case.
     """
 
     def add(command: Command) -> Command:
@@ -124,11 +119,7 @@ backend_option = click.option(
 
 
 def require_new(path: Path, folder: bool = False) -> None:
-    """Refuse an output that exists and is not empty, unless --overwrite is given.
-
-    Raises:
-        InputError: with its name.
-    """
+    """Refuse an output that exists and is not empty, unless --overwrite is given."""
     is_there, size = (os.path.isdir, os.listdir) if folder else (os.path.isfile, os.path.getsize)
     if not click.get_current_context().meta.get(OVERWRITE) and is_there(path) and size(path):
         raise InputError(f"{path}: already exists; replace it with --overwrite, or choose another name")
@@ -220,12 +211,7 @@ def encoder_options(command: Command) -> Command:
 
 
 def chosen_options(encoder: str, encoder_options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a system: from the command line, else from a recipe for the same system.
-
-    Raises:
-        InputError: an unknown system or option.
-        click.UsageError: the command line has options of the Contextualizer for another system.
-    """
+    """Return the options of a system: from the command line, else from a recipe for the same system."""
     from ctx_embed.systems import require_options
     from ctx_embed.training.options import ContextualizerOptions
 
@@ -246,11 +232,7 @@ def chosen_options(encoder: str, encoder_options: dict[str, Any]) -> dict[str, A
 
 
 def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:
-    """Return the named files, or those that match a pattern under the data folder, in order.
-
-    Raises:
-        InputError: a name is not a file and matches none.
-    """
+    """Return the named files, or those that match a pattern under the data folder, in order."""
     files: list[Path] = []
     for name in names:
         found = [Path(name)] if os.path.isfile(name) else []

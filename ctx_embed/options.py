@@ -30,13 +30,9 @@ def option(
     below: float | None = None,
     **shown: Any,
 ) -> Any:
-    """Return a dataclass field for an option.
+    """Return a dataclass field for an option, with its meaning in a sentence and the range of its numbers.
 
-    Args:
-        default: without one, the option must be given.
-        meaning: a sentence for help texts and the documentation.
-        least, most, above, below: the range of a number.
-        shown: how the command line shows it, see :func:`ctx_embed.cli.options.options_of`.
+    ``shown`` says how the command line shows it, see :func:`ctx_embed.cli.options.options_of`.
     """
     limits = {"at least": least, "at most": most, "above": above, "below": below}
     metadata = {"meaning": meaning, "limits": {word: limit for word, limit in limits.items() if limit is not None}}
@@ -63,11 +59,7 @@ def _some(kind: Any) -> Any:
 
 
 def require_valid(options: Any, of: str = "") -> None:
-    """Check each option: numbers, choices and switches, and the range of numbers.
-
-    Raises:
-        InputError: an option has the wrong type or range; the message names the first one, and whose it is (``of``).
-    """
+    """Check numbers, choices, switches and ranges; an error names the first wrong option and whose it is (``of``)."""
     kinds = types_of(type(options))  # type: ignore[arg-type]  # a class is hashable
     for known in declared(type(options)):
         value, kind = getattr(options, known.name), kinds[known.name]

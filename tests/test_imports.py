@@ -24,7 +24,6 @@ LAYERS = [
     {"numpy_model"},
     {"runtime"},
     {"model_card"},
-    {"saved_card"},
     {"modules"},
     {"systems"},
     {"loading"},

@@ -205,11 +205,6 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
 
     Hits of one document are printed together, at the rank of the best one. In a terminal the query's words are
     coloured, places link to their files, and passages are wrapped to its width. Control characters are removed.
-
-    Args:
-        query: the text of the query.
-        hits: at least one.
-        sources: the source of each hit, if it has one.
     """
     from ctx_embed.index.searching.hits import snippets
 

@@ -1,7 +1,7 @@
-"""Embedding of large data sets in parallel: by the processes of one machine, or on a Ray cluster.
+"""Embedding of large data sets in parallel: by the threads of one machine, or on a Ray cluster.
 
 Called by ``ctx-embed encode --to``; writes into :mod:`ctx_embed.stores`.
-What a worker does changes in ``work.py``; how files are cut, in ``pieces.py``; how Ray runs it, in ``on_ray.py``.
+What a worker does and how files are cut change in ``work.py``; how Ray runs it, in ``on_ray.py``.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from ctx_embed.bulk_encoding.pieces import PART_ROWS, pieces
-from ctx_embed.bulk_encoding.work import NAMED, Part, Work, run
+from ctx_embed.bulk_encoding.work import NAMED, PART_ROWS, Part, Work, pieces, run
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.index.model import IndexModel
 from ctx_embed.progress import Meter

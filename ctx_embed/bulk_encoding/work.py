@@ -1,6 +1,9 @@
 """The work of a run, and its workers: each reads a piece, embeds it part by part, and stores each part.
 
-Here workers are threads of this process, which the kernel lets run at once; in ``on_ray.py`` actors of a Ray cluster.
+Files are cut into pieces, each of which a worker reads on its own. The cut depends only on the files, so that a
+repeated run finds the same pieces. Lines of uncompressed text and JSONL are cut by bytes, Parquet by row groups; any
+other file is one piece. Here workers are threads of this process, which the kernel lets run at once; in ``on_ray.py``
+actors of a Ray cluster.
 """
 
 from __future__ import annotations
@@ -9,22 +12,123 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.bulk_encoding.pieces import PART_BYTES, Piece
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.index.model import IndexModel
 from ctx_embed.numpy_model.contextualizer import available_threads
-from ctx_embed.rows.reading import Fields
-from ctx_embed.rows.table import Raw, Table
+from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, marked, require_encoding, settled
+from ctx_embed.rows.opening import Source, is_packed, opened, said
+from ctx_embed.rows.reading import Fields, document_of
+from ctx_embed.rows.table import JSONL, PARQUET, TEXT, Raw, Table, kind_of, open_parquet, open_rows
 from ctx_embed.stores import Batch
 from ctx_embed.stores import open as open_store
+from ctx_embed.texts import Document, well_formed
+
+# A part is stored in one step. It ends after this many rows or bytes, whichever comes first.
+PART_ROWS = 16_384
+PART_BYTES = 1 << 24
+ANY_FIELDS = Fields()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a file that one worker reads."""
+
+    source: Source
+    # The prefix of the names of its parts.
+    key: str
+    # Its first byte, and the one after its last; in Parquet row groups. None: the end of the file.
+    start: int = 0
+    stop: int | None = None
+    # The number of its first line or row, and its approximate number of rows; None if unknown.
+    first: int = 1
+    rows: int | None = None
+    # The encoding of its lines, None: UTF-8, or still to be detected; their format, None: that of the whole file.
+    encoding: str | None = None
+    kind: str | None = None
+
+    def opened(self, fields: Fields) -> AbstractContextManager[Table]:
+        """Open the rows of the piece, see :func:`ctx_embed.rows.table.open_rows`."""
+        return open_rows(
+            self.source.name,
+            kind=self.kind,
+            needed=fields.needed,
+            encoding=self.encoding,
+            start=self.start,
+            stop=self.stop,
+            first=self.first,
+        )
+
+    def document(self, table: Table, number: int, raw: Raw, fields: Fields) -> Document | None:
+        """Return the document of a row, with an id as a string; None for a blank line."""
+        found = document_of(table, number, raw, fields)
+        if found is None:
+            return None
+        identifier = self.derived_id(number) if found.id in (None, "") else well_formed(str(found.id))
+        return Document(well_formed(found.text), identifier, found.metadata)
+
+    def derived_id(self, number: int) -> str:
+        """Return an id for a row that has none, made of its file and number."""
+        return f"{self.source.name}:{number}"
+
+
+def pieces(
+    source: Source,
+    number: int,
+    part_rows: int = PART_ROWS,
+    *,
+    fields: Fields = ANY_FIELDS,
+    encoding: str | None = None,
+    part_bytes: int = PART_BYTES,
+) -> Iterator[Piece]:
+    """Yield the pieces of a file, the input with this number. A piece ends when it has enough rows or bytes."""
+    require_encoding(encoding)
+    keys = (f"{number:05d}-{place:05d}" for place in count())
+    whole = Piece(source, f"{number:05d}-00000", encoding=encoding)
+    start = stop = rows = 0
+    first = 1
+    kind = kind_of(source.name)
+    if kind in (TEXT, JSONL):
+        with open_rows(source.name, needed=fields.needed, encoding=encoding) as table:
+            kind = table.kind
+    try:
+        with opened(source.name) as stream:
+            named = encoding or marked(stream.peek(4)[:4])
+            if kind == PARQUET:
+                with open_parquet(source.name, stream) as table:
+                    groups = table.metadata.num_row_groups
+                    for group in range(groups):
+                        rows += table.metadata.row_group(group).num_rows
+                        if rows >= part_rows or group == groups - 1:
+                            yield replace(whole, key=next(keys), start=start, stop=group + 1, first=first, rows=rows)
+                            start, first, rows = group + 1, first + rows, 0
+            elif kind in (TEXT, JSONL) and not is_packed(stream) and has_byte_lines(named or UTF_8):
+                whole = replace(whole, kind=kind)
+                for line in stream:
+                    if encoding is None and not line.isascii():
+                        # One encoding for all pieces; in UTF-8, which each expects, it repairs a few wrong bytes.
+                        encoding = settled(line + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES])
+                        whole = replace(whole, encoding=None if encoding == UTF_8 else encoding)
+                    stop, rows = stop + len(line), rows + 1
+                    # A stretch ends where a line ends.
+                    if rows >= part_rows or stop - start >= part_bytes:
+                        yield replace(whole, key=next(keys), start=start, stop=stop, first=first, rows=rows)
+                        start, first, rows = stop, first + rows, 0
+                if rows:
+                    yield replace(whole, key=next(keys), start=start, stop=stop, first=first, rows=rows)
+            else:
+                yield whole
+    except OSError as error:
+        raise InputError(f"{source.name}: cannot be read ({said(error)})") from None
+
 
 # Number of bad rows that a part describes; it counts all of them.
 NAMED = 20
@@ -32,21 +136,9 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Work:
-    """A run. Every worker gets a copy.
+    """A run. Every worker gets a copy."""
 
-    Args:
-        target: the address of the store.
-        run: the run's number, the prefix of the names of its parts.
-        model: the name or path that loads the model.
-        backend: "numpy" or "torch"; None chooses.
-        fingerprint: the model's fingerprint.
-        fields: the fields with text and id.
-        part_rows: maximum number of rows in a part.
-        stores: whether workers store their parts; otherwise they hand them back.
-        pieces: the pieces to embed.
-        done: the names of the parts that are already stored, by the key of their piece.
-    """
-
+    # The address of the store, and the run's number, the prefix of the names of its parts.
     target: str
     run: str
     model: str | Path | None
@@ -54,21 +146,19 @@ class Work:
     fingerprint: str
     fields: Fields
     part_rows: int
+    # Whether workers store their parts; otherwise they hand them back.
     stores: bool
     pieces: Sequence[Piece]
+    # The names of the parts that are already stored, by the key of their piece.
     done: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """An embedded part.
+    """An embedded part; its rows are None if they are already stored.
 
-    Args:
-        name: the part's name.
-        note: the store's record of the part: the numbers of ``rows``, of ``unknown`` texts and of ``bad`` rows, the
-            reasons for some bad rows (``named``), whether any row has an id of its own (``own_ids``), and whether this
-            is the piece's ``last``.
-        rows: the rows to store; None if they are already stored.
+    The store's note of it has the numbers of ``rows``, of ``unknown`` texts and of ``bad`` rows, the reasons for some
+    bad rows (``named``), whether any row has an id of its own (``own_ids``), and whether this is the piece's ``last``.
     """
 
     name: str
@@ -85,11 +175,7 @@ def one_thread_each() -> Iterator[None]:
 
 
 class Worker:
-    """Embeds pieces, with one thread, by a model that it loads, or that another worker of the process has loaded.
-
-    Raises:
-        InputError: the model is not the run's, or the store cannot be opened.
-    """
+    """Embeds pieces, with one thread, by a model that it loads, or that another worker of the process has loaded."""
 
     def __init__(self, work: Work, embedder: IndexModel | None = None) -> None:
         self.work = work

@@ -86,15 +86,9 @@ def copy_rows(
     packed: bool = False,
     encoding: str | None = None,
 ) -> None:
-    """Write selected rows of files of one format, unchanged; text is written as UTF-8.
+    """Write the chosen rows of files of one format, unchanged; text is written as UTF-8, with ``packed`` compressed.
 
-    Args:
-        files: their paths.
-        form: their format.
-        chosen: for each row whether to write it; blank lines are not rows.
-        output: the file to write to.
-        packed: whether to compress with gzip; ignored for Parquet, which is always compressed.
-        encoding: of the files.
+    Blank lines are not rows; Parquet is always compressed.
     """
     changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")
     try:

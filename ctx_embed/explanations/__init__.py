@@ -1,7 +1,7 @@
 """Explanations: how much each token contributes to an embedding, as numbers, in the terminal and as a page.
 
 Called by ``ctx-embed explain``.
-The weights change in ``explanation.py``; how they are shown, in ``terminal.py`` and ``page.py``.
+The weights change in ``explanation.py``; how they are shown, in ``page.py``.
 """
 
 from __future__ import annotations

@@ -184,11 +184,7 @@ def contributions(model: SentenceTransformer | Embedder, text: str) -> Contribut
 def _contextualizer(
     model: SentenceTransformer | Embedder, text: str
 ) -> tuple[PackedContextualizer, TextTokenizer, Ids] | None:
-    """Return a model's Contextualizer in NumPy, its tokenizer, and the ids of a text; None for another system.
-
-    Raises:
-        InputError: the model's first module is no system of ctx_embed.
-    """
+    """Return a model's Contextualizer in NumPy, its tokenizer, and the ids of a text; None for another system."""
     if isinstance(model, Embedder):
         return model.contextualizer, model.text_tokenizer, model.tokens([text])[0]
     from ctx_embed.modules import Contextualizer

@@ -1,4 +1,4 @@
-"""Explanations as one HTML page, which needs no other file and no script, and the colours of weights."""
+"""Explanations in the terminal and as one HTML page, which needs no other file and no script."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from ctx_embed.files import replaced_file, require_file
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ctx_embed.explanations.explanation import ContextPath, Explanation
 
 # Colours of positive and negative weights, safe for the colour-blind (Okabe and Ito).
@@ -24,6 +26,8 @@ AGAINST = (213, 94, 0)
 DEEPEST = 0.6
 # Only a weight of at least this many times the mean magnitude of its line has the deepest colour.
 EVEN = 2.0
+# In a terminal, tokens below this share of the greatest weight are not coloured.
+FAINTEST = 0.05
 # Shown for a text that the model cannot read.
 NOTHING = "the model knows too few words of this text: nothing to explain"
 # Maximum tokens in a table of weights between tokens; a larger table would be unreadable.
@@ -119,13 +123,21 @@ def fragment(explanation: Explanation) -> str:
 def _section(explanation: Explanation, *, is_open: bool, contexts: bool) -> str:
     parts = []
     if explanation.tokens:
-        rows = [
-            f'<tr><th scope="row">{escape(name)}</th><td>{_line(name, explanation.tokens, weights)}</td></tr>'
-            for name, weights in explanation.rows()
-        ]
-        parts.append(_rows(rows[:OPEN_ROWS]))
-        if further := rows[OPEN_ROWS:]:
-            parts.append(f"<details>\n<summary>{len(further)} more</summary>\n{_rows(further)}\n</details>")
+        rows = []
+        for name, weights in explanation.rows():
+            marks = " ".join(
+                f'<mark style="{_background(shade)}" title="{_shown(token)}: {percent(weight, 3)} % of {escape(name)}">'
+                f"{_shown(token)}<small>{percent(weight)}</small></mark>"
+                for token, weight, shade in zip(
+                    explanation.tokens, weights.tolist(), shades(weights).tolist(), strict=True
+                )
+            )
+            rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{marks}</td></tr>')
+        shown, further = ("\n".join(some) for some in (rows[:OPEN_ROWS], rows[OPEN_ROWS:]))
+        parts.append(f"<table>\n{shown}\n</table>")
+        if further:
+            number = len(rows) - OPEN_ROWS
+            parts.append(f"<details>\n<summary>{number} more</summary>\n<table>\n{further}\n</table>\n</details>")
         if explanation.between_tokens and len(explanation.tokens) <= MOST_TOKENS_OF_A_MATRIX:
             head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in explanation.tokens)
             for name, weights in explanation.parts():
@@ -151,10 +163,6 @@ def _section(explanation: Explanation, *, is_open: bool, contexts: bool) -> str:
     return f"<section>\n<details{' open' if is_open else ''}>\n{head}\n{body}\n</details>\n</section>"
 
 
-def _rows(rows: Sequence[str]) -> str:
-    return "<table>\n" + "\n".join(rows) + "\n</table>"
-
-
 def _shown(text: str) -> str:
     return escape(printable(text))
 
@@ -162,14 +170,6 @@ def _shown(text: str) -> str:
 def _background(shade: float) -> str:
     red, green, blue = FOR if shade > 0 else AGAINST
     return f"background:rgba({red},{green},{blue},{DEEPEST * abs(shade):.3f})"
-
-
-def _line(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
-    return " ".join(
-        f'<mark style="{_background(shade)}" title="{_shown(token)}: {percent(weight, 3)} % of {escape(name)}">'
-        f"{_shown(token)}<small>{percent(weight)}</small></mark>"
-        for token, weight, shade in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True)
-    )
 
 
 def _path(path: ContextPath) -> str:
@@ -218,3 +218,40 @@ def printable(token: str) -> str:
 def title(text: str) -> str:
     """Return the heading of a text's explanation."""
     return printable(text) if text.strip() else "(empty text)"
+
+
+def renderable(explanation: Explanation, *, contexts: bool = False) -> RenderableType:
+    """Return what ``rich.print`` shows: the text, a line of coloured tokens for each step or head, perhaps the path.
+
+    Each token stands on the colour of its weight, followed by its weight in %.
+    """
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    # `Text` objects, because rich would interpret markup in strings.
+    parts: list[RenderableType] = [Text(title(explanation.text), style="bold")]
+    if explanation.tokens:
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(no_wrap=True)
+        for name, weights in explanation.rows():
+            line = Text()
+            for token, weight, shade in zip(
+                explanation.tokens, weights.tolist(), shades(weights).tolist(), strict=True
+            ):
+                base = FOR if shade > 0 else AGAINST
+                red, green, blue = (round(255 - abs(shade) * DEEPEST * (255 - part)) for part in base)
+                style = "" if abs(shade) < FAINTEST else f"black on rgb({red},{green},{blue})"
+                line.append(printable(token), style=style).append(f" {percent(weight, 0)}  ", style="dim")
+            line.rstrip()
+            lines.add_row(name, line)
+        parts.append(lines)
+    else:
+        parts.append(Text(NOTHING))
+    if contexts and (path := explanation.path) is not None:
+        table = Table("step k", "|c^k|", "|z^k|", "cos(c^k, c^(k-1))", "cos(c^k, c^K)", box=None, pad_edge=False)
+        for k, (norm, to_last) in enumerate(zip(path.context_norms, path.to_last, strict=True)):
+            moved = ("", "") if k == 0 else (f"{path.correction_norms[k - 1]:.3f}", f"{path.to_previous[k - 1]:.3f}")
+            table.add_row(str(k), f"{norm:.3f}", *moved, f"{to_last:.3f}")
+        parts.append(table)
+    return Group(*parts)

@@ -4,8 +4,7 @@ Called by ``ctx-embed grep``.
 What is printed changes in ``cli/grep.py``; what is found, in ``search.py``.
 
 reading.py    the texts of files, folders and pipes; large files come in pieces
-counting.py   BM25 while reading: only counts of the question's words are stored
-search.py     the best passages so far, and the hits among them
+search.py     BM25 while reading, the best passages so far, and the hits among them
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import codecs
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -53,18 +53,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """Files, folders and pipes to read.
-
-    Args:
-        paths: files and folders; ``-`` is standard input.
-        include: globs as in .gitignore; of folders, only files that match one are read.
-        exclude: globs of files and folders to leave out.
-        follow_links: whether to follow links out of a folder.
-        encoding: the encoding of plain text; None: detected.
-
-    Raises:
-        InputError: there is no such file, a folder is a search index, or a glob or an encoding cannot be understood.
-    """
+    """Files, folders and pipes to read, see :func:`ctx_embed.grep.grep`; ``report`` says which could not be read."""
 
     paths: Sequence[str]
     include: Sequence[str] = ()
@@ -87,7 +76,7 @@ class Sources:
             require_encoding(self.encoding)
 
     def texts(self) -> Iterator[Text]:
-        """Yield the texts of all files in order; ``report`` says which files could not be read."""
+        """Yield the texts of all files in order."""
         with Extraction() as extraction:
             for source, found in extraction.read((source, source.whole) for source in self._sources()):
                 self.report.added += 1
@@ -158,17 +147,8 @@ def pieces(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield the pieces of a text, cut after a blank line, a line or a word, with the characters and lines before each.
 
-    Args:
-        stream: the bytes.
-        encoding: their encoding; None: that of a byte order mark, UTF-8, or one detected in the first piece.
-        size: the number of bytes that are read at a time.
-        name: the name of the file, to warn of bytes that are not UTF-8.
-
-    Yields:
-        A piece, the number of characters before it, and the number of its first line, from 1.
-
-    Raises:
-        UnreadableFileError: the bytes are not text.
+    The encoding is the given one, else that of a byte order mark, UTF-8, or one detected in the first piece. ``size``
+    bytes are read at a time; ``name`` is that of the file, to warn of bytes that are not UTF-8.
     """
     raw = stream.read(size)
     encoding = encoding or marked(raw)
@@ -195,31 +175,11 @@ def pieces(
         text = rest + decoder.decode(raw, final=not following).replace("\0", " ")
         if not start:
             text = text.removeprefix("\ufeff")
-        end = _end(text) if following else len(text)
+        end = len(text)
+        for mark in ("\n\n", "\n", " ") if following else ():
+            if (place := text.rfind(mark, len(text) // 2)) >= 0:
+                end = place + len(mark)
+                break
         if end:
             yield well_formed(text[:end]), start, line
         rest, start, line, raw = text[end:], start + end, line + text.count("\n", 0, end), following
-
-
-def _end(text: str) -> int:
-    """Return where the last whole paragraph of a text ends, else the last line, else the last word."""
-    for mark in ("\n\n", "\n", " "):
-        place = text.rfind(mark, len(text) // 2)
-        if place >= 0:
-            return place + len(mark)
-    return len(text)
-
-
-def batches(texts: Iterable[Text], most: int) -> Iterator[list[Text]]:
-    """Yield texts in lists of about ``most`` characters."""
-    batch: list[Text] = []
-    characters = 0
-    for text in texts:
-        batch.append(text)
-        # Records may be short, and each has costs of its own.
-        characters += len(text.extracted.text) + most // 4096
-        if characters >= most:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch

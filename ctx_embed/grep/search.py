@@ -1,8 +1,14 @@
-"""One search without an index: the best passages of the texts read so far, and the hits among them."""
+"""One search without an index: the best passages of the texts read so far, and the hits among them.
+
+BM25 counts the question's words while reading; the words are those of SQLite's full-text index, as in an index's own
+search. The length of a passage is its number of characters, which needs no counting of words.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,20 +20,89 @@ from numpy.typing import NDArray
 
 from ctx_embed.documents.blocks import KINDS
 from ctx_embed.errors import InputError, described
-from ctx_embed.grep.counting import WordCounts
-from ctx_embed.grep.reading import Sources, Text, batches
+from ctx_embed.grep.reading import Sources, Text
+from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, content_words, phrases
 from ctx_embed.index.searching.highlights import highlights
 from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, relevance, word_shares
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.searching.search import DEPTH, fused_scores
+from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.writing.chunking import passages_of
+from ctx_embed.text.normalisation import indexed, is_indexed_as_written
 from ctx_embed.text.normalisation import words as words_of
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import IndexModel
+
+
+class WordCounts:
+    """Counts of a question's words in the passages so far; function words count only if it has no others."""
+
+    def __init__(self, question: str) -> None:
+        self.required = phrases(question)
+        self.passages = self.characters = 0
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False)
+        self._connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{TOKENIZER}')")
+        self._connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
+        words = list(dict.fromkeys(word.lower() for word in content_words(question)))[:MOST_WORDS]
+        self._insert(enumerate(words))
+        tokens = [token for (token,) in self._connection.execute("SELECT term FROM tokens")]
+        # Two words with the same stem count twice.
+        self._places = {token: place for place, token in enumerate(dict.fromkeys(tokens))}
+        self._asked = np.array(list(Counter(tokens).values()), np.float64)
+        self._having = np.zeros(len(self._places))
+        # Stems share all but their last letter with the words of a passage.
+        self._starts = [token[:-1] or token for token in self._places]
+        if self.required:
+            self._starts += [word[0] for phrase in self.required for word in phrase.strip('"').split()]
+
+    def count(self, texts: Sequence[str]) -> tuple[list[int], NDArray[Any]]:
+        """Count the words in more passages.
+
+        Return the places of those with a word and all quoted phrases of the question, and how often they have each
+        word (places, words).
+        """
+        self.passages += len(texts)
+        self.characters += sum(map(len, texts))
+        rows = []
+        for row, text in enumerate(texts):
+            lowered = text.lower()
+            # Reading a passage as SQLite does takes 20 times as long as this. Other words than those written may be
+            # indexed: without accents, joined at line ends, by another name.
+            as_written = lowered.isascii() and is_indexed_as_written(lowered)
+            if not as_written or any(start in lowered for start in self._starts):
+                rows.append((row, indexed(text)))
+        if not rows:
+            return [], np.empty((0, len(self._places)))
+        self._insert(rows)
+        counts = np.zeros((len(texts), len(self._places)))
+        marks = ",".join("?" * len(self._places))
+        select = f"SELECT doc, term, count(*) FROM tokens WHERE term IN ({marks}) GROUP BY doc, term"
+        for row, token, number in self._connection.execute(select, list(self._places)):
+            counts[row, self._places[token]] = number
+        self._having += (counts > 0).sum(0)
+        found = np.flatnonzero(counts.any(1))
+        if self.required:
+            select = "SELECT rowid FROM words WHERE words MATCH ?"
+            matching = self._connection.execute(select, (" AND ".join(self.required),))
+            found = np.array(sorted(row for (row,) in matching), np.int64)
+        return found.tolist(), counts[found]
+
+    def scores(self, counts: NDArray[Any], lengths: Sequence[int]) -> NDArray[Any]:
+        """Return the BM25 scores (n,) of n passages with these counts (n, words), by those of all passages so far."""
+        norms = K1 * (1 - B + B * np.array(lengths) * self.passages / max(self.characters, 1))
+        weights = np.log((self.passages - self._having + 0.5) / (self._having + 0.5))
+        asked = self._asked * np.maximum(weights, LEAST_WEIGHT)
+        scores: NDArray[Any] = (asked * counts * (K1 + 1) / (counts + norms[:, None])).sum(1)
+        return scores
+
+    def _insert(self, rows: Any) -> None:
+        self._connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        self._connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+
 
 # Characters that are embedded at a time.
 BATCH_CHARACTERS = 1 << 19
@@ -117,7 +192,11 @@ class Search:
         backend: str | None = None,
     ) -> None:
         self.options = Options(k=k, mode=mode, threshold=threshold, min_relevance=min_relevance)
-        self.question = require_question(question)
+        if not isinstance(question, str):
+            raise InputError(f"the question must be a string, got {described(question)}")
+        if not words_of(question):
+            raise InputError(f"the question must have a word, got {question!r:.60}")
+        self.question = well_formed(question)
         self.mode: Mode = mode or "hybrid"
         self.files = files
         self._around = (before, after)
@@ -136,7 +215,17 @@ class Search:
 
     def read(self, texts: Iterable[Text]) -> Iterator[int]:
         """Read texts; yield the number of lines read so far after each batch."""
-        for batch in batches(texts, BATCH_CHARACTERS):
+        batch: list[Text] = []
+        characters = 0
+        for text in texts:
+            batch.append(text)
+            # Records may be short, and each has costs of its own.
+            characters += len(text.extracted.text) + BATCH_CHARACTERS // 4096
+            if characters >= BATCH_CHARACTERS:
+                self._read(batch)
+                yield self.lines
+                batch, characters = [], 0
+        if batch:
             self._read(batch)
             yield self.lines
 
@@ -271,19 +360,6 @@ def _embedded(model: IndexModel, texts: Sequence[str]) -> Vectors:
         return model.documents(texts)
 
 
-def require_question(question: Any) -> str:
-    """Return the question as well-formed text.
-
-    Raises:
-        InputError: it is not a string, or has no word.
-    """
-    if not isinstance(question, str):
-        raise InputError(f"the question must be a string, got {described(question)}")
-    if not words_of(question):
-        raise InputError(f"the question must have a word, got {question!r:.60}")
-    return well_formed(question)
-
-
 def grep(
     question: str,
     paths: str | Path | Sequence[str | Path],
@@ -316,7 +392,6 @@ def grep(
         >>> hit.id, hit.line
         ('docs/security.md', 12)
     """
-    question = require_question(question)
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     sources = Sources([str(path) for path in given], include, exclude, follow_links, encoding)
     search = Search(question, **options)

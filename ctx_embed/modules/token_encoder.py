@@ -22,11 +22,11 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, described, require_size
+from ctx_embed.model_card import Card
 from ctx_embed.modules import int8_rows
 from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
 from ctx_embed.numpy_model.checks import read_object, read_tokenizer
 from ctx_embed.numpy_model.saved import PHRASES, Tensors
-from ctx_embed.saved_card import Card
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 

@@ -287,7 +287,7 @@ def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
     import pickle
 
     from ctx_embed.bulk_encoding.on_ray import Actor
-    from ctx_embed.bulk_encoding.pieces import pieces
+    from ctx_embed.bulk_encoding.work import pieces
     from ctx_embed.rows.opening import find_sources
     from ctx_embed.rows.reading import Fields
 

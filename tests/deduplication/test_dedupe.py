@@ -15,8 +15,7 @@ from pyarrow import parquet
 
 from ctx_embed import dedupe
 from ctx_embed.deduplication import near_duplicates
-from ctx_embed.deduplication.near_duplicates import StoredTexts
-from ctx_embed.deduplication.signatures import band_keys, grams, normalized, similarity
+from ctx_embed.deduplication.near_duplicates import StoredTexts, band_keys, grams, normalized, similarity
 from ctx_embed.runtime import Embedder
 from ctx_embed.vectors import unit_rows
 from tests.helpers.cli import Command

@@ -11,8 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 import ctx_embed
 from ctx_embed import explanations
-from ctx_embed.explanations.page import html
-from ctx_embed.explanations.terminal import renderable
+from ctx_embed.explanations.page import html, renderable
 from ctx_embed.systems import SYSTEMS, system
 from ctx_embed.text.phrases import Phrases
 from tests.conftest import SENTENCES, make_model

@@ -12,8 +12,8 @@ import pytest
 
 from ctx_embed.documents.extracted import Extracted
 from ctx_embed.grep import Search, grep
-from ctx_embed.grep.counting import WordCounts
 from ctx_embed.grep.reading import PIECE_BYTES, Sources, Text
+from ctx_embed.grep.search import WordCounts
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.building.build import build_index
 from tests.helpers.errors import error
