@@ -9,7 +9,10 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.datasets import add_dataset, to_dataset
+from tests.helpers.errors import error
 from tests.index.support.hash_model import hash_vectors
+
+NOT_FINITE = [(float("nan"), "nan"), (float("inf"), "inf"), (1e308, "inf")]
 
 
 @pytest.fixture
@@ -20,6 +23,9 @@ def index(tmp_path, hash_model):
 
 
 def test_export_writes_arrays_and_lines(index, tmp_path):
+    with pytest.raises(InputError, match="does not exist; create it first"):
+        index.export(tmp_path / "no" / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
     index.delete("b")
     assert index.export(tmp_path / "out") == 2
     vectors = np.load(tmp_path / "out.npy")
@@ -30,12 +36,6 @@ def test_export_writes_arrays_and_lines(index, tmp_path):
     ]
     np.testing.assert_allclose(vectors, hash_vectors(["one", "three"]), rtol=1e-6)
     assert vectors.dtype == np.float32
-
-
-def test_export_into_nowhere(index, tmp_path):
-    with pytest.raises(InputError, match="does not exist; create it first"):
-        index.export(tmp_path / "no" / "out")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
 
 
 def test_data_sets_go_out_and_in(index, tmp_path, hash_model):
@@ -49,19 +49,16 @@ def test_data_sets_go_out_and_in(index, tmp_path, hash_model):
         expected = {hit.id: hit.score for hit in index.search("x", 3, mode="dense")}
         assert {hit.id: hit.score for hit in other.search("x", 3, mode="dense")} == pytest.approx(expected)
         assert add_dataset(other, dataset.remove_columns("embedding"), embedding=None) == 3
-        with pytest.raises(InputError) as caught:
-            add_dataset(other, [{"text": "a", "embedding": [1.0] * 8}, {"text": "b", "embedding": None}])
-        assert str(caught.value) == "row 2 of the data set: null in the column 'embedding'"
-        with pytest.raises(InputError) as caught:
-            add_dataset(other, {"train": dataset, "test": dataset})
-        assert str(caught.value) == "the data set must be one split, got several; choose one of 'train', 'test'"
+        rows = [{"text": "a", "embedding": [1.0] * 8}, {"text": "b", "embedding": None}]
+        assert error(add_dataset, other, rows) == "row 2 of the data set: null in the column 'embedding'"
+        said = error(add_dataset, other, {"train": dataset, "test": dataset})
+        assert said == "the data set must be one split, got several; choose one of 'train', 'test'"
         assert other.count() == 6
-        with pytest.raises(InputError) as caught:
-            add_dataset(other, dataset, text="body")
         names = "'id', 'text', 'metadata', 'embedding'"
-        assert str(caught.value) == f"row 1 of the data set: no column 'body' (columns: {names})"
-        with pytest.raises(InputError, match="the ids must be all integers or all strings for a data set, got both"):
-            to_dataset(other)
+        said = error(add_dataset, other, dataset, text="body")
+        assert said == f"row 1 of the data set: no column 'body' (columns: {names})"
+        said = error(to_dataset, other)
+        assert "the ids must be all integers or all strings for a data set, got both" in said
 
 
 def test_passages_keep_where_they_start(tmp_path, hash_model):
@@ -86,21 +83,16 @@ def test_what_goes_out_comes_in_again(index, tmp_path, hash_model, suffix):
 @pytest.mark.parametrize(
     ("embedding", "message"),
     [
-        ([1.0], "document 1: the embedding must have shape (8,), got (1,)"),
-        ([[1.0] * 8], "document 1: the embedding must have shape (8,), got (1, 8)"),
-        ([float("nan")] * 8, "document 1: the embedding must have a finite length, got nan"),
-        ([float("inf")] * 8, "document 1: the embedding must have a finite length, got inf"),
-        ("vector", "document 1: the embedding must be a list of numbers"),
-        (["a"] * 8, "document 1: the embedding must be a list of numbers"),
-        (["1"] * 8, "document 1: the embedding must be a list of numbers"),
-        ([None] * 8, "document 1: the embedding must be a list of numbers"),
-        (None, "document 1: its embedding is None; give one for each text or for none"),
+        ([1.0], "the embedding must have shape (8,), got (1,)"),
+        ([[1.0] * 8], "the embedding must have shape (8,), got (1, 8)"),
+        *(([value] * 8, f"the embedding must have a finite length, got {name}") for value, name in NOT_FINITE),
+        *((value, "the embedding must be a list of numbers") for value in ("vector", ["a"] * 8, ["1"] * 8, [None] * 8)),
+        ([1j] * 8, "the embedding must be a list of numbers"),
+        (None, "its embedding is None; give one for each text or for none"),
     ],
 )
 def test_embeddings_that_cannot_be_stored(index, embedding, message):
-    with pytest.raises(InputError) as caught:
-        index.add(["text"], embeddings=[embedding])
-    assert str(caught.value) == message
+    assert error(index.add, ["text"], embeddings=[embedding]) == f"document 1: {message}"
     assert index.count() == 3
 
 

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import copy
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
 from ctx_embed import InputError, SearchIndex, loading
+from ctx_embed.fingerprint import fingerprint
 from tests.conftest import SENTENCES
+from tests.helpers.errors import error
 from tests.index.support.settings import changed_settings
 
 
@@ -31,13 +34,17 @@ def test_a_model_that_does_not_normalise_yields_cosines_too(tmp_path, tiny_model
     np.testing.assert_allclose([hit.score for hit in hits], (unit @ unit[0])[[hit.id for hit in hits]], atol=1e-6)
 
 
-def test_prompts_for_queries_and_documents_are_used(tmp_path, hash_model, monkeypatch):
-    monkeypatch.setattr(
-        hash_model, "encode_query", lambda texts, **_: hash_model.encode_document(["asked"] * len(texts))
-    )
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        index.add(["asked", "other"])
-        assert index.search("anything", k=1, mode="dense")[0].text == "asked"
+def test_prompts_for_queries_and_documents_are_used_and_another_width_is_refused(index, hash_model, monkeypatch):
+    def asked(texts, **_):
+        return hash_model.encode_document(["asked"] * len(texts))
+
+    monkeypatch.setattr(hash_model, "encode_query", asked)
+    index.add(["asked", "other"])
+    assert index.search("anything", k=1, mode="dense")[0].text == "asked"
+    hash_model.dimension = 5
+    with pytest.raises(InputError, match=r"the model must return embeddings of shape \(8,\), got \(5,\)"):
+        index.add(["a"])
+    assert index.count() == 2
 
 
 def test_nan_is_refused_and_nothing_stored(tmp_path, tiny_model):
@@ -46,19 +53,10 @@ def test_nan_is_refused_and_nothing_stored(tmp_path, tiny_model):
         with torch.no_grad():
             for parameter in broken.parameters():
                 parameter.fill_(float("nan"))
-        with pytest.raises(InputError) as caught:
-            index.add(["the cat", "the dog"])
-        assert str(caught.value) == "the model returns NaN or infinity for the text 'the cat'"
+        message = "the model returns NaN or infinity for the text 'the cat'"
+        assert error(index.add, ["the cat", "the dog"]) == message
         assert index.count() == 0
         assert index.verify(embed=False) == []
-
-
-def test_embeddings_of_another_width_are_refused(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        hash_model.dimension = 5
-        with pytest.raises(InputError, match=r"the model must return embeddings of shape \(8,\), got \(5,\)"):
-            index.add(["a"])
-        assert index.count() == 0
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW16", "IVF8,Flat", "IVF8,PQ8x4", "SQ8"])
@@ -79,24 +77,21 @@ def test_no_kind_of_index_finds_texts_that_the_shipped_model_cannot_read(tmp_pat
         assert index.search(like=14 * len(known)) == []
 
 
-def test_the_model_is_found_again_by_its_folder(tmp_path, tiny_model_path, sentences, monkeypatch):
+def test_the_model_is_found_again_by_its_folder_or_as_the_default(tmp_path, tiny_model_path, sentences, monkeypatch):
+    path = tmp_path / "index"
     monkeypatch.chdir(tiny_model_path.parent)
-    with SearchIndex.create(tmp_path / "index", tiny_model_path.name) as index:
+    with SearchIndex.create(path, tiny_model_path.name) as index:
         index.add(sentences)
         found = index.search("a cat", mode="dense")
     monkeypatch.chdir(tmp_path)
-    with SearchIndex.open(tmp_path / "index") as index:
+    with SearchIndex.open(path) as index:
         assert index.search("a cat", mode="dense") == found
-
-
-def test_the_default_model_is_found_again(tmp_path, tiny_model_path, monkeypatch):
     monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
-    with SearchIndex.create(tmp_path / "index") as index:
-        index.add(["the cat"])
-    with SearchIndex.open(tmp_path / "index") as index:
-        assert index.search("the cat", mode="dense")[0].score == pytest.approx(1, abs=1e-6)
-    with SearchIndex.open(tmp_path / "index", "default") as index:
-        assert index.count() == 1
+    SearchIndex.create(tmp_path / "default").close()
+    for model in (None, "default"):
+        with SearchIndex.open(tmp_path / "default", model) as index:
+            index.add(["the cat"])
+            assert index.search("the cat", mode="dense")[0].score == pytest.approx(1, abs=1e-6)
 
 
 def test_a_model_of_unknown_origin_may_be_the_default(tmp_path, tiny_model, tiny_model_path, monkeypatch):
@@ -107,22 +102,16 @@ def test_a_model_of_unknown_origin_may_be_the_default(tmp_path, tiny_model, tiny
         index.add(["a cat"])
     other_model(tiny_model).save_pretrained(str(tmp_path / "other"))
     monkeypatch.setattr(loading, "DEFAULT_MODEL", tmp_path / "other")
-    with (
-        SearchIndex.open(path) as index,
-        pytest.raises(InputError, match="built with a model of unknown origin, fingerprint"),
-    ):
-        index.search("a cat", mode="dense")
+    with SearchIndex.open(path) as index:
+        said = error(index.search, "a cat", mode="dense")
+    assert "built with a model of unknown origin, fingerprint" in said
 
 
 def test_another_model_is_refused(tmp_path, tiny_model, tiny_model_path):
-    from ctx_embed.fingerprint import fingerprint
-
     path = tmp_path / "index"
     SearchIndex.create(path, tiny_model_path).close()
     other = other_model(tiny_model)
-    with pytest.raises(InputError) as caught:
-        SearchIndex.open(path, other)
-    assert str(caught.value) == (
+    assert error(SearchIndex.open, path, other) == (
         f"{path}: built with the model {str(tiny_model_path)!r}, fingerprint {fingerprint(tiny_model)[:12]}, dimension "
         f"16; this one has the fingerprint {fingerprint(other)[:12]}, dimension 16: open it with the model it was "
         f"built with, or embed its documents again: ctx-embed index reembed {path}"
@@ -136,22 +125,17 @@ def test_a_model_that_is_gone_is_named(tmp_path, tiny_model, tiny_model_path):
         SearchIndex.create(tmp_path / "index", gone).close()
     finally:
         gone.rename(tiny_model_path)
-    with SearchIndex.open(tmp_path / "index") as index, pytest.raises(InputError) as caught:
-        index.add(["a cat"])
-    message = str(caught.value)
+    with SearchIndex.open(tmp_path / "index") as index:
+        message = error(index.add, ["a cat"])
     assert message.startswith(f"{tmp_path / 'index'}: built with the model {str(gone)!r}, fingerprint ")
     assert f"which cannot be loaded ({gone}: no such model folder): " in message
-    assert (
-        ": say where it is now with --model PATH (in Python model=PATH), or embed the documents with another" in message
-    )
+    assert ": say where it is now with --model PATH (in Python model=PATH), or embed the documents" in message
     SearchIndex.open(tmp_path / "index", tiny_model).close()
     with pytest.raises(InputError, match="nowhere: no such model folder"):
         SearchIndex.open(tmp_path / "index", tmp_path / "nowhere")
 
 
-def test_only_a_model_that_the_user_names_is_downloaded(tmp_path, hash_model, monkeypatch):
-    import huggingface_hub
-
+def test_only_a_model_that_the_user_names_is_downloaded(index, monkeypatch):
     asked = []
 
     def download(name, *, local_files_only, **_):
@@ -159,12 +143,10 @@ def test_only_a_model_that_the_user_names_is_downloaded(tmp_path, hash_model, mo
         raise OSError("not here")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model) as index:
-        index.add(["a"])
-    changed_settings(path, model="someone/model")
+    index.add(["a"])
+    changed_settings(index.path, model="someone/model")
     for model, message in ((None, "say where it is now with --model PATH"), ("someone/model", "could be downloaded")):
-        with pytest.raises(InputError, match=message), SearchIndex.open(path, model) as index:
-            index.search("a", mode="dense")
+        with pytest.raises(InputError, match=message), SearchIndex.open(index.path, model) as opened:
+            opened.search("a", mode="dense")
         assert {local for _, local in asked} == {model is None}
         asked.clear()

@@ -13,17 +13,15 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from tests.index.support.hash_model import HashModel
 
+NOBODY = 65534
+
 
 @pytest.fixture
 def folder():
     """A folder that everybody may read, and only its owner may change."""
-    folder = Path(tempfile.mkdtemp(prefix="ctx-embed-test-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-NOBODY = 65534
+    with tempfile.TemporaryDirectory(prefix="ctx-embed-test-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
 
 
 def read_as_nobody(path: Path, requests: int, answers: int) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sqlite3
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +16,13 @@ import pytest
 
 from ctx_embed import Hit, InputError, SearchIndex
 from ctx_embed.index.storage.documents import DEEPEST_METADATA, DocumentStore
-from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing import writer
+from ctx_embed.texts import Document
+from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel
 from tests.index.support.settings import changed_settings
 
+TAKEN = "already exists and is not empty; open it with SearchIndex.open, or choose another folder"
 REMEDY = "restore it from a copy or build the index again"
 
 
@@ -26,13 +31,7 @@ def path(tmp_path):
     return tmp_path / "index"
 
 
-@pytest.fixture
-def index(path, hash_model):
-    with SearchIndex.create(path, hash_model) as index:
-        yield index
-
-
-def test_the_model_that_ships_searches_real_text(path, tiny_model, sentences):
+def test_scores_are_the_models_cosines(path, tiny_model, sentences):
     with SearchIndex.create(path, tiny_model) as index:
         assert index.add(sentences) == list(range(len(sentences)))
         found = index.search(sentences, k=3, mode="dense")
@@ -65,20 +64,17 @@ def test_documents_come_back_as_they_were_given(path, hash_model):
 def test_ids_continue_above_all_that_are_in_use(index):
     assert index.add(["a", "b"]) == [0, 1]
     assert index.add(["c", "d", "e"], [None, 10, None]) == [11, 10, 12]
-    assert index.add(["f"], ["99"]) == ["99"]
-    assert index.add(["g"], [-5]) == [-5]
-    assert index.add(["h"]) == [13]
-    assert index.add(["i"], [np.int64(20)]) == [20]
-    assert index.add(["j"], [1 << 40]) == [1 << 40]
-    assert index.add(["k"]) == [(1 << 40) + 1]
+    given = ["99", -5, None, np.int64(20), 1 << 40, None, "1", (1 << 63) - 1]
+    expected = ["99", -5, 13, 20, 1 << 40, (1 << 40) + 1, "1", (1 << 63) - 1]
+    for identifier, found in zip(given, expected, strict=True):
+        assert index.add([repr(found)], [identifier]) == [found]
     assert index.add([]) == []
-    assert index.count() == 11
-
-
-def test_a_number_and_its_digits_are_two_ids(index):
-    index.add(["number", "digits"], [1, "1"])
-    assert index.search("number", k=1)[0].id == 1
-    assert index.search("digits", k=1)[0].id == "1"
+    assert index.count() == 13
+    # A number and its digits are two ids.
+    assert (index.get(1).text, index.get("1").text) == ("b", "'1'")
+    with pytest.raises(InputError, match="no larger integer is left for its id"):
+        index.add(["a bird"])
+    assert index.get((1 << 63) - 1) is not None
 
 
 def test_the_forms_of_a_query(index):
@@ -93,32 +89,26 @@ def test_the_forms_of_a_query(index):
     assert len(index.search("a", k=10**12)) == 3
 
 
-def test_equal_texts_come_in_the_order_of_their_addition(index):
+def test_equal_texts_come_in_the_order_of_their_addition_and_batches_change_nothing(index):
     index.add(["same"] * 30 + ["other"])
     index.add(["same"] * 5)
     hits = index.search("same", k=35, mode="dense")
     assert [hit.id for hit in hits] == [*range(30), *range(31, 36)]
     assert len({hit.score for hit in hits}) == 1
     assert [hit.id for hit in index.search("same", k=1, mode="dense")] == [0]
-
-
-def test_scores_do_not_depend_on_the_batch(index):
     index.add([f"text {number}" for number in range(100)])
     queries = [f"query {number}" for number in range(40)]
     assert index.search(queries) == [index.search(query) for query in queries]
 
 
-def test_lone_surrogates_are_repaired(index, hash_model):
+def test_texts_with_lone_surrogates_and_of_a_megabyte(index, hash_model):
     index.add(["broken \ud800 text"], metadata=[{"note": "\udcff"}])
     assert hash_model.seen == ["broken � text"]
     hits = index.search("broken \ud800 text")
     assert (hits[0].text, hits[0].metadata) == ("broken � text", {"note": "�"})
-
-
-def test_a_text_of_a_megabyte(index):
-    text = "word " * 200_000
-    index.add([text, "short"])
-    assert index.search(text, k=1)[0].text == text
+    long = "word " * 200_000
+    index.add([long])
+    assert index.search(long, k=1)[0].text == long
 
 
 @pytest.mark.parametrize(
@@ -139,32 +129,26 @@ def test_a_text_of_a_megabyte(index):
         ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate; give it another id"),
         ((["a"], None, [[1]]), "document 1: the metadata must be a dictionary with string keys, got [1]"),
         ((["a"], None, [{1: 2}]), "document 1: the metadata must be a dictionary with string keys, got {1: 2}"),
-        (
-            (["a"], None, [{"x": {1, 2}}]),
-            "document 1: the metadata field 'x' cannot be stored as JSON (Object of type set is not JSON serializable)",
-        ),
+        ((["a"], None, [{"x": {1, 2}}]), "document 1: the metadata field 'x' cannot be stored as JSON (Object of"),
         ((["a"], None, [{"x": float("inf")}]), "document 1: the metadata field 'x' cannot be stored as JSON (Out of"),
     ],
 )
-def test_what_cannot_be_added_is_one_line_and_changes_nothing(index, path, arguments, message):
+def test_what_cannot_be_added_is_one_line_and_changes_nothing(index, arguments, message):
     index.add(["kept"], ["stored"])
-    with pytest.raises(InputError) as caught:
-        index.add(*arguments)
-    assert str(caught.value).startswith(message)
+    said = error(index.add, *arguments)
+    assert said.startswith(message)
+    assert "\n" not in said
     assert index.count() == 1
     assert index.verify() == []
     assert index.add(["next"]) == [0]
 
 
-def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
-    from ctx_embed.texts import Document
-
+def test_a_stream_that_fails_undoes_what_came_before(index, monkeypatch):
     monkeypatch.setattr(writer, "BATCH_DOCUMENTS", 4)
     index.add(["kept"])
 
     def stream():
-        for number in range(30):
-            yield Document(f"text {number}")
+        yield from (Document(f"text {number}") for number in range(30))
         raise InputError("line 31 is broken")
 
     with pytest.raises(InputError, match="line 31 is broken"), index.writer.editing() as edit:
@@ -174,35 +158,23 @@ def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
     assert index.search("text 29", k=1)[0].id == 30
 
 
-def test_a_closed_index_says_so(index, path):
-    index.close()
-    index.close()
-    for work in (index.count, lambda: index.add(["a"]), lambda: index.search("a")):
-        with pytest.raises(InputError, match="this index is closed; open it again"):
-            work()
-
-
-def test_closing_while_others_search(index):
+def test_a_closed_index_says_so_to_those_who_search_it_too(index):
     index.add(["a"])
-    said = []
     ready = threading.Barrier(4)
 
     def search() -> None:
         ready.wait()
-        try:
-            while True:
-                index.search("a")
-        except InputError as error:
-            said.append(str(error))
+        while True:
+            index.search("a")
 
-    threads = [threading.Thread(target=search) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    ready.wait()
+    with ThreadPoolExecutor(3) as pool:
+        searches = [pool.submit(search) for _ in range(3)]
+        ready.wait()
+        index.close()
+        assert {str(each.exception()) for each in searches} == {f"{index.path}: this index is closed; open it again"}
     index.close()
-    for thread in threads:
-        thread.join()
-    assert said == [f"{index.path}: this index is closed; open it again"] * 3
+    for work in (index.count, partial(index.add, ["a"]), partial(index.search, "a")):
+        assert "this index is closed; open it again" in error(work)
 
 
 def test_deep_metadata_are_refused(index):
@@ -215,28 +187,26 @@ def test_deep_metadata_are_refused(index):
     index.add(["a"], metadata=[nested(DEEPEST_METADATA)])
     assert len(index.search("a", where="b is not null")) == 1
     for levels in (DEEPEST_METADATA + 1, 990):
-        with pytest.raises(InputError) as caught:
-            index.add(["a"], metadata=[nested(levels)])
-        assert str(caught.value) == "document 1: the metadata is nested more than 100 levels deep; flatten it"
+        message = "document 1: the metadata is nested more than 100 levels deep; flatten it"
+        assert error(index.add, ["a"], metadata=[nested(levels)]) == message
 
 
-def test_create_needs_a_free_place(path, hash_model, tmp_path):
+def test_places_without_an_index_or_without_room_for_one(path, hash_model, tmp_path):
     SearchIndex.create(path, hash_model).close()
-    with pytest.raises(InputError) as caught:
-        SearchIndex.create(path, hash_model)
-    assert (
-        str(caught.value)
-        == f"{path}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
-    )
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(InputError) as caught:
-        SearchIndex.create(file, hash_model)
-    assert str(caught.value) == f"cannot write {file}: it must be a folder, got a file"
-    with pytest.raises(InputError, match="does not exist; create it first"):
-        SearchIndex.create(tmp_path / "no" / "index", hash_model)
-    (tmp_path / "empty").mkdir()
+    for name in ("folder", "empty"):
+        (tmp_path / name).mkdir()
+    file, nothing = tmp_path / "file", tmp_path / "nothing"
+    file.write_text("text")
     SearchIndex.create(tmp_path / "empty", hash_model).close()
+    for work, place, message in (
+        (SearchIndex.create, path, f"{path}: {TAKEN}"),
+        (SearchIndex.create, file, f"cannot write {file}: it must be a folder, got a file"),
+        (SearchIndex.create, tmp_path / "no" / "index", "cannot write .*does not exist; create it first"),
+        (SearchIndex.open, tmp_path / "folder", r".*: a folder but not an index \(it has no index.sqlite\)"),
+        (SearchIndex.open, file, f"{file}: must be the folder of an index, got a file"),
+        (SearchIndex.open, nothing, f"{nothing}: no such index; make one with `ctx-embed index build` or SearchIndex"),
+    ):
+        assert re.match(message, error(work, place, hash_model))
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -252,40 +222,29 @@ def test_of_two_who_create_an_index_the_slower_is_refused(path, hash_model, monk
     if empty:
         path.mkdir()
     monkeypatch.setattr(DocumentStore, "create", quicker)
-    with pytest.raises(InputError) as caught:
-        SearchIndex.create(path, hash_model)
-    assert (
-        str(caught.value)
-        == f"{path}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
-    )
+    assert error(SearchIndex.create, path, hash_model) == f"{path}: {TAKEN}"
     with SearchIndex.open(path, hash_model) as index:
         assert index.get(0).text == "kept"
     assert [entry.name for entry in tmp_path.iterdir()] == ["index"]
 
 
-def test_what_is_not_an_index_is_named(tmp_path, hash_model):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").write_text("text")
-    for name, message in [
-        ("folder", "a folder but not an index (it has no index.sqlite)"),
-        ("file", "must be the folder of an index, got a file"),
-        ("nothing", "no such index; make one with `ctx-embed index build` or SearchIndex.create"),
-    ]:
-        with pytest.raises(InputError) as caught:
-            SearchIndex.open(tmp_path / name, hash_model)
-        assert str(caught.value) == f"{tmp_path / name}: {message}"
-
-
-def filled(path) -> SearchIndex:
+@pytest.fixture
+def database(path):
+    """The database of an index of 50 texts."""
     with SearchIndex.create(path, HashModel()) as index:
         index.add([f"text {number}" for number in range(50)])
-    return index
+    return path / "index.sqlite"
 
 
 def refused(path) -> str:
-    with pytest.raises(InputError) as caught:
-        SearchIndex.open(path, HashModel())
-    return str(caught.value)
+    return error(SearchIndex.open, path, HashModel())
+
+
+def changed(database, *statements: str) -> None:
+    with closing(sqlite3.connect(database)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
 
 
 @pytest.mark.parametrize(
@@ -302,22 +261,19 @@ def refused(path) -> str:
         ({"unrelated": [1.0, None]}, "{damaged} (the setting 'unrelated' is of the wrong type)"),
     ],
 )
-def test_changed_settings(path, change, message):
-    filled(path)
+def test_changed_settings(path, database, change, message):
     changed_settings(path, **change)
     found = refused(path).removesuffix(f"; {REMEDY}")
-    assert found == message.format(folder=path, damaged=f"{path / 'index.sqlite'}: damaged")
+    assert found == message.format(folder=path, damaged=f"{database}: damaged")
 
 
 @pytest.mark.parametrize("content", [b"", b'{"format_version": 1', b"\xff\xfe", b"[1]"])
-def test_damaged_settings(path, content):
-    filled(path)
+def test_damaged_settings(path, database, content):
     for checksum in (0, zlib.crc32(content)):
-        with closing(sqlite3.connect(path / "index.sqlite")) as connection:
+        with closing(sqlite3.connect(database)) as connection, connection:
             values = (content.decode("latin-1"), checksum)
             connection.execute("UPDATE settings SET content = ?, checksum = ?", values)
-            connection.commit()
-        assert refused(path).startswith(f"{path / 'index.sqlite'}: damaged (")
+        assert refused(path).startswith(f"{database}: damaged (")
 
 
 def test_an_index_of_a_development_version_is_one_line(tmp_path):
@@ -326,66 +282,49 @@ def test_an_index_of_a_development_version_is_one_line(tmp_path):
     assert refused(tmp_path) == f"{tmp_path}: made by an earlier development version; build the index again"
 
 
-def test_a_damaged_database(path):
-    filled(path)
-    database = path / "index.sqlite"
+def test_a_damaged_database(path, database):
     content = database.read_bytes()
-    database.write_bytes(b"")
-    assert refused(path) == f"{database}: cannot be read (no such table: settings); {REMEDY}"
-    database.write_bytes(b"no database, but long enough to be one" * 100)
-    assert refused(path) == f"{database}: cannot be read (file is not a database); {REMEDY}"
-    database.write_bytes(content[: len(content) // 2])
-    assert refused(path) == f"{database}: cannot be read (database disk image is malformed); {REMEDY}"
+    for damaged, reason in (
+        (b"", "no such table: settings"),
+        (b"no database, but long enough to be one" * 100, "file is not a database"),
+        (content[: len(content) // 2], "database disk image is malformed"),
+    ):
+        database.write_bytes(damaged)
+        assert refused(path) == f"{database}: cannot be read ({reason}); {REMEDY}"
     database.unlink()
     assert refused(path) == f"{path}: a folder but not an index (it has no index.sqlite)"
 
 
-def test_a_database_that_lost_rows(path, hash_model):
-    filled(path)
-    database = path / "index.sqlite"
-    connection = sqlite3.connect(database)
-    connection.execute("DELETE FROM documents WHERE row = 7")
-    connection.commit()
-    with SearchIndex.open(path, hash_model) as index, pytest.raises(InputError) as caught:
-        index.search("text 7")
-    assert str(caught.value) == f"{database}: damaged (documents are missing); {REMEDY}"
-    connection.execute("DELETE FROM documents WHERE row > 40")
-    connection.execute("UPDATE documents SET metadata = '{' WHERE row = 3")
-    connection.commit()
-    message = f"{path}: has 41 rows, but its count is 50; {REMEDY}"
-    assert refused(path) == message
-    connection.execute("DELETE FROM state")
-    connection.commit()
-    connection.close()
+def test_a_database_that_lost_rows(path, database, hash_model):
+    changed(database, "DELETE FROM documents WHERE row = 7")
+    with SearchIndex.open(path, hash_model) as index:
+        assert error(index.search, "text 7") == f"{database}: damaged (documents are missing); {REMEDY}"
+    changed(database, "DELETE FROM documents WHERE row > 40", "UPDATE documents SET metadata = '{' WHERE row = 3")
+    assert refused(path) == f"{path}: has 41 rows, but its count is 50; {REMEDY}"
+    changed(database, "DELETE FROM state")
     assert refused(path) == f"{database}: damaged (its state has a wrong type); {REMEDY}"
 
 
-def test_damaged_vectors(path, hash_model):
-    filled(path)
-    database = path / "index.sqlite"
-    for statement, reason in (
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
         ("UPDATE vectors_1 SET code = substr(code, 2) WHERE row = 7", "the checksum of a vector is wrong"),
         ("UPDATE vectors_1 SET checksum = checksum + 1 WHERE row = 7", "the checksum of a vector is wrong"),
         ("UPDATE vectors_1 SET code = 'text' WHERE row = 7", "the checksum of a vector is wrong"),
         ("DELETE FROM vectors_1 WHERE row = 7", "vectors are missing"),
-    ):
-        content = database.read_bytes()
-        with closing(sqlite3.connect(database)) as connection:
-            connection.execute(statement)
-            connection.commit()
-        with SearchIndex.open(path, hash_model) as index:
-            for work in (lambda: index.search("text 7"), lambda: index.upsert(["text 7"], [8])):
-                with pytest.raises(InputError) as caught:
-                    work()
-                assert str(caught.value) == f"{database}: damaged ({reason}); {REMEDY}"
-            assert index.count() == 50
-            assert f"{database}: damaged ({reason}); {REMEDY}" in index.verify() or reason == "vectors are missing"
-            assert index.verify() != []
-        database.write_bytes(content)
+    ],
+)
+def test_damaged_vectors(path, database, hash_model, statement, reason):
+    changed(database, statement)
+    with SearchIndex.open(path, hash_model) as index:
+        for work in (partial(index.search, "text 7"), partial(index.upsert, ["text 7"], [8])):
+            assert error(work) == f"{database}: damaged ({reason}); {REMEDY}"
+        assert index.count() == 50
+        problems = index.verify()
+        assert f"{database}: damaged ({reason}); {REMEDY}" in problems or (problems and reason == "vectors are missing")
 
 
-def test_searching_reads_no_other_documents(path, hash_model, monkeypatch):
-    filled(path)
+def test_searching_reads_no_other_documents(path, database, hash_model, monkeypatch):
     asked: list[int] = []
     with SearchIndex.open(path, hash_model) as index:
         fetch = index._folder.documents.fetch
@@ -394,8 +333,7 @@ def test_searching_reads_no_other_documents(path, hash_model, monkeypatch):
         assert len(asked) <= 8
 
 
-def test_describe(path):
-    filled(path)
+def test_describe(path, database):
     with SearchIndex.open(path) as index:
         facts = index.describe()
     assert facts.pop("bytes") > 50 * 8 * 4
@@ -416,69 +354,42 @@ def test_describe(path):
     }
 
 
-def test_the_largest_integer_is_an_id(path):
-    with SearchIndex.create(path) as index:
-        index.add(["a cat"], ids=[(1 << 63) - 1])
-        assert index.get((1 << 63) - 1).text == "a cat"
-        index.add(["a dog"], ids=["b"])
-        with pytest.raises(InputError, match="no larger integer is left for its id"):
-            index.add(["a bird"])
-        assert index.count() == 2
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (1e308, "the embedding must have a finite length, got inf"),
-        (1j, "the embedding must be a list of numbers"),
-    ],
-)
-def test_embeddings_that_no_float_holds(path, value, message):
-    with SearchIndex.create(path) as index:
-        embedding = np.full((1, IndexFolder(path).settings.dimension), value)
-        with pytest.raises(InputError, match=message):
-            index.add(["a cat"], embeddings=embedding)
-
-
-def test_a_kind_that_faiss_cannot_build_is_reported_once(path, monkeypatch, caplog):
+def test_a_kind_that_faiss_cannot_build_is_reported_once(path, hash_model, monkeypatch, caplog):
     def failing(*arguments, **options):
         raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
 
     monkeypatch.setattr("ctx_embed.index.storage.faiss_file.is_stale", lambda *arguments: True)
     monkeypatch.setattr("ctx_embed.index.storage.faiss_file.write", failing)
-    with SearchIndex.create(path, factory="HNSW8") as index:
+    with SearchIndex.create(path, hash_model, factory="HNSW8") as index:
         index.add(["a cat"])
         index.add(["a dog"])
         assert [hit.text for hit in index.search("a cat", k=1)] == ["a cat"]
-    (record,) = caplog.records
-    assert record.getMessage() == (f"{path}: FAISS cannot build HNSW8; search compares every vector (no centroids)")
+    said = "FAISS cannot build HNSW8; search compares every vector (no centroids)"
+    assert caplog.messages == [f"{path}: {said}"]
 
 
-def test_a_model_is_loaded_when_a_text_is_first_embedded(tmp_path, hash_model):
-    path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model) as index:
-        index.add(["one", "two"])
+def test_a_model_is_loaded_when_a_text_is_first_embedded(path, database):
     with SearchIndex.open(path) as index:
-        assert index.describe()["documents"] == len(index) == 2
+        assert index.describe()["documents"] == len(index) == 50
         assert 0 in index
         assert "three" not in index
-        assert index.get(1).text == "two"
+        assert index.get(1).text == "text 1"
         assert index.delete(1) == 1
         with pytest.raises(InputError, match="built with a model of unknown origin"):
             index.search("one", mode="dense")
 
 
-def test_an_index_and_its_hits_describe_themselves(tmp_path, hash_model):
-    path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model) as index:
-        assert index
-        index.add(["one <b>", "two"], metadata=[{"year": 2020}, None])
-        assert repr(index) == f"SearchIndex({str(path)!r}, 2 documents, model {index.embedder.fingerprint[:12]}, auto)"
-        hits = index.search("one", k=2)
-        assert isinstance(hits, list)
-        page = hits._repr_html_()
-        assert "<b>one</b> &lt;b&gt;" in page
-        assert "<th>year</th>" in page
-    assert repr(index) == f"SearchIndex({str(path)!r}, closed)"
+def test_an_index_and_its_hits_describe_themselves(index):
+    assert index
+    index.add(["one <b>", "two"], metadata=[{"year": 2020}, None])
+    name = repr(str(index.path))
+    assert repr(index) == f"SearchIndex({name}, 2 documents, model {index.embedder.fingerprint[:12]}, auto)"
+    hits = index.search("one", k=2)
+    assert isinstance(hits, list)
+    page = hits._repr_html_()
+    assert "<b>one</b> &lt;b&gt;" in page
+    assert "<th>year</th>" in page
+    index.close()
+    assert repr(index) == f"SearchIndex({name}, closed)"
     with pytest.raises(InputError, match=r"open an index with SearchIndex\.open\('x\.index'\)"):
         SearchIndex("x.index")

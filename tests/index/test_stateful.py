@@ -131,12 +131,7 @@ class Operations(RuleBasedStateMachine):
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
-def test_random_operations_against_a_dictionary():
-    options = settings(max_examples=6, stateful_step_count=25, deadline=None, suppress_health_check=CHECKS)
-    run_state_machine_as_test(Operations, settings=options)
-
-
-@pytest.mark.slow
-def test_ten_thousand_random_operations_against_a_dictionary():
-    options = settings(max_examples=125, stateful_step_count=80, deadline=None, suppress_health_check=CHECKS)
+@pytest.mark.parametrize(("examples", "steps"), [(6, 25), pytest.param(125, 80, marks=pytest.mark.slow)])
+def test_random_operations_against_a_dictionary(examples, steps):
+    options = settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=CHECKS)
     run_state_machine_as_test(Operations, settings=options)

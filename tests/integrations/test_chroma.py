@@ -16,8 +16,8 @@ TEXTS = ["The cat sat on the mat.", "Prices rise faster than wages.", "The film 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
 
 
-def test_the_default_model_in_a_collection():
-    client = chromadb.EphemeralClient(chromadb.Settings(anonymized_telemetry=False))
+def test_a_collection_stores_the_name_and_opens_in_another_process(tmp_path):
+    client = chromadb.PersistentClient(tmp_path / "db", chromadb.Settings(anonymized_telemetry=False))
     collection = client.create_collection("notes", embedding_function=CtxEmbeddingFunction())
     collection.add(ids=["a", "b", "c"], documents=TEXTS)
     found = collection.query(query_texts=["inflation"], n_results=3)
@@ -25,12 +25,6 @@ def test_the_default_model_in_a_collection():
     model = load()
     cosine = float(model.similarity(model.encode("inflation"), model.encode(TEXTS[1])))
     assert found["distances"][0][0] == pytest.approx(1 - cosine, abs=1e-5)
-
-
-def test_a_collection_stores_the_name_and_opens_in_another_process(tmp_path):
-    client = chromadb.PersistentClient(tmp_path / "db", chromadb.Settings(anonymized_telemetry=False))
-    collection = client.create_collection("notes", embedding_function=CtxEmbeddingFunction())
-    collection.add(ids=["a", "b", "c"], documents=TEXTS)
     stored = collection.configuration_json["embedding_function"]
     assert (stored["name"], stored["config"]) == ("ctx-embed", {"model": "default", "batch_size": 512})
     script = (

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,24 +17,18 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from ctx_embed.integrations.langchain import CtxEmbeddings, CtxVectorStore
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TEXTS = ["The cat sat on the mat.", "Prices rise faster than wages.", "The film was a joy."]
 
 
-def test_the_default_model_in_a_vector_store():
-    store = InMemoryVectorStore.from_texts(TEXTS, CtxEmbeddings())
-    assert [found.page_content for found in store.similarity_search("inflation", k=1)] == TEXTS[1:2]
-
-
-def test_embeddings_are_the_models():
+def test_embeddings_are_the_models(tiny_model_path):
     model, embeddings = load(), CtxEmbeddings()
     np.testing.assert_allclose(embeddings.embed_documents(TEXTS), model.encode(TEXTS), atol=1e-6)
     np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), model.encode(TEXTS[0]), atol=1e-6)
     assert embeddings.embed_documents([]) == []
-
-
-def test_it_holds_a_name(tiny_model_path):
-    embeddings = CtxEmbeddings()
-    embeddings.embed_query("a cat")
+    store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
+    assert [found.page_content for found in store.similarity_search("inflation", k=1)] == TEXTS[1:2]
+    # They hold a name.
     assert embeddings.model_dump() == {"model": "default", "batch_size": 512}
     assert len(pickle.dumps(embeddings)) < 2000
     assert len(CtxEmbeddings(model=str(tiny_model_path)).embed_query("a cat")) == 16
@@ -98,3 +94,10 @@ def test_a_stored_index_is_opened_with_its_model_and_its_numbers(store, tmp_path
         CtxVectorStore.from_texts(["More."], FakeEmbeddings(size=3), path=tmp_path / "index")
     with pytest.raises(InputError, match="chunk must be that of the index, 'none', got 'sentences'"):
         SearchIndex.create(tmp_path / "index", chunk="sentences", exist_ok=True)
+
+
+def test_the_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["example", str(tmp_path / "example.index")])
+    runpy.run_path(str(EXAMPLES / "langchain_search.py"), run_name="__main__")
+    first, _ = capsys.readouterr().out.splitlines()
+    assert first == "a 1 the cat sat on the mat"

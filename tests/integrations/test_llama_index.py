@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from llama_index.core.node_parser import SemanticSplitterNodeParser
 
 from ctx_embed.integrations.llama_index import CtxEmbedding
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TEXTS = ["The cat sat on the mat.", "Prices rise faster than wages.", "The film was a joy."]
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
@@ -28,22 +31,14 @@ def test_the_default_model_in_an_index():
 
 
 def test_embeddings_are_the_models():
-    model, embedding = load(), CtxEmbedding()
-    np.testing.assert_allclose(embedding.get_text_embedding_batch(TEXTS), model.encode(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(embedding.get_text_embedding(TEXTS[0]), model.encode(TEXTS[0]), atol=1e-6)
+    expected, embedding = load().encode(TEXTS), CtxEmbedding()
+    np.testing.assert_allclose(embedding.get_text_embedding_batch(TEXTS), expected, atol=1e-6)
     asked = asyncio.run(embedding.aget_query_embedding(TEXTS[0]))
-    np.testing.assert_allclose(asked, model.encode(TEXTS[0]), atol=1e-6)
-
-
-def test_whole_documents_are_read():
-    embedding = CtxEmbedding()
+    for found in (embedding.get_text_embedding(TEXTS[0]), asked):
+        np.testing.assert_allclose(found, expected[0], atol=1e-6)
+    # Whole documents are read.
     text = "the cat sat on the mat " * 200
     assert embedding.get_text_embedding(text + "prices rise") != embedding.get_text_embedding(text + "a dog barks")
-
-
-def test_it_holds_a_name():
-    embedding = CtxEmbedding()
-    embedding.get_query_embedding("a cat")
     stored = embedding.to_dict()
     assert stored["model_name"] == "default"
     assert CtxEmbedding.from_dict(stored).get_query_embedding("a cat") == embedding.get_query_embedding("a cat")
@@ -53,3 +48,10 @@ def test_the_semantic_splitter():
     splitter = SemanticSplitterNodeParser(embed_model=CtxEmbedding(), buffer_size=1, breakpoint_percentile_threshold=50)
     nodes = splitter.get_nodes_from_documents([Document(text=" ".join(TEXTS))])
     assert len(nodes) > 1
+
+
+def test_the_example_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["example", str(tmp_path / "example.index")])
+    runpy.run_path(str(EXAMPLES / "llama_index_search.py"), run_name="__main__")
+    first, _ = capsys.readouterr().out.splitlines()
+    assert first == "pets 1.000 The cat sat on the mat."

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from itertools import islice
 
-from ctx_embed import InputError, SearchIndex
+from ctx_embed import SearchIndex
 from tests.helpers.cli import Command
+from tests.helpers.errors import error
 from tests.index.support.child import child
 from tests.index.support.killed import states
 from tests.index.support.stored import stored
@@ -13,26 +14,24 @@ from tests.index.support.stored import stored
 
 def test_a_backup_is_the_index_of_one_moment_while_another_process_edits(tmp_path, hash_model):
     path = tmp_path / "index"
+    copies = [tmp_path / f"copy {number}" for number in range(8)]
     with SearchIndex.create(path, hash_model, "HNSW8") as index:
         process = child("killed", "edits", path, 0)
         try:
             process.stdout.readline()
-            for number in range(8):
-                index.backup(tmp_path / f"copy {number}")
+            for copy in copies:
+                index.backup(copy)
         finally:
             process.kill()
             process.communicate()
-    before = states()
+    before = islice(states(), 5000)
     state = next(before)
-    for number in range(8):
-        found = stored(tmp_path / f"copy {number}")
-        for _ in range(5000):
-            if found == state:
-                break
+    for copy in copies:
+        found = stored(copy)
+        while found != state:
             state = next(before)
-        assert found == state
     assert state
-    with SearchIndex.open(tmp_path / "copy 7", hash_model) as copy:
+    with SearchIndex.open(copies[-1], hash_model) as copy:
         copy.add(["another"])
         assert copy.verify(embed=False) == []
 
@@ -48,16 +47,12 @@ def test_a_backup_has_faiss_file_and_answers_alike(tmp_path, hash_model):
             assert copy.search("text 7", mode="dense") == index.search("text 7", mode="dense")
 
 
-def test_a_backup_replaces_nothing(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        index.add(["one"])
-        for name in ("taken", "index"):
-            (tmp_path / "taken").mkdir(exist_ok=True)
-            (tmp_path / "taken" / "mine.txt").write_text("keep me")
-            with pytest.raises(InputError) as caught:
-                index.backup(tmp_path / name)
-            assert str(caught.value) == f"{tmp_path / name}: already exists; choose another name"
-        with pytest.raises(InputError, match="does not exist; create it first"):
-            index.backup(tmp_path / "no" / "copy")
-    result = Command("index backup").run(tmp_path / "index", tmp_path / "copy")
-    assert result.stdout == f"{tmp_path / 'copy'}: 1 document\n"
+def test_a_backup_replaces_nothing(index, tmp_path):
+    index.add(["one"])
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("keep me")
+    for name in ("taken", "index"):
+        assert error(index.backup, tmp_path / name) == f"{tmp_path / name}: already exists; choose another name"
+    assert "does not exist; create it first" in error(index.backup, tmp_path / "no" / "copy")
+    result = Command("index backup").succeeds(tmp_path / "index", tmp_path / "copy")
+    assert result == f"{tmp_path / 'copy'}: 1 document\n"

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from functools import partial as partially
 
 import numpy as np
 import pytest
 
-from ctx_embed import InputError, SearchIndex
+from ctx_embed import SearchIndex, files
 from ctx_embed.files import locked
 from ctx_embed.index.building import build
-from ctx_embed.index.building.build import Built, build_index
+from ctx_embed.index.building.build import Built
 from ctx_embed.index.writing import writer
+from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, Interrupting, hash_vectors
 from tests.index.support.stored import stored, vectors_of
 
@@ -29,6 +32,15 @@ def path(tmp_path):
     return tmp_path / "index"
 
 
+@pytest.fixture
+def partial(path):
+    """Where an unfinished build stands."""
+    return path.with_name("index.partial")
+
+
+build_index = build.build_index
+
+
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch):
     monkeypatch.setattr(writer, "STEP_DOCUMENTS", 8)
@@ -40,19 +52,22 @@ def interrupted(source, path, texts=20, **options) -> None:
         build_index(source, path, model=Interrupting(texts), **options)
 
 
-def test_an_interrupted_build_resumes(source, path, hash_model):
-    partial = path.with_name("index.partial")
+def test_an_interrupted_build_resumes_with_the_same_options(source, path, partial, hash_model):
     interrupted(source, path)
     assert not path.exists()
     assert list(stored(partial).values()) == TEXTS[:16]
-    with pytest.raises(InputError) as caught:
-        build_index(source, path, model=hash_model)
-    assert str(caught.value) == f"{partial}: holds an interrupted build; continue it with --resume or delete it"
-    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+    resume = partially(build_index, source, path, resume=True)
+    for run, message in (
+        (partially(build_index, source, path, model=hash_model), "holds an interrupted build; continue it with"),
+        (partially(resume, model=hash_model, chunk="sentences"), "was started with other sources or options; repeat"),
+        (partially(resume, model=HashModel(5)), "built with a model of unknown origin, .* dimension 8; this one has"),
+    ):
+        assert re.search(message, error(run))
+    assert resume(model=hash_model) == Built(40)
     assert sorted(hash_model.seen) == sorted(TEXTS[16:])
     assert stored(path) == dict(enumerate(TEXTS))
     assert not partial.exists()
-    assert build_index(source, path, model=hash_model, resume=True) == Built(40, was_complete=True)
+    assert resume(model=hash_model) == Built(40, was_complete=True)
 
 
 def test_an_interruption_before_the_first_step_leaves_nothing_and_resume_starts_a_build(source, path, hash_model):
@@ -80,21 +95,24 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     assert stored(path) == expected
 
 
-def test_a_merge_is_done_once(source, path, hash_model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_kill_at_the_end_does_nothing_twice(source, path, hash_model, tmp_path, monkeypatch, mode):
     build_index(source, path, model=hash_model)
     more = tmp_path / "more.txt"
     more.write_text("one\ntwo\n")
+    expected = dict(enumerate([*TEXTS, "one", "two"] if mode == "append" else ["one", "two"]))
 
     def killed(folder):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(build, "remove_folder", killed)
+        patched.setattr(build if mode == "append" else files, "remove_folder", killed)
         with pytest.raises(KeyboardInterrupt):
-            build_index(more, path, model=hash_model, mode="append")
-    assert len(stored(path)) == 42
-    assert build_index(more, path, model=hash_model, mode="append", resume=True) == Built(2)
-    assert len(stored(path)) == 42
+            build_index(more, path, model=hash_model, mode=mode)
+    assert stored(path) == expected
+    again = build_index(more, path, model=hash_model, mode=mode, resume=True)
+    assert (again.documents, again.was_complete) == (2, mode == "overwrite")
+    assert stored(path) == expected
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "more.txt", "source.txt"]
 
 
@@ -112,25 +130,6 @@ def test_overwriting_keeps_the_old_one_until_the_new_one_is_whole(source, path, 
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "old.txt", "source.txt"]
 
 
-def test_a_kill_after_the_exchange_does_not_bring_the_old_one_back(source, path, hash_model, tmp_path, monkeypatch):
-    from ctx_embed import files
-
-    build_index(source, path, model=hash_model, mode="overwrite")
-    source.write_text("new\n")
-
-    def killed(folder):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "remove_folder", killed)
-        with pytest.raises(KeyboardInterrupt):
-            build_index(source, path, model=hash_model, mode="overwrite")
-    assert stored(path) == {0: "new"}
-    assert build_index(source, path, model=hash_model, mode="overwrite", resume=True).was_complete
-    assert stored(path) == {0: "new"}
-    assert not path.with_name("index.partial").exists()
-
-
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_link_to_an_index_stays(source, path, hash_model, tmp_path, mode):
     build_index(source, path, model=hash_model)
@@ -142,13 +141,10 @@ def test_a_link_to_an_index_stays(source, path, hash_model, tmp_path, mode):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "link", "source.txt"]
 
 
-def test_changed_sources_are_noticed(source, path, hash_model):
+def test_changed_sources_are_noticed(source, path, partial, hash_model):
     interrupted(source, path)
     source.write_text("another first line\n" + "\n".join(TEXTS[1:]) + "\n")
-    with pytest.raises(InputError) as caught:
-        build_index(source, path, model=hash_model, resume=True)
-    partial = path.with_name("index.partial")
-    assert str(caught.value) == (
+    assert error(build_index, source, path, model=hash_model, resume=True) == (
         f"{source}: the input has changed since this build started; restore its first 16 documents, or delete "
         f"{partial} and start again; 16 documents are stored in {partial}: continue with --resume"
     )
@@ -156,9 +152,8 @@ def test_changed_sources_are_noticed(source, path, hash_model):
     assert build_index(source, path, model=hash_model, resume=True) == Built(41)
 
 
-def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, hash_model):
+def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, partial, hash_model):
     interrupted(source, path)
-    partial = path.with_name("index.partial")
     (partial / f"{'0' * 32}.faiss.tmp").write_text("{")
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
     (path / f"{'0' * 32}.faiss").write_text("{")
@@ -166,30 +161,24 @@ def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, hash_model)
     assert sorted(entry.name for entry in path.iterdir()) == ["index.sqlite"]
 
 
-def test_other_options_are_noticed(source, path, hash_model):
-    interrupted(source, path)
-    with pytest.raises(InputError, match="was started with other sources or options; repeat those with --resume"):
-        build_index(source, path, model=hash_model, resume=True, chunk="sentences")
-
-
-def test_another_model_is_refused(source, path):
-    interrupted(source, path)
-    with pytest.raises(InputError, match=r"built with a model of unknown origin, .* dimension 8; this one has"):
-        build_index(source, path, model=HashModel(5), resume=True)
-
-
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_running_build_is_neither_joined_nor_removed(source, path, hash_model, begun):
-    partial = path.with_name("index.partial")
+def test_a_running_build_is_neither_joined_nor_removed(source, path, partial, hash_model, begun):
     if begun:
         interrupted(source, path)
     else:
         SearchIndex.create(partial, hash_model).close()
-    with locked(partial / "lock"), pytest.raises(InputError) as caught:
-        build_index(source, path, model=hash_model, resume=True)
-    assert str(caught.value) == f"{partial}: another build is running; try again when it has finished"
+    with locked(partial / "lock"):
+        message = f"{partial}: another build is running; try again when it has finished"
+        assert error(build_index, source, path, model=hash_model, resume=True) == message
     assert (partial / "index.sqlite").is_file()
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+
+
+def test_what_is_in_the_way(source, path, partial, hash_model):
+    partial.mkdir()
+    (partial / "precious").write_text("keep me")
+    said = error(build_index, source, path, model=hash_model, mode="overwrite")
+    assert said == f"{partial}: exists but is not an interrupted build; delete it or choose another index name"
 
 
 def test_a_counted_id_that_comes_again_is_a_given_one(source, path, hash_model, tmp_path):
@@ -200,30 +189,15 @@ def test_a_counted_id_that_comes_again_is_a_given_one(source, path, hash_model, 
     assert stored(path)[40] == "given"
 
 
-def test_a_bad_line_late_in_the_source_keeps_what_came_before(path, hash_model, tmp_path):
+def test_a_bad_line_late_in_the_source_keeps_what_came_before(path, partial, hash_model, tmp_path):
     source = tmp_path / "source.jsonl"
     lines = [json.dumps({"text": text}) for text in TEXTS]
     source.write_text("\n".join([*lines[:30], "{broken", *lines[30:]]))
-    with pytest.raises(InputError) as caught:
-        build_index(source, path, model=hash_model)
-    message = str(caught.value)
+    message = error(build_index, source, path, model=hash_model)
     assert message.startswith(f"{source}, line 31: not JSON (")
-    partial = path.with_name("index.partial")
     assert message.endswith(f"; 24 documents are stored in {partial}: continue with --resume")
     source.write_text("\n".join(lines))
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
-
-
-def test_what_is_in_the_way(source, path, hash_model):
-    partial = path.with_name("index.partial")
-    partial.mkdir()
-    (partial / "precious").write_text("keep me")
-    with pytest.raises(InputError) as caught:
-        build_index(source, path, model=hash_model, mode="overwrite")
-    assert (
-        str(caught.value)
-        == f"{partial}: exists but is not an interrupted build; delete it or choose another index name"
-    )
 
 
 def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path):

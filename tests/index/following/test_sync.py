@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from ctx_embed.index.following.records import folders
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.writing import writer
 from tests.documents.samples import FIRST, SECOND, pdf
+from tests.helpers.errors import error
 from tests.index.support.hash_model import Interrupting
 
 LONG = "\n\n".join(f"## Part {number}\n\n" + f"word{number} " * 150 for number in range(4))
@@ -63,12 +65,9 @@ def test_a_folder_becomes_documents(index, folder):
     assert synced.skipped == {"hidden": 1, "empty": 1, "binary": 1}
     assert index.verify() == []
     metadata = index.get("a.md").metadata
-    modified = metadata.pop("modified")
+    assert re.fullmatch(r"20.*\+00:00", metadata.pop("modified"))
     assert metadata == {"source": "a.md", "title": "Title", "line": 1}
-    assert modified.startswith("20")
-    assert modified.endswith("+00:00")
-    assert index.get("table.csv:3").metadata["n"] == 2
-    assert index.get("table.csv:3").metadata["line"] == 3
+    assert index.get("table.csv:3").metadata.items() >= {"n": 2, "line": 3}.items()
     assert index.get("plain.csv").text == "name,n\nx,1\n"
     hits = [hit for hit in index.search("anything", k=50) if hit.id == "a.md"]
     assert sorted(hit.text.split("\n")[0] for hit in hits) == ["# Title", "## Part 1", "## Part 2", "## Part 3"]
@@ -118,14 +117,18 @@ def test_a_filter_sees_that_a_file_was_touched(index, folder):
     assert {hit.id for hit in index.search("title", where="modified < '2000'")} == {"a.md"}
 
 
-def test_a_record_that_is_gone_is_removed_and_others_stay(index, folder, hash_model):
+def test_a_record_that_is_gone_is_removed_and_one_that_moves_stays(index, folder, hash_model):
     index.sync(folder)
     (folder / "rows.jsonl").write_text('{"id": "r2", "text": "another"}\n{"text": "without id"}\n')
     seen = len(hash_model.seen)
     assert index.sync(folder).changed == 1
     assert "r1" not in index
-    assert index.get("r2").text == "another"
     assert hash_model.seen[seen:] == ["another"]
+    (folder / "a0.jsonl").write_text('{"id": "r2", "text": "moved"}\n')
+    (folder / "rows.jsonl").write_text('{"id": "r3", "text": "other"}\n')
+    index.sync(folder)
+    index.sync(folder)
+    assert (index.get("r2").text, index.get("r3").text) == ("moved", "other")
 
 
 @pytest.mark.parametrize(
@@ -145,8 +148,7 @@ def test_what_a_document_is(index, folder, unit, expected):
         assert found == expected
     assert list(synced.failed) == (["plain.csv"] if unit == "records" else [])
     if unit in ("lines", "paragraphs"):
-        assert index.get("sub/b.txt:3").text == "another line"
-        assert index.get("sub/b.txt:3").metadata["line"] == 3
+        assert (index.get("sub/b.txt:3").text, index.get("sub/b.txt:3").metadata["line"]) == ("another line", 3)
     # Another choice replaces all documents of the folder, and is kept.
     assert index.sync(folder, documents="files").changed == (0 if unit == "files" else synced.added)
     index.sync(folder)
@@ -225,16 +227,24 @@ def test_an_emptied_text_is_removed_and_a_table_without_records_is_empty(index, 
     assert "a.md" not in index
 
 
+def test_messages_are_one_printable_line(index, folder):
+    (folder / "a\nb\x1b[31m.pdf").write_text("no")
+    long = folder / ("d" * 200) / ("e" * 200)
+    long.mkdir(parents=True)
+    (long / "broken.pdf").write_text("no")
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("no")
+    message = index.sync(folder).left_out
+    assert message.isprintable()
+    for said in ("a?b?[31m.pdf (not PDF", "caf?.txt (its name is not UTF-8)", "broken.pdf (not PDF"):
+        assert said in message
+    assert "d" * 100 not in message
+
+
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
         ('{"text": "x", "id": 123456789012345678901234567890}', "document 2: the id 1234.* does not fit into 64 bits"),
-        (r'{"text": "x", "id": "\ud800"}', r"document 2: the id '\\ud800' has a lone surrogate"),
         ('{"text": "x", "m": 1e999}', "document 2: the metadata field 'm' cannot be stored as JSON"),
-        (
-            '{"text": "x", "m": ' + "[" * 150 + "]" * 150 + "}",
-            "document 2: the metadata is nested more than 100 levels",
-        ),
         ('{"text": "x", "id": "bad.jsonl:1"}', "line 2: the id 'bad.jsonl:1' comes twice"),
     ],
 )
@@ -244,14 +254,6 @@ def test_a_record_that_cannot_be_stored_stops_nothing(index, folder, record, rea
     assert list(synced.failed) == ["bad.jsonl"]
     assert re.match(reason, synced.failed["bad.jsonl"])
     assert ids(index) == IDS
-
-
-def test_tables_of_other_encodings(index, folder):
-    (folder / "prices.csv").write_bytes("id,text\n1,Le café coûte cher à Orléans.\n".encode("latin-1"))
-    (folder / "wages.jsonl").write_bytes('{"id": "w", "text": "Die Löhne steigen."}\n'.encode("utf-16"))
-    assert not index.sync(folder).failed
-    assert index.get(1).text == "Le café coûte cher à Orléans."
-    assert index.get("w").text == "Die Löhne steigen."
 
 
 @pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.csv\n", None])
@@ -295,20 +297,6 @@ def test_a_change_of_the_same_size_while_a_file_is_read(index, folder, monkeypat
     assert index.sync(folder).unchanged == 6
 
 
-def test_messages_are_one_printable_line(index, folder):
-    (folder / "a\nb\x1b[31m.pdf").write_text("no")
-    long = folder / ("d" * 200) / ("e" * 200)
-    long.mkdir(parents=True)
-    (long / "broken.pdf").write_text("no")
-    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("no")
-    message = index.sync(folder).left_out
-    assert message.isprintable()
-    assert "a?b?[31m.pdf (not PDF" in message
-    assert "caf?.txt (its name is not UTF-8)" in message
-    assert "broken.pdf (not PDF" in message
-    assert "d" * 100 not in message
-
-
 def test_a_format_without_its_library_is_read_once_that_is_installed(index, folder, monkeypatch):
     pdf(folder / "report.pdf")
     with monkeypatch.context() as patched:
@@ -328,16 +316,6 @@ def test_an_id_that_belongs_to_another_document(index, folder):
     index.delete("sub/b.txt")
     assert index.sync(folder).added == 1
     assert index.get("sub/b.txt").text.startswith("one line")
-
-
-def test_an_id_that_moves_to_another_file(index, folder):
-    index.sync(folder)
-    (folder / "a0.jsonl").write_text('{"id": "r1", "text": "moved"}\n')
-    (folder / "rows.jsonl").write_text('{"id": "r3", "text": "other"}\n')
-    index.sync(folder)
-    index.sync(folder)
-    assert index.get("r1").text == "moved"
-    assert index.get("r3").text == "other"
 
 
 def test_a_second_folder_is_named(index, folder, tmp_path):
@@ -452,133 +430,103 @@ def test_a_build_from_folders_and_files(tmp_path, folder, hash_model):
 
 def test_named_files_of_other_formats(tmp_path, hash_model):
     path = tmp_path / "built"
+    build = partial(build_index, path=path, model=hash_model, mode="overwrite")
     pdf(tmp_path / "report.pdf")
-    build_index(tmp_path / "report.pdf", path, model=hash_model)
+    build(tmp_path / "report.pdf")
     with SearchIndex.open(path, hash_model) as index:
-        (name,) = index.ids()
-        assert name == (tmp_path / "report.pdf").as_posix()
+        assert index.ids() == [(tmp_path / "report.pdf").as_posix()]
         assert len(index.search("x")) == 2
     (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
     for unit, count in ((None, 3), ("lines", 3), ("paragraphs", 2), ("files", 1)):
-        assert (
-            build_index(tmp_path / "a.txt", path, model=hash_model, mode="overwrite", documents=unit).documents == count
-        )
+        assert build(tmp_path / "a.txt", documents=unit).documents == count
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
     for encoding in (None, "latin-1"):
-        build_index(tmp_path / "latin.txt", path, model=hash_model, mode="overwrite", encoding=encoding)
+        build(tmp_path / "latin.txt", encoding=encoding)
         with SearchIndex.open(path, hash_model) as index:
             assert index.get(0).text == "café"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("sources", "options", "message"),
     [
-        ({"sources": []}, "no source of documents: give a file, a folder or - (standard input)"),
-        ({"sources": ["-", "-"]}, "standard input is named twice, but can be read only once"),
-        (
-            {"sources": "a.txt", "include": ["*.md"]},
-            "--include, --exclude and --follow-links choose files of a folder; name one",
-        ),
-        ({"sources": ".", "embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
-        (
-            {"sources": "a.txt", "documents": "line"},
-            "unknown unit of documents 'line': did you mean 'lines'? known are",
-        ),
-        ({"sources": "a.txt", "documents": "records"}, "a.txt: records are those of JSONL, CSV, TSV and Parquet files"),
-        ({"sources": "a.pdf"}, "a.pdf: no such file"),
-        ({"sources": "a.txt", "path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
-        ({"sources": "empty"}, "empty: no file that can be read; skipped 1 hidden"),
+        ([], {}, "no source of documents: give a file, a folder or - (standard input)"),
+        (["-", "-"], {}, "standard input is named twice, but can be read only once"),
+        ("a.txt", {"include": ["*.md"]}, "--include, --exclude and --follow-links choose files of a folder; name one"),
+        (".", {"embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
+        ("a.txt", {"documents": "line"}, "unknown unit of documents 'line': did you mean 'lines'? known are"),
+        ("a.txt", {"documents": "records"}, "a.txt: records are those of JSONL, CSV, TSV and Parquet files"),
+        ("a.pdf", {}, "a.pdf: no such file"),
+        ("a.txt", {"path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
+        ("empty", {}, "empty: no file that can be read; skipped 1 hidden"),
     ],
 )
-def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model, arguments, message):
+def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model, sources, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("text\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / ".x").write_text("x")
-    with pytest.raises(InputError) as caught:
-        build_index(**{"path": "built", "model": hash_model, **arguments})
-    assert str(caught.value).startswith(message)
+    assert error(build_index, sources, **{"path": "built", "model": hash_model, **options}).startswith(message)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "empty"]
 
 
 def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "other", hash_model):
-        pass
+    SearchIndex.create(tmp_path / "other", hash_model).close()
     latin = tmp_path / os.fsdecode(b"caf\xe9")
     latin.mkdir()
     (latin / "a.txt").write_text("text")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="must be a folder, got a file"):
-        index.sync(tmp_path / "file")
-    for folder, message in (
-        (tmp_path / "other", "must be a folder of documents, got a search index"),
-        (latin, "the path of the folder must be UTF-8; rename it"),
-    ):
-        for run in (index.sync, lambda folder: build_index(folder, tmp_path / "built", model=hash_model)):
-            with pytest.raises(InputError) as caught:
-                run(folder)
-            assert str(caught.value) == f"{folder}: {message}"
+    assert "must be a folder, got a file" in error(index.sync, tmp_path / "file")
+    for run in (index.sync, partial(build_index, path=tmp_path / "built", model=hash_model)):
+        said = f"{tmp_path / 'other'}: must be a folder of documents, got a search index"
+        assert error(run, tmp_path / "other") == said
+        assert error(run, latin) == f"{latin}: the path of the folder must be UTF-8; rename it"
     assert not any(path.name.startswith("built") for path in tmp_path.iterdir())
 
 
-def followed(index) -> list:
-    with closing(DocumentStore(index.path / "index.sqlite")) as store:
-        return folders(store)
-
-
-def test_the_state_is_in_the_index_and_older_indexes_have_none(index, folder, tmp_path):
-    assert followed(index) == []
+def test_the_state_is_in_the_index(index, folder):
     index.sync(folder, exclude=["sub/"])
-    (known,) = followed(index)
+    with closing(DocumentStore(index.path / "index.sqlite")) as store:
+        (known,) = folders(store)
     assert (known.path, known.prefix, known.options.exclude) == (str(folder), "", ("sub/",))
-    assert sorted(path.name for path in index.path.iterdir())[:1] == ["index.sqlite"]
 
 
 def test_dates_and_numbers_of_any_size(folder, tmp_path, hash_model):
     os.utime(folder / "a.md", (10**10, 10**10))
-    path = tmp_path / "index"
-    build_index(folder, path, model=hash_model)
-    with SearchIndex.open(path, hash_model) as index:
+    build = partial(build_index, path=tmp_path / "index", model=hash_model, mode="overwrite")
+    build(folder)
+    with SearchIndex.open(tmp_path / "index", hash_model) as index:
         assert index.get("a.md").metadata["modified"].startswith("2262-04-11")
         assert index.sync(folder).changed == 0
     digits = "9" * 5000
-    refused = {"digits.jsonl": "Exceeds the limit", "infinite.jsonl": "Out of range float"}
-    for name, content in {
-        "int.jsonl": f'{{"text": "a", "n": {10**30}}}\n',
-        "digits.jsonl": f'{{"text": "a", "n": {digits}}}\n',
-        "digits.csv": f"text,n\na,{digits}\n",
-        "float.csv": f"text,n\na,1.{digits}\n",
-        "infinite.jsonl": '{"text": "a", "n": 1e999}\n',
-    }.items():
+    for name, content, refused in (
+        ("int.jsonl", f'{{"text": "a", "n": {10**30}}}\n', None),
+        ("digits.jsonl", f'{{"text": "a", "n": {digits}}}\n', "Exceeds the limit"),
+        ("digits.csv", f"text,n\na,{digits}\n", None),
+        ("float.csv", f"text,n\na,1.{digits}\n", None),
+        ("infinite.jsonl", '{"text": "a", "n": 1e999}\n', "Out of range float"),
+    ):
         (tmp_path / name).write_text(content)
-        if name in refused:
-            with pytest.raises(InputError, match=rf"^[^\n]*{refused[name]}[^\n]*$"):
-                build_index(tmp_path / name, path, model=hash_model, mode="overwrite")
+        if refused is None:
+            build(tmp_path / name)
         else:
-            build_index(tmp_path / name, path, model=hash_model, mode="overwrite")
+            assert re.fullmatch(rf"[^\n]*{refused}[^\n]*", error(build, tmp_path / name))
 
 
 @pytest.mark.parametrize("chosen", [{"ids": ["sub/b.txt", "table.csv:2"]}, {"where": "source = 'sub/b.txt' or n = 1"}])
 def test_deleted_documents_come_back_when_their_file_changes(index, folder, chosen):
     index.sync(folder)
     assert index.delete(**chosen) == 2
+    with closing(DocumentStore(index.path / "index.sqlite")) as store, store.writing():
+        # The origin of a deleted document is no damage.
+        store.connection.execute("INSERT INTO origins VALUES ('sub/b.txt', 1, '{}')")
     assert index.verify() == []
     assert index.sync(folder).unchanged == 6
-    left = [identifier for identifier in IDS if identifier not in ("sub/b.txt", "table.csv:2")]
-    assert ids(index) == left
+    assert ids(index) == sorted({*IDS} - {"sub/b.txt", "table.csv:2"})
     (folder / "sub/b.txt").write_text("another text")
     (folder / "table.csv").write_text("text,n\nfirst again,1\nsecond,2\n")
     synced = index.sync(folder)
     assert (synced.changed, synced.documents) == (2, 3)
     assert ids(index) == IDS
-    assert index.verify() == []
-
-
-def test_the_origin_of_a_deleted_document_is_no_damage(index, folder):
-    index.sync(folder)
-    index.delete("sub/b.txt")
-    with closing(DocumentStore(index.path / "index.sqlite")) as store, store.writing():
-        store.connection.execute("INSERT INTO origins VALUES ('sub/b.txt', 1, '{}')")
     assert index.verify() == []
 
 
@@ -595,33 +543,32 @@ def test_metadata_that_people_set_survives_a_change_of_the_file(index, folder):
     index.sync(folder)
     (folder / "a.md").write_text("# Alpha\n\nA third text.")
     index.sync(folder)
-    found = index.get("a.md")
-    assert "stars" not in found.metadata
-    assert found.metadata["source"] == "elsewhere"
-    assert found.metadata["modified"] > "2020"
+    metadata = index.get("a.md").metadata
+    assert "stars" not in metadata
+    assert metadata["source"] == "elsewhere"
+    assert metadata["modified"] > "2020"
     assert index.verify() == []
 
 
-def test_a_folder_that_is_suddenly_empty_is_refused(index, folder, tmp_path):
+def test_a_folder_that_lost_most_of_its_files_is_refused(index, folder, many, tmp_path):
     index.sync(folder)
-    before = ids(index)
     folder.rename(tmp_path / "unmounted")
     folder.mkdir()
     with pytest.raises(InputError, match=r"6 of its 6 files are gone; is its disk mounted\?.*--allow-empty"):
         index.sync(folder)
-    assert ids(index) == before
+    assert ids(index) == IDS
     assert index.sync(folder, dry_run=True).removed == 6
     assert index.sync(folder, allow_empty=True).removed == 6
     assert ids(index) == []
 
+    def lose(numbers: range) -> None:
+        for number in numbers:
+            (many / f"{number:02}.txt").unlink()
 
-def test_a_folder_that_lost_most_of_many_files_is_refused(index, many):
     index.sync(many)
-    for number in range(15):
-        (many / f"{number:02}.txt").unlink()
+    lose(range(15))
     assert index.sync(many).removed == 15
-    for number in range(15, 36):
-        (many / f"{number:02}.txt").unlink()
+    lose(range(15, 36))
     with pytest.raises(InputError, match="21 of its 25 files are gone"):
         index.sync(many)
     assert index.sync(many, allow_empty=True).removed == 21

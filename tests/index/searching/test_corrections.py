@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import ctx_embed
 from ctx_embed import SearchIndex
 from ctx_embed.index.searching.by_words import respelled
 
@@ -19,7 +18,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    with SearchIndex.create(tmp_path_factory.mktemp("typos") / "index", ctx_embed.load()) as index:
+    with SearchIndex.create(tmp_path_factory.mktemp("typos") / "index") as index:
         index.add(TEXTS)
         yield index
 
@@ -34,7 +33,6 @@ def corrected(index, query, mode="words", **options):
         ("machne", "machine", {1, 2}),  # a letter is missing
         ("mahcine", "machine", {1, 2}),  # two letters are swapped
         ("retreival", "retrieval", {0, 1}),
-        ("docmuents", "documents", {0}),
         ("Zurrich", "zürich", {4}),
         ("wahsing", "washing", {2}),  # "wash" is its stem
         ("washign", "washing", {2}),  # no stem can be cut off
@@ -67,7 +65,7 @@ def test_what_stays_as_typed(index):
 
 
 def test_a_word_that_the_index_gains_is_no_longer_corrected(tmp_path):
-    with SearchIndex.create(tmp_path / "index", ctx_embed.load()) as index:
+    with SearchIndex.create(tmp_path / "index") as index:
         index.add(["a machine"])
         assert corrected(index, "machne") == [(0, {"machne": "machine"})]
         index.add(["Machne Software"])

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.model import IndexModel
+from tests.helpers.errors import error
+from tests.index.support.stored import ids
 
 TEXTS = [
     "Hackers locked the hospital's computers.",
@@ -22,14 +23,9 @@ QUERY = "a football match with many goals"
 
 
 @pytest.fixture
-def index(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        index.add(TEXTS)
-        yield index
-
-
-def ids(hits) -> list:
-    return [hit.id for hit in hits]
+def index(index):
+    index.add(TEXTS)
+    return index
 
 
 def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(index):
@@ -106,21 +102,18 @@ def test_a_cross_encoder_calls_nothing_that_its_folder_names(index, cross_encode
     path = cross_encoder / file
     content = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**content, **settings(name)}))
-    with pytest.raises(InputError) as caught:
-        index.search(QUERY, 6, rerank=cross_encoder)
-    assert str(caught.value) == f"{path}: the activation must be a layer of torch.nn, got {name!r}"
+    said = error(index.search, QUERY, 6, rerank=cross_encoder)
+    assert said == f"{path}: the activation must be a layer of torch.nn, got {name!r}"
     assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("query", "rerank", "message"),
     [
-        ({"rerank": "./nowhere"}, "./nowhere: no such model folder"),
-        ({"rerank": 5}, "rerank must be a model or the name of one, got int"),
-        ({"query": np.ones(8), "rerank": "default"}, "rerank needs texts; a reranker cannot read vectors"),
+        ("a", "./nowhere", "./nowhere: no such model folder"),
+        ("a", 5, "rerank must be a model or the name of one, got int"),
+        (np.ones(8), "default", "rerank needs texts; a reranker cannot read vectors"),
     ],
 )
-def test_what_cannot_rerank_is_one_line(index, arguments, message):
-    with pytest.raises(InputError) as caught:
-        index.search(**{"query": "a", **arguments})
-    assert str(caught.value) == message
+def test_what_cannot_rerank_is_one_line(index, query, rerank, message):
+    assert error(index.search, query, rerank=rerank) == message

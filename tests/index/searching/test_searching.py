@@ -8,6 +8,7 @@ import random
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import get_type_hints
 
@@ -24,6 +25,7 @@ from ctx_embed.index.searching.search import Ranking, maximal_marginal_relevance
 from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel, hash_vectors
+from tests.index.support.stored import ids
 
 ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
 TEXTS = [
@@ -45,15 +47,24 @@ def index(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory):
     """An index of three documents cut into eight sentences."""
+    metadata = [{"source": "a", "note": None}, {"source": "b"}, {"source": "a"}]
     with SearchIndex.create(tmp_path_factory.mktemp("cut") / "index", chunk="sentences") as index:
-        index.add(
-            TEXTS, ["rates", "river", "lending"], [{"source": "a", "note": None}, {"source": "b"}, {"source": "a"}]
-        )
+        index.add(TEXTS, ["rates", "river", "lending"], metadata)
         yield index
 
 
-def ids(hits) -> list:
-    return [hit.id for hit in hits]
+@pytest.fixture
+def new(tmp_path, hash_model):
+    """An empty index."""
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        yield index
+
+
+@pytest.fixture
+def new_default(tmp_path):
+    """An empty index of the model that ships."""
+    with SearchIndex.create(tmp_path / "index") as index:
+        yield index
 
 
 def test_a_vector_finds_what_its_text_finds_without_the_model(index, cut):
@@ -72,7 +83,7 @@ def test_a_vector_finds_what_its_text_finds_without_the_model(index, cut):
         assert other._embedder is None
 
 
-def test_similar_documents_leave_the_document_out(index):
+def test_similar_documents_leave_the_document_out(index, cut):
     text = index.get("a23").text
     assert ids(index.search(like="a23", k=3)) == ids(index.search(text, 4, mode="dense"))[1:]
     several = index.search(like=["a23", "a12"], k=30)
@@ -80,13 +91,10 @@ def test_similar_documents_leave_the_document_out(index):
     assert not {"a23", "a12"} & set(ids(several))
     for mode in ("words", "hybrid"):
         assert "a23" not in ids(index.search(like="a23", mode=mode, k=30))
-
-
-def test_the_passages_of_a_similar_document_count_together(cut):
+    # The passages of a document count together.
     hits = cut.search(like="rates", k=10)
     assert set(ids(hits)) == {"river", "lending"}
-    assert hits[0].id == "lending"
-    assert len(hits) == 5
+    assert (hits[0].id, len(hits)) == ("lending", 5)
 
 
 def test_excluded_examples_push_away(index):
@@ -129,11 +137,10 @@ def test_several_queries_become_one_ranking(index):
 
 
 def test_rankings_are_fused_by_hand():
-    first, second = (
-        Ranking(np.array(rows), np.array(cosines), np.array(cosines), np.zeros(2), True)
-        for rows, cosines in (([7, 3], [0.9, 0.8]), ([3, 5], [0.7, 0.1]))
-    )
-    fused = reciprocal_rank_fusion([first, second])
+    def ranking(rows, cosines):
+        return Ranking(np.array(rows), np.array(cosines), np.array(cosines), np.zeros(2), True)
+
+    fused = reciprocal_rank_fusion([ranking([7, 3], [0.9, 0.8]), ranking([3, 5], [0.7, 0.1])])
     assert (fused.rows.tolist(), fused.cosines.tolist()) == ([3, 7, 5], [0.8, 0.9, 0.1])
     assert fused.values.tolist() == [1 / 62 + 1 / 61, 1 / 61, 1 / 62]
 
@@ -148,60 +155,47 @@ def test_mmr_by_hand():
     assert maximal_marginal_relevance(np.empty(0), np.empty((0, 2), np.float32), 3, 0.5) == []
 
 
-def test_mmr_avoids_repetition(tmp_path):
+def test_mmr_avoids_repetition(new_default):
     texts = ["The striker scored two goals.", "The striker scored two goals!", "the striker scored two goals"]
     query = "the striker and the goalkeeper of a football match scored"
-    with SearchIndex.create(tmp_path / "index") as index:
-        index.add([*texts, "The goalkeeper saved a penalty.", "Bread is made from rye."])
-        assert set(ids(index.search(query, 3, mode="dense"))) == {0, 1, 2}
-        varied = index.search(query, 2, mmr=0.6, mode="dense")
-        assert ids(varied)[1] == 3
-        assert index.search(query, 5, mmr=1.0, mode="dense") == index.search(query, 5, mode="dense")
-        assert (
-            index.search("goals", 2, mmr=0.6, offset=1, mode="dense")
-            == index.search("goals", 3, mmr=0.6, mode="dense")[1:]
-        )
+    new_default.add([*texts, "The goalkeeper saved a penalty.", "Bread is made from rye."])
+    search = partial(new_default.search, mode="dense")
+    assert set(ids(search(query, 3))) == {0, 1, 2}
+    assert ids(search(query, 2, mmr=0.6))[1] == 3
+    assert search(query, 5, mmr=1.0) == search(query, 5)
+    assert search("goals", 2, mmr=0.6, offset=1) == search("goals", 3, mmr=0.6)[1:]
 
 
 def test_groups_have_their_best_passage(cut):
-    plain = cut.search("interest on money", 8, mode="dense")
+    query = "interest on money"
+    plain = cut.search(query, 8, mode="dense")
     assert len(plain) == 8
-    groups = cut.search("interest on money", 8, group="id", mode="dense")
+    groups = cut.search(query, 8, group="id", mode="dense")
     assert sorted(ids(groups)) == ["lending", "rates", "river"]
     for hit in groups:
         assert hit == next(other for other in plain if other.id == hit.id)
-    assert [hit.metadata["source"] for hit in cut.search("interest on money", 8, group="source", mode="dense")] == [
-        "a",
-        "b",
-    ]
-    assert sorted(ids(cut.search("interest on money", 8, group="note", mode="dense"))) == [
-        "lending",
-        "rates",
-        "river",
-    ]
-    assert cut.search("interest on money", 1, group="id", offset=1, mode="dense") == groups[1:2]
-    hybrid = cut.search("interest", 8, group="id", mode="hybrid")
-    assert len(hybrid) == 3
+    by_source = cut.search(query, 8, group="source", mode="dense")
+    assert [hit.metadata["source"] for hit in by_source] == ["a", "b"]
+    assert sorted(ids(cut.search(query, 8, group="note", mode="dense"))) == ["lending", "rates", "river"]
+    assert cut.search(query, 1, group="id", offset=1, mode="dense") == groups[1:2]
+    assert len(cut.search("interest", 8, group="id", mode="hybrid")) == 3
 
 
-def test_groups_are_found_below_many_passages_of_one_document(tmp_path, hash_model, monkeypatch):
+def test_groups_are_found_below_many_passages_of_one_document(new, monkeypatch):
     monkeypatch.setattr(searching, "DEEPER", 2)
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        index.add(["same"] * 50 + ["other"] * 50 + ["third"], metadata=[{"n": n // 50} for n in range(101)])
-        hits = index.search("same", 3, group="n")
-        assert [hit.metadata["n"] for hit in hits] == [0, *[hit.metadata["n"] for hit in hits[1:]]]
-        assert {hit.metadata["n"] for hit in hits} == {0, 1, 2}
-        high = index.search("same", 3, group="n", threshold=0.99)
-        assert [hit.metadata["n"] for hit in high] == [0]
+    new.add(["same"] * 50 + ["other"] * 50 + ["third"], metadata=[{"n": n // 50} for n in range(101)])
+    first, *others = [hit.metadata["n"] for hit in new.search("same", 3, group="n")]
+    assert (first, set(others)) == (0, {1, 2})
+    assert [hit.metadata["n"] for hit in new.search("same", 3, group="n", threshold=0.99)] == [0]
 
 
 def test_context_is_the_text_around_a_passage(cut):
-    hit = cut.search("fish", 1, context=1)[0]
-    assert hit.text == "Fish swam in the clear water."
-    assert hit.context == TEXTS[1]
-    hit = cut.search("the angler", 1, context=1)[0]
-    assert hit.text == "The angler waited."
-    assert hit.context == "Fish swam in the clear water. The angler waited."
+    for query, text, context in (
+        ("fish", "Fish swam in the clear water.", TEXTS[1]),
+        ("the angler", "The angler waited.", "Fish swam in the clear water. The angler waited."),
+    ):
+        (hit,) = cut.search(query, 1, context=1)
+        assert (hit.text, hit.context) == (text, context)
     assert cut.search("fish", 1)[0].context is None
 
 
@@ -282,33 +276,34 @@ def test_what_cannot_be_searched_for_is_one_line(index, arguments, message):
     assert "\n" not in str(caught.value)
 
 
-def test_an_index_without_documents_finds_nothing(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        assert index.search(["a", "b"], fuse=True) == []
-        assert index.search([], fuse=True) == []
-        assert index.search(np.ones(8)) == []
-        assert index.search("a", mmr=0.5, group="id", offset=3) == []
-        with pytest.raises(InputError, match="no document has the id 0"):
-            index.search(like=0)
+def test_an_index_without_documents_finds_nothing(new):
+    assert new.search(["a", "b"], fuse=True) == []
+    assert new.search([], fuse=True) == []
+    assert new.search(np.ones(8)) == []
+    assert new.search("a", mmr=0.5, group="id", offset=3) == []
+    with pytest.raises(InputError, match="no document has the id 0"):
+        new.search(like=0)
 
 
-def test_the_better_one_by_words_comes_first_where_both_are_best_once(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        query = index.embedder.queries(["cat dog"])[0]
-        near = query + 0.1 * np.eye(len(query))[0]
-        index.add(["a cat among many other animals", "cat dog"], ["by meaning", "by words"], embeddings=[query, near])
-        assert ids(index.search("cat dog", mode="dense")) == ["by meaning", "by words"]
-        first, second = index.search("cat dog", mode="hybrid")
-        assert (first.id, second.id) == ("by words", "by meaning")
+def test_the_better_one_by_words_comes_first_where_both_are_best_once(new):
+    query = new.embedder.queries(["cat dog"])[0]
+    near = query + 0.1 * np.eye(len(query))[0]
+    new.add(["a cat among many other animals", "cat dog"], ["by meaning", "by words"], embeddings=[query, near])
+    assert ids(new.search("cat dog", mode="dense")) == ["by meaning", "by words"]
+    assert ids(new.search("cat dog", mode="hybrid")) == ["by words", "by meaning"]
 
 
-def test_hybrid_is_the_default_for_texts_and_dense_for_vectors(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        index.add(["one cat", "two dogs", "three"])
-        assert index.search("cat") == index.search("cat", mode="hybrid") != index.search("cat", mode="dense")
-        vector = index.embedder.queries(["cat"])[0]
-        assert index.search(vector) == index.search(vector, mode="dense")
-        assert index.search(like=0) == index.search(like=0, mode="dense")
+def test_hybrid_is_the_default_for_texts_and_dense_for_vectors(new):
+    new.add(["one cat", "two dogs", "three"])
+    assert new.search("cat") == new.search("cat", mode="hybrid") != new.search("cat", mode="dense")
+    vector = new.embedder.queries(["cat"])[0]
+    assert new.search(vector) == new.search(vector, mode="dense")
+    assert new.search(like=0) == new.search(like=0, mode="dense")
+
+
+def test_quotations_in_a_document_are_no_phrases_of_those_like_it(new):
+    new.add(["the cat said “so be it” and slept", "a cat slept", 'it "is so" said a dog'])
+    assert ids(new.search(like=0, mode="words")) == [1, 2]
 
 
 def test_options_are_declared_once(index):
@@ -349,60 +344,52 @@ def sentences_index(tmp_path_factory):
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
 @pytest.mark.parametrize("options", [{}, {"threshold": 0.2}, {"where": "n < 30"}, {"group": "n"}])
 def test_pages_agree(sentences_index, mode, options):
-    """Hits 0 to 399 are the same whether they are asked for at once or in pages."""
+    """Hits are the same whether they are asked for at once or in pages."""
+
+    def search(query, k, **more):
+        return ids(sentences_index.search(query, k, mode=mode, **options, **more))
+
     for query in ("word1 word2", "word5", '"word7 word8" word9'):
-        every = [hit.id for hit in sentences_index.search(query, 400, mode=mode, **options)]
-        pages = [sentences_index.search(query, 40, mode=mode, offset=at, **options) for at in range(0, 400, 40)]
-        assert [hit.id for page in pages for hit in page] == every
+        every = search(query, 400)
+        assert [name for at in range(0, 400, 40) for name in search(query, 40, offset=at)] == every
         assert len(set(every)) == len(every)
-    fused = [hit.id for hit in sentences_index.search(["word1", "word2"], 300, fuse=True, mode=mode, **options)]
-    parts = [
-        sentences_index.search(["word1", "word2"], 50, fuse=True, mode=mode, offset=at, **options)
-        for at in range(0, 300, 50)
-    ]
-    assert [hit.id for part in parts for hit in part] == fused
-    assert sentences_index.search("word1", 5, offset=10_000, mode=mode, **options) == []
-
-
-@pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
-def test_mmr_of_relevance_alone_keeps_the_order(sentences_index, mode):
-    plain = [hit.id for hit in sentences_index.search("word3 word4", 30, mode=mode)]
-    assert [hit.id for hit in sentences_index.search("word3 word4", 30, mode=mode, mmr=1.0)] == plain
+    queries = ["word1", "word2"]
+    parts = [name for at in range(0, 300, 50) for name in search(queries, 50, fuse=True, offset=at)]
+    assert parts == search(queries, 300, fuse=True)
+    assert search("word1", 5, offset=10_000) == []
+    if not options:
+        # The marginal relevance of relevance alone keeps the order.
+        assert search("word3 word4", 30, mmr=1.0) == search("word3 word4", 30)
 
 
 def test_a_threshold_makes_room_for_hits_that_reach_it(sentences_index):
     for query in ("word1 word2", "word5", "word11 word30"):
         every = [hit for hit in sentences_index.search(query, 1500) if hit.score >= 0.9]
-        assert [hit.id for hit in sentences_index.search(query, 3, threshold=0.9)] == [hit.id for hit in every[:3]]
+        assert ids(sentences_index.search(query, 3, threshold=0.9)) == ids(every[:3])
 
 
-def test_long_texts_and_queries_take_little_time(tmp_path):
+def test_long_texts_and_queries_take_little_time(new_default):
     words = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in "aeiou" for c in ("rn", "st", "lk", "mp")]
     generator = random.Random(0)
     long = [" ".join(generator.choices(words, k=150_000)) + f" The hammer {number} fell." for number in range(4)]
     query = " ".join(generator.choices([*words, '"', 'a "b', 'c" d', "“e"], k=20_000))
-    with SearchIndex.create(tmp_path / "index") as index:
-        index.add(long)
-        index.add(["The hammer was new. It fell."], ["short"])
-        index.search("x", mode="words")
-        start = time.process_time()
-        hits = index.search("the hammer fell", 5, highlight=True)
-        snippets = [hit.as_dict("the hammer fell")["snippet"] for hit in hits]
-        assert len(index.search(query, 5)) == 5
-        assert time.process_time() - start < 6
+    new_default.add([*long, "The hammer was new. It fell."], [*range(4), "short"])
+    new_default.search("x", mode="words")
+    start = time.process_time()
+    hits = new_default.search("the hammer fell", 5, highlight=True)
+    snippets = [hit.as_dict("the hammer fell")["snippet"] for hit in hits]
+    assert len(new_default.search(query, 5)) == 5
+    assert time.process_time() - start < 6
     assert {hit.text[slice(*hit.highlight)] for hit in hits if hit.id == "short"} == {"The hammer was new."}
     assert all("**hammer**" in snippet and len(snippet) < 1000 for snippet in snippets)
 
 
-@pytest.mark.parametrize("mode", ["dense", "words", "hybrid"])
-def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(index, mode):
-    before = index.search("a bank", mode=mode)
-    with pytest.raises(LateError, match=r"took longer than 1e-09 s; ask for less, or give it a later deadline"):
-        index.search("a bank", mode=mode, deadline=1e-9)
-    assert index.search("a bank", mode=mode, deadline=60) == before
-
-
-def test_sqlite_ends_at_the_deadline_too(index):
+def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(index):
+    for mode in ("dense", "words", "hybrid"):
+        before = index.search("a bank", mode=mode)
+        with pytest.raises(LateError, match=r"took longer than 1e-09 s; ask for less, or give it a later deadline"):
+            index.search("a bank", mode=mode, deadline=1e-9)
+        assert index.search("a bank", mode=mode, deadline=60) == before
     store = index._folder.documents
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     late = pytest.raises(LateError, match=r"took longer than 0.01 s")
@@ -417,12 +404,6 @@ def test_the_largest_searches_within_the_budgets_are_answered(index):
     assert len(index.search(" ".join(texts[:500]))) == 10
     years = ", ".join(map(str, range(10_000)))
     assert len(index.search("a bank", where=f"year in ({years})")) == 10
-
-
-def test_quotations_in_a_document_are_no_phrases_of_those_like_it(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        index.add(["the cat said “so be it” and slept", "a cat slept", 'it "is so" said a dog'])
-        assert ids(index.search(like=0, mode="words")) == [1, 2]
 
 
 def test_the_densest_part_of_a_long_text_has_the_most_words():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
+from tests.index.support.stored import ids
 
 UNKNOWN = ["日本語", "======", ""]
 TEXTS = ["Prices rise faster than wages.", *UNKNOWN, "A bank raised its rates.", "Rain fell all night."]
@@ -20,10 +21,6 @@ def index(request, tmp_path):
         yield index
 
 
-def ids(hits) -> list:
-    return [hit.id for hit in hits]
-
-
 def test_a_text_without_known_tokens_is_no_dense_hit(index):
     for k in (1, 3, 6, 100):
         assert set(ids(index.search("inflation", k, mode="dense"))) <= {0, 4, 5}
@@ -31,6 +28,7 @@ def test_a_text_without_known_tokens_is_no_dense_hit(index):
     assert sorted(ids(index.search(["inflation", "weather"], mode="dense", fuse=True))) == [0, 4, 5]
     assert sorted(ids(index.search("inflation", mode="dense", mmr=0.5, group="id", exclude="日本語"))) == [0, 4, 5]
     assert sorted(ids(index.search(like=0))) == [4, 5]
+    assert index.search(like=1) == index.search(like=[1, 2], exclude=4, mmr=0.1) == []
 
 
 @pytest.mark.parametrize("query", UNKNOWN)
@@ -40,11 +38,6 @@ def test_a_query_without_known_tokens_finds_nothing_by_meaning(index, query):
     by_words = [1] if query == "日本語" else []
     assert ids(index.search(query)) == ids(index.search(query, mode="words")) == by_words
     assert [ids(hits) for hits in index.search([query, "inflation"], 1, mode="dense")] == [[], [0]]
-
-
-def test_what_is_like_a_document_without_known_tokens(index):
-    assert index.search(like=1) == []
-    assert index.search(like=[1, 2], exclude=4, mmr=0.1) == []
 
 
 def test_zero_vectors_can_be_given(index):

@@ -42,3 +42,8 @@ def stored(path: Path, exact: bool = True) -> dict:
         np.testing.assert_allclose(vectors, wanted, rtol=1e-6, atol=0 if exact else 0.01)
         assert len({document.id for document in documents}) == len(documents) == folder.documents.state().documents
         return {document.id: document.text for document in documents}
+
+
+def ids(hits) -> list:
+    """Return the ids of hits."""
+    return [hit.id for hit in hits]
