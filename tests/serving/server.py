@@ -47,6 +47,11 @@ class Server:
     process: subprocess.Popen
     log: Path
 
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.url.removeprefix("http://").split(":")
+        return host, int(port)
+
     def stop(self) -> int:
         """Stop the server as a service manager does and return its exit status."""
         self.process.send_signal(signal.SIGTERM)

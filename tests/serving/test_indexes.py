@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 
-from ctx_embed import InputError, SearchIndex
-from tests.serving.server import asking, post, serving
+from ctx_embed import SearchIndex
+from tests.helpers.errors import error
+from tests.serving.server import asking, get, post, serving
 
 VECTOR = [float(place == 3) for place in range(320)]
 
@@ -30,13 +30,12 @@ VECTOR = [float(place == 3) for place in range(320)]
     ],
     ids=str,
 )
-def test_hits_are_those_of_the_index_in_its_folder(server, index_path, options):
-    found = asking(server, "notes.index")("search", **options)["hits"]
+def test_hits_are_those_of_the_index_in_its_folder(ask, index_path, options):
+    found = ask("search", **options)["hits"]
     with SearchIndex.open(index_path) as index:
         expected = index.search(**options)
     lists = zip(found, expected, strict=True) if found and isinstance(found[0], list) else [(found, expected)]
     for answered, hits in lists:
-        assert len(answered) == len(hits)
         for got, hit in zip(answered, hits, strict=True):
             assert got["score"] == pytest.approx(hit.score, abs=1e-5)
             assert (got["id"], got["text"], got["metadata"]) == (hit.id, hit.text, hit.metadata)
@@ -46,138 +45,124 @@ def test_hits_are_those_of_the_index_in_its_folder(server, index_path, options):
 
 
 @pytest.mark.parametrize(
-    ("route", "body", "call"),
+    ("route", "body"),
     [
-        ("search", {"query": "x", "k": 0}, lambda index: index.search("x", k=0)),
-        ("search", {"query": "x", "where": "year >"}, lambda index: index.search("x", where="year >")),
-        ("search", {"query": 5}, lambda index: index.search(5)),
-        ("search", {"query": [1.0, 2.0]}, lambda index: index.search([1.0, 2.0])),
-        ("search", {"query": "x", "like": 1}, lambda index: index.search("x", like=1)),
-        ("add", {"texts": ["x"], "ids": ["cat"]}, lambda index: index.add(["x"], ids=["cat"])),
-        ("delete", {}, lambda index: index.delete()),
-        ("topics", {"count": 100}, lambda index: index.topics(100)),
-        ("update_metadata", {"ids": ["no"], "changes": {"a": 1}}, lambda index: index.update_metadata("no", {"a": 1})),
+        ("search", {"query": "x", "k": 0}),
+        ("search", {"query": "x", "where": "year >"}),
+        ("search", {"query": 5}),
+        ("search", {"query": [1.0, 2.0]}),
+        ("search", {"query": "x", "like": 1}),
+        ("add", {"texts": ["x"], "ids": ["cat"]}),
+        ("delete", {}),
+        ("topics", {"count": 100}),
+        ("update_metadata", {"ids": ["no"], "changes": {"a": 1}}),
     ],
 )
-def test_mistakes_are_those_of_the_index_in_its_folder(server, index_path, route, body, call):
+def test_mistakes_are_those_of_the_index_in_its_folder(server, index_path, route, body):
     answer = post(f"{server.url}/v1/indexes/notes.index/{route}", json=body)
-    with SearchIndex.open(index_path) as index, pytest.raises(InputError) as raised:
-        call(index)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (400, str(raised.value))
+    with SearchIndex.open(index_path) as index:
+        said = error(getattr(index, route), **body)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, said)
 
 
 @pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=f"{server.url}/v1", timeout=30) as client:
-        yield client
+def ask(server):
+    """Send a body to a route of the index, and return the JSON of the answer."""
+    return asking(server, "notes.index")
 
 
-def test_a_snippet_marks_the_words_of_the_query(client):
-    body = {"query": "the cat", "mode": "words", "k": 1, "snippets": ["<", ">"]}
-    (hit,) = client.post("/indexes/notes.index/search", json=body).json()["hits"]
+def test_a_snippet_marks_the_words_of_the_query(ask):
+    body = {"query": "the cat", "mode": "words", "k": 1}
+    (hit,) = ask("search", **body, snippets=["<", ">"])["hits"]
     assert hit["snippet"] == "the <cat> sat on the mat"
-    body["snippets"] = ["<" * 101, ">"]
-    refused = client.post("/indexes/notes.index/search", json=body)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["message"] == "snippets.0: string should have at most 100 characters"
+    refused = ask("search", **body, snippets=["<" * 101, ">"])
+    assert refused["error"]["message"] == "snippets.0: string should have at most 100 characters"
 
 
 def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_request(tmp_path):
-    texts = {
-        "notes.md": "# Cats\n\nThe cat sat on the mat.\n\n```\n# no heading\n```\n\nIt slept until noon.",
-        "report.pdf": "Prices rise.\fWages fall in the north.",
-    }
+    notes = "# Cats\n\nThe cat sat on the mat.\n\n```\n# no heading\n```\n\nIt slept until noon."
+    places = [{"source": "notes.md", "line": 1}, {"source": "report.pdf", "page": 1}]
     with SearchIndex.create(tmp_path / "cut", chunk="sentences") as index:
-        index.add(
-            list(texts.values()), list(texts), [{"source": "notes.md", "line": 1}, {"source": "report.pdf", "page": 1}]
-        )
-    with serving(tmp_path / "cut") as server, httpx.Client(base_url=f"{server.url}/v1/indexes/cut") as client:
+        index.add([notes, "Prices rise.\fWages fall in the north."], ["notes.md", "report.pdf"], places)
+    with serving(tmp_path / "cut") as server:
 
         def hit(query: str, **options: object) -> dict:
-            (found,) = client.post("/search", json={"query": query, "k": 1, "mode": "words", **options}).json()["hits"]
+            (found,) = asking(server, "cut")("search", query=query, k=1, mode="words", **options)["hits"]
             return found
 
-        cat, wages = hit("slept noon"), hit("wages")
+        cat = hit("slept noon")
         assert cat["location"] == {"source": "notes.md", "line": 9, "page": None, "heading": "Cats"}
-        assert wages["location"] == {"source": "report.pdf", "line": None, "page": 2, "heading": None}
+        assert hit("wages")["location"] == {"source": "report.pdf", "line": None, "page": 2, "heading": None}
         assert (cat["whole"], "document" in cat) == (False, False)
-        assert hit("slept noon", document=True)["document"] == texts["notes.md"]
+        assert hit("slept noon", document=True)["document"] == notes
 
 
-def test_a_query_of_unknown_words_is_said_to_be_one(client, server):
+def test_a_query_of_unknown_words_and_a_filter_on_an_unknown_field_are_said_to_be_so(ask, server):
+    said = ["The model knows no word of a query: it finds nothing by meaning."]
     for body in ({"query": "日本語"}, {"query": ["cat", "日本語"]}, {"query": "日本語", "k": 5000}):
-        answer = client.post("/indexes/notes.index/search", json={**body, "mode": "dense"}).json()
-        assert answer["warnings"] == ["The model knows no word of a query: it finds nothing by meaning."]
-    assert "warnings" not in client.post("/indexes/notes.index/search", json={"query": "cat"}).json()
+        assert ask("search", **body, mode="dense")["warnings"] == said
+    assert "warnings" not in ask("search", query="cat")
+    said = ["no document has a field 'yaer' (fields: lang, tame, topic, year)"]
+    for route, body, key, nothing in (
+        ("search", {"query": "cat"}, "hits", []),
+        ("search", {"query": ["cat", "dog"]}, "hits", [[], []]),
+        ("count", {}, "count", 0),
+    ):
+        assert ask(route, **body, where="yaer = 1") == {key: nothing, "warnings": said}
+        assert "warnings" not in ask(route, **body, where=None)
+        # The field is known, but no document has this value.
+        assert ask(route, **body, where="year = -1") == {key: nothing}
     assert all(json.loads(line) for line in server.log.read_text().splitlines())
 
 
-def test_a_filter_on_an_unknown_field_is_said_to_be_one(client):
-    said = ["no document has a field 'yaer' (fields: lang, tame, topic, year)"]
-    search = {"query": "cat", "where": "yaer = 1"}
-    for route, body, key, nothing in (
-        ("search", search, "hits", []),
-        ("search", {**search, "query": ["cat", "dog"]}, "hits", [[], []]),
-        ("count", {"where": "yaer = 1"}, "count", 0),
-    ):
-        answer = client.post(f"/indexes/notes.index/{route}", json=body).json()
-        assert answer == {key: nothing, "warnings": said}
-        assert "warnings" not in client.post(f"/indexes/notes.index/{route}", json={**body, "where": None}).json()
-        # The field is known, but no document has this value.
-        answer = client.post(f"/indexes/notes.index/{route}", json={**body, "where": "year = -1"}).json()
-        assert answer == {key: nothing}
-
-
-def test_the_indexes_are_listed_and_described(client):
-    (facts,) = client.get("/indexes").json()["indexes"]
-    assert facts == client.get("/indexes/notes.index").json()
-    assert facts["name"] == "notes.index"
-    assert facts["documents"] == 6
-    assert facts["dimension"] == 320
+def test_an_index_is_described_with_its_topics_and_fields(server, ask):
+    (facts,) = get(f"{server.url}/v1/indexes").json()["indexes"]
+    assert facts == get(f"{server.url}/v1/indexes/notes.index").json()
+    assert facts.items() >= {"name": "notes.index", "documents": 6, "dimension": 320}.items()
     assert "path" not in facts
+    topics = ask("topics", count=3)["topics"]
+    assert sum(topic["size"] for topic in topics) == 6
+    assert {"film", "cat"} <= {word for topic in topics for word in topic["words"]}
+    found = get(f"{server.url}/v1/indexes/notes.index/fields").json()["fields"]
+    fields = {field.pop("name"): field for field in found}
+    assert (fields["year"]["lowest"], fields["year"]["highest"]) == (2018, 2022)
+    assert fields["topic"]["values"] == [{"value": "economy", "documents": 2}, {"value": "film", "documents": 2}]
+    assert fields["tame"]["type"] == "boolean"
 
 
-def test_changes_are_made_and_seen(client):
-    added = client.post("/indexes/notes.index/add", json={"texts": ["rain fell all night"], "ids": ["rain"]})
-    assert added.json() == {"ids": ["rain"]}
-    body = {"texts": ["snow fell all night"], "ids": ["rain"], "metadata": [{"season": "winter"}]}
-    assert client.post("/indexes/notes.index/upsert", json=body).json() == {"ids": ["rain"]}
-    documents = client.post("/indexes/notes.index/get", json={"ids": ["rain", 7]}).json()["documents"]
+def test_changes_are_made_and_seen(ask):
+    assert ask("add", texts=["rain fell all night"], ids=["rain"]) == {"ids": ["rain"]}
+    changed = {"texts": ["snow fell all night"], "ids": ["rain"], "metadata": [{"season": "winter"}]}
+    assert ask("upsert", **changed) == {"ids": ["rain"]}
+    documents = ask("get", ids=["rain", 7])["documents"]
     assert documents == [{"text": "snow fell all night", "id": "rain", "metadata": {"season": "winter"}}, None]
-    assert client.post("/indexes/notes.index/search", json={"query": "snow", "k": 1}).json()["hits"][0]["id"] == "rain"
-    assert client.post("/indexes/notes.index/delete", json={"where": 'season = "winter"'}).json() == {"deleted": 1}
-    assert client.post("/indexes/notes.index/ids", json={}).json() == {"ids": [1, 2, "cat", "dog", 3, 4]}
-    assert client.post("/indexes/notes.index/count", json={"where": "year > 2020"}).json() == {"count": 3}
-
-
-def test_metadata_and_vectors_are_changed_and_documents_listed(client):
-    def answer(route: str, **body: object) -> dict:
-        return client.post(f"/indexes/notes.index/{route}", json=body).json()
-
-    assert answer("update_metadata", ids=[3], changes={"topic": "cinema", "rated": True}) == {"updated": 1}
-    (document,) = answer("get", ids=[3])["documents"]
+    assert ask("search", query="snow", k=1)["hits"][0]["id"] == "rain"
+    assert ask("delete", where='season = "winter"') == {"deleted": 1}
+    assert ask("ids") == {"ids": [1, 2, "cat", "dog", 3, 4]}
+    assert ask("count", where="year > 2020") == {"count": 3}
+    assert ask("update_metadata", ids=[3], changes={"topic": "cinema", "rated": True}) == {"updated": 1}
+    (document,) = ask("get", ids=[3])["documents"]
     assert document["metadata"] == {"year": 2022, "topic": "cinema", "rated": True}
-    assert answer("update_metadata", ids=[3], changes={"topic": "film", "rated": None}) == {"updated": 1}
-    assert answer("add", texts=["its own vector"], ids=["v"], embeddings=[VECTOR]) == {"ids": ["v"]}
-    assert answer("search", query=VECTOR, k=1)["hits"][0]["id"] == "v"
-    assert answer("delete", ids=["v", "gone"]) == {"deleted": 1}
-    assert [document["id"] for document in answer("documents", offset=1, limit=2)["documents"]] == [2, "cat"]
-    assert len(answer("documents", where='topic = "film"')["documents"]) == 2
-    assert answer("facets", field="topic")["values"][0] == {"value": "economy", "documents": 2}
-    assert answer("facets", field="year", where="year >= 2021", limit=1)["values"] == [{"value": 2022, "documents": 2}]
+    assert ask("update_metadata", ids=[3], changes={"topic": "film", "rated": None}) == {"updated": 1}
+    assert ask("add", texts=["its own vector"], ids=["v"], embeddings=[VECTOR]) == {"ids": ["v"]}
+    assert ask("search", query=VECTOR, k=1)["hits"][0]["id"] == "v"
+    assert ask("delete", ids=["v", "gone"]) == {"deleted": 1}
+    assert [document["id"] for document in ask("documents", offset=1, limit=2)["documents"]] == [2, "cat"]
+    assert len(ask("documents", where='topic = "film"')["documents"]) == 2
+    assert ask("facets", field="topic")["values"][0] == {"value": "economy", "documents": 2}
+    assert ask("facets", field="year", where="year >= 2021", limit=1)["values"] == [{"value": 2022, "documents": 2}]
 
 
-def test_half_an_emoji_costs_no_other_text(client):
+def test_half_an_emoji_costs_no_other_text(server):
     def answer(route: str, body: str) -> dict:
-        sent = {"content": body, "headers": {"Content-Type": "application/json"}}
-        return client.post(route, **sent).json()
+        return post(f"{server.url}/v1{route}", content=body, headers={"Content-Type": "application/json"}).json()
 
-    half, whole = "\\ud83d", "\\ud83d\\ude00"
-    body = f'{{"model": "default", "input": ["cut {half}", "a film", "\\\\ud83d"]}}'
-    embedded = [row["embedding"] for row in answer("/embeddings", body)["data"]]
-    body = '{"model": "default", "input": ["cut \ufffd", "a film", "\\\\ud83d"]}'
-    assert embedded == [row["embedding"] for row in answer("/embeddings", body)["data"]]
-    index = "/indexes/notes.index"
+    half, whole, index = "\\ud83d", "\\ud83d\\ude00", "/indexes/notes.index"
+    embedded = [
+        [row["embedding"] for row in answer("/embeddings", f'{{"model": "default", "input": {texts}}}')["data"]]
+        for texts in (f'["cut {half}", "a film", "\\\\ud83d"]', '["cut \ufffd", "a film", "\\\\ud83d"]')
+    ]
+    assert embedded[0] == embedded[1]
     metadata = f'[{{"n": "{half}"}}, null]'
     body = f'{{"texts": ["cut {half}", "whole {whole}"], "ids": ["e1", "{whole}"], "metadata": {metadata}}}'
     assert answer(f"{index}/upsert", body) == {"ids": ["e1", "\U0001f600"]}
@@ -186,37 +171,24 @@ def test_half_an_emoji_costs_no_other_text(client):
     assert found[0]["metadata"] == {"n": "\ufffd"}
     assert "hits" in answer(f"{index}/search", f'{{"query": "cut {half}", "snippets": ["<", ">"]}}')
     # Two ids never become one.
-    for route, field in (("upsert", "ids"), ("get", "ids"), ("delete", "ids"), ("update_metadata", "ids")):
-        more = {"upsert": '"texts": ["x"], ', "update_metadata": '"changes": {}, '}.get(route, "")
-        error = answer(f"{index}/{route}", f'{{{more}"{field}": ["a{half}"]}}')["error"]
+    more = {"upsert": '"texts": ["x"], ', "update_metadata": '"changes": {}, '}
+    for route in ("upsert", "get", "delete", "update_metadata"):
+        error = answer(f"{index}/{route}", f'{{{more.get(route, "")}"ids": ["a{half}"]}}')["error"]
         assert error["message"] == "ids: 'a\\ud83d' has a lone surrogate; give it another id"
     assert answer(f"{index}/delete", f'{{"ids": ["e1", "{whole}"]}}') == {"deleted": 2}
 
 
-def test_topics(client):
-    topics = client.post("/indexes/notes.index/topics", json={"count": 3}).json()["topics"]
-    assert sum(topic["size"] for topic in topics) == 6
-    assert {"film", "cat"} <= {word for topic in topics for word in topic["words"]}
-
-
-def test_fields_for_filters(client):
-    fields = {field.pop("name"): field for field in client.get("/indexes/notes.index/fields").json()["fields"]}
-    assert fields["year"]["lowest"], fields["year"]["highest"] == (2018, 2022)
-    assert fields["topic"]["values"] == [{"value": "economy", "documents": 2}, {"value": "film", "documents": 2}]
-    assert fields["tame"]["type"] == "boolean"
-
-
-def test_a_hit_is_explained(client):
+def test_a_hit_is_explained(server, ask):
     body = {"query": "inflation", "id": 1}
-    found = client.post("/indexes/notes.index/explain", json=body).json()
-    (hit,) = client.post("/indexes/notes.index/search", json={"query": "inflation", "k": 1}).json()["hits"]
+    found = ask("explain", **body)
+    (hit,) = ask("search", query="inflation", k=1)["hits"]
     assert found["score"] == pytest.approx(hit["score"], abs=1e-6)
     side = found["document"]
     assert side["rest"] + sum(token["weight"] for token in side["tokens"]) == pytest.approx(hit["score"], abs=2e-5)
     weights = {token["text"]: token["weight"] for token in side["tokens"]}
     assert min(weights["prices"], weights["wages"]) > weights["faster than"]
-    assert client.post("/indexes/notes.index/explain", json={**body, "id": 99}).status_code == 404
-    assert client.post("/indexes/notes.index/explain", json={"query": "x"}).status_code == 400
+    for wrong, status in (({**body, "id": 99}, 404), ({"query": "x"}, 400)):
+        assert post(f"{server.url}/v1/indexes/notes.index/explain", json=wrong).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -230,6 +202,6 @@ def test_a_hit_is_explained(client):
         ("topics", {"count": 2, "seed": 2**40}, 200),
     ],
 )
-def test_large_numbers_cost_nothing(client, route, body, status):
-    answer = client.post(f"/indexes/notes.index/{route}", json=body)
+def test_large_numbers_cost_nothing(server, route, body, status):
+    answer = post(f"{server.url}/v1/indexes/notes.index/{route}", json=body)
     assert answer.status_code == status, answer.text

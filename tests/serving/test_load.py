@@ -48,11 +48,6 @@ def busy(large) -> Iterator[Server]:
         yield server
 
 
-def address(server: Server) -> tuple[str, int]:
-    host, port = server.url.removeprefix("http://").split(":")
-    return host, int(port)
-
-
 def pause(server: Server, work: Callable[[], object]) -> float:
     """Return the longest time that `/healthz` takes while a request is answered, in seconds."""
     with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=server.url, timeout=60) as http:
@@ -174,7 +169,7 @@ def test_connections_that_do_not_read_neither_fill_the_memory_nor_stay(large):
         for _ in range(60):
             connection = socket.socket()
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect(address(server))
+            connection.connect(server.address)
             connection.sendall(request)
             connections.append(connection)
         begin = time.monotonic()
@@ -201,7 +196,7 @@ def test_slow_senders_keep_nobody_out(busy):
     head = HEAD.format(f"{NAME}/search", 1000).encode()
     slow = []
     for place in range(300):
-        connection = socket.create_connection(address(busy), timeout=30)
+        connection = socket.create_connection(busy.address, timeout=30)
         connection.sendall(head if place % 2 else b"GET /v1/models HT")
         slow.append(connection)
     begin = time.monotonic()
@@ -219,7 +214,7 @@ def test_large_bodies_that_never_end_give_way_to_others(narrow):
     head = HEAD.format("/v1/embeddings", 1_000_000).encode()
     slow = []
     for _ in range(9):
-        connection = socket.create_connection(address(narrow), timeout=30)
+        connection = socket.create_connection(narrow.address, timeout=30)
         connection.sendall(head + b" " * 950_000)
         slow.append(connection)
     time.sleep(0.5)
@@ -233,7 +228,7 @@ def test_a_client_that_does_not_read_delays_no_stop(large):
     body = json.dumps({"query": "a dull film", "k": 9_000}).encode()
     with serving_settings(large, read_seconds=1) as server, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(address(server))
+        connection.connect(server.address)
         connection.sendall(HEAD.format(f"{NAME}/search", len(body)).encode() + body)
         connection.recv(1)
         begin = time.monotonic()
@@ -283,7 +278,7 @@ def test_a_worker_that_dies_is_logged_and_replaced(tmp_path):
         # Its metrics have its number.
         first = {child.pid for child in psutil.Process(server.process.pid).children()}
         workers = {pid for pid in first if "spawn_main" in " ".join(psutil.Process(pid).cmdline())}
-        connection = socket.create_connection(address(server), timeout=30)
+        connection = socket.create_connection(server.address, timeout=30)
         connection.sendall(HEAD.format("/v1/embeddings", 9).encode())
         time.sleep(0.3)
         for pid in workers:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.numpy_model import Embedder
-from tests.serving.server import post, serving
+from tests.serving.server import post
 
 TEXTS = ["The cat sat on the mat.", "", "ünïcode 猫", "prices rise " * 500]
 
@@ -30,27 +30,24 @@ def openai(server):
 
 
 def test_the_openai_package(openai, vectors):
-    found = openai.embeddings.create(input=TEXTS, model="default")
+    import openai as package
+
+    create = openai.embeddings.create
+    found = create(input=TEXTS, model="default")
     assert np.allclose([row.embedding for row in found.data], vectors, atol=1e-6)
     assert [row.index for row in found.data] == [0, 1, 2, 3]
     assert found.model == "default"
     assert found.usage.prompt_tokens == found.usage.total_tokens > 1000
-
-
-def test_floats_are_asked_for_too(openai, vectors):
-    found = openai.embeddings.create(input=TEXTS[0], model="ctx-embed/default", encoding_format="float")
+    found = create(input=TEXTS[0], model="ctx-embed/default", encoding_format="float")
     assert np.allclose(found.data[0].embedding, vectors[0], atol=1e-6)
-
-
-def test_fewer_dimensions_are_unit_vectors_of_the_first_ones(openai, vectors):
-    (row,) = openai.embeddings.create(input=TEXTS[:1], model="default", dimensions=64).data
-    first = vectors[0, :64]
-    assert np.allclose(row.embedding, first / np.linalg.norm(first), atol=1e-6)
-
-
-def test_the_models_are_listed(openai):
+    (row,) = create(input=TEXTS[:1], model="default", dimensions=64).data
+    assert np.allclose(row.embedding, vectors[0, :64] / np.linalg.norm(vectors[0, :64]), atol=1e-6)
     assert [model.id for model in openai.models.list()] == ["default", "ctx-embed/default"]
     assert openai.models.retrieve("ctx-embed/default").owned_by == "ctx-embed"
+    with pytest.raises(package.NotFoundError, match="unknown model 'gpt-4'"):
+        create(input="x", model="gpt-4")
+    with pytest.raises(package.BadRequestError, match="token ids"):
+        create(input=[1, 2], model="default")
 
 
 @pytest.mark.parametrize(
@@ -74,15 +71,6 @@ def test_mistakes_are_told_as_openai_tells_them(server, body, status, said):
     assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
     assert said in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
-
-
-def test_the_package_raises_its_own_errors(openai):
-    import openai as package
-
-    with pytest.raises(package.NotFoundError, match="unknown model 'gpt-4'"):
-        openai.embeddings.create(input="x", model="gpt-4")
-    with pytest.raises(package.BadRequestError, match="token ids"):
-        openai.embeddings.create(input=[1, 2], model="default")
 
 
 def test_a_text_has_one_vector_alone_and_among_many_connections(server):
@@ -122,15 +110,6 @@ def test_llama_index(server, vectors):
     package = pytest.importorskip("llama_index.embeddings.openai", reason="llama-index-embeddings-openai is missing")
     embeddings = package.OpenAIEmbedding(model_name="default", api_base=f"{server.url}/v1", api_key="none")
     assert np.allclose(embeddings.get_text_embedding_batch([TEXTS[0], TEXTS[2]]), vectors[[0, 2]], atol=1e-6)
-
-
-def test_a_model_has_aliases():
-    with serving("--alias", "text-embedding-3-small", "--alias", "other") as server:
-        body = {"input": "x", "model": "text-embedding-3-small"}
-        answer = post(f"{server.url}/v1/embeddings", json=body).json()
-        assert answer["model"] == "text-embedding-3-small"
-        body["model"] = "default"
-        assert post(f"{server.url}/v1/embeddings", json=body).json()["data"] == answer["data"]
 
 
 def test_fields_of_cohere_s_and_jina_s_clients_are_ignored(server):

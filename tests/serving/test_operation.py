@@ -43,10 +43,10 @@ def test_probes_metrics_and_log(server):
     assert ready["milliseconds"] > 0
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz"])
-def test_what_monitors_ask_for_answers_head(server, path):
-    answer = httpx.head(server.url + path)
-    assert (answer.status_code, answer.content) == (200, b"")
+def test_what_monitors_ask_for_answers_head(server):
+    for path in ("/", "/healthz", "/readyz"):
+        answer = httpx.head(server.url + path)
+        assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_the_routes_are_documented_without_the_network(server):
@@ -106,7 +106,7 @@ def test_answers_are_compressed_for_those_who_ask(server):
 
 def test_options_come_from_the_environment_and_a_proxy_serves_it_under_a_path(tmp_path):
     path = make_index(tmp_path / "notes.index")
-    variables = {"INDEXES": str(path), "ROOT_PATH": "/find", "MAX_TEXTS": "2"}
+    variables = {"INDEXES": str(path), "ROOT_PATH": "/find", "MAX_TEXTS": "2", "ALIAS": "text-embedding-3-small other"}
     with serving(**{f"CTX_EMBED_SERVE_{name}": value for name, value in variables.items()}) as server:
         # Whether the proxy strips the path or not.
         for base in (server.url, f"{server.url}/find"):
@@ -114,20 +114,34 @@ def test_options_come_from_the_environment_and_a_proxy_serves_it_under_a_path(tm
             assert get(f"{base}/healthz").status_code == 200
         assert get(f"{server.url}/v1/server").json()["limits"]["texts"] == 2
         assert "/find/openapi.json" in get(f"{server.url}/docs").text
+        found = {
+            name: post(f"{server.url}/v1/embeddings", json={"input": "x", "model": name}).json()
+            for name in ("default", "text-embedding-3-small", "other")
+        }
+        assert {name: answer["model"] for name, answer in found.items()} == {name: name for name in found}
+        assert found["default"]["data"] == found["other"]["data"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")}
+    return {name: content for name, content in files.items() if content}
 
 
-def test_reading_writes_nothing(tmp_path):
-    path = make_index(tmp_path / "notes.index")
+def test_keys_read_and_write(tmp_path):
+    # Nothing of an index of this name is taken for a route.
+    path = make_index(tmp_path / "add")
     keys = tmp_path / "keys"
-    keys.write_text("read looking analyst\nwrite changing\n")
+    keys.write_text("# of the team\nread looking analyst\n\nwrite changing  # carefully\n")
     before = contents(path)
-    with serving(path, "--api-key-file", keys, "--reranker", "default") as server:
-        name = f"{server.url}/v1/indexes/notes.index"
+    options = ("--api-key-file", keys, "--cors", "https://app.example", "--reranker", "default")
+    with serving(path, *options) as server:
+        name = f"{server.url}/v1/indexes/add"
         headers = {"Authorization": "Bearer looking"}
+
+        def statuses(route: str, **body: object) -> list[int]:
+            senders = [{}, *({"Authorization": f"Bearer {key}"} for key in ("wrong", "looking", "changing"))]
+            return [post(f"{name}/{route}", json=body, headers=sender).status_code for sender in senders]
+
         search = {"query": "x", "mode": "hybrid", "rerank": "default", "snippets": ["<", ">"]}
         for route, body in {
             "search": search,
@@ -137,53 +151,48 @@ def test_reading_writes_nothing(tmp_path):
             "facets": {"field": "year"},
             "get": {"ids": ["cat"]},
         }.items():
-            assert post(f"{name}/{route}", json=body, headers=headers).status_code == 200
+            assert statuses(route, **body) == [401, 401, 200, 200]
         assert post(f"{name}/search", json={**search, "cache": True}, headers=headers).status_code == 400
         assert get(f"{name}/fields", headers=headers).status_code == 200
+        body = {"texts": ["x"], "ids": ["x"], "changes": {}}
+        for route in ("add", "upsert", "update_metadata", "delete"):
+            for ending in ("", "%0A", "/", "%2F", "?x", ";x"):
+                answer = post(f"{name}/{route}{ending}", json=body, headers=headers)
+                assert answer.status_code in (403, 404, 405), (route, ending, answer.text)
+        assert get(name, headers=headers).json()["documents"] == 6
+        # Reading has written nothing: SQLite's log is empty or gone, and its shared memory is no content.
+        assert contents(path) == before
         lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-        assert {line["key"] for line in lines if "key" in line} == {"analyst"}
-    # SQLite's log of changes is empty or gone, and its shared memory is no content.
-    after = {name: content for name, content in contents(path).items() if not name.endswith("-shm") and content}
-    assert after == {name: content for name, content in before.items() if not name.endswith("-shm") and content}
-
-
-def test_keys_read_and_write(tmp_path):
-    path = make_index(tmp_path / "notes.index")
-    keys = tmp_path / "keys"
-    keys.write_text("# of the team\nread looking\n\nwrite changing  # carefully\n")
-    with serving(path, "--api-key-file", keys, "--cors", "https://app.example") as server:
-
-        def status(key: str | None, route: str, **body: object) -> int:
-            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-            return post(f"{server.url}{route}", json=body, headers=headers).status_code
-
-        search, add = "/v1/indexes/notes.index/search", "/v1/indexes/notes.index/add"
-        senders = (None, "wrong", "looking", "changing")
-        assert [status(key, search, query="x") for key in senders] == [401, 401, 200, 200]
-        assert [status(key, add, texts=["x"]) for key in senders] == [401, 401, 403, 200]
-        assert status("looking", "/v1/indexes/notes.index/topics", count=2) == 200
+        assert "analyst" in {line["key"] for line in lines if "key" in line}
+        assert statuses("add", texts=["x"]) == [401, 401, 403, 200]
         assert get(f"{server.url}/v1/server").json()["keys"] is True
-        access = get(f"{server.url}/v1/access", headers={"Authorization": "Bearer looking"}).json()
-        assert access == {"read": True, "write": False}
+        assert get(f"{server.url}/v1/access", headers=headers).json() == {"read": True, "write": False}
         assert get(f"{server.url}/metrics").status_code == 401
-        described = get(f"{server.url}/openapi.json").json()
-        (scheme,) = described["components"]["securitySchemes"].items()
-        assert (scheme[1]["type"], scheme[1]["scheme"]) == ("http", "bearer")
-        assert described["paths"]["/v1/embeddings"]["post"]["security"] == [{scheme[0]: []}]
         assert get(f"{server.url}/readyz").status_code == 200
-        refused = post(f"{server.url}{search}", json={"query": "x"})
+        described = get(f"{server.url}/openapi.json").json()
+        ((scheme, facts),) = described["components"]["securitySchemes"].items()
+        assert (facts["type"], facts["scheme"]) == ("http", "bearer")
+        assert described["paths"]["/v1/embeddings"]["post"]["security"] == [{scheme: []}]
+        refused = post(f"{name}/search", json={"query": "x"})
         assert refused.json()["error"]["message"].startswith("an API key is needed")
         asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
-        preflight = httpx.options(f"{server.url}{search}", headers=asked)
+        preflight = httpx.options(f"{name}/search", headers=asked)
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
 
 
-def test_a_server_whose_searches_fail_is_not_ready(tmp_path):
+def test_a_damaged_index_is_no_fault_of_the_client_and_not_ready(tmp_path):
     path = make_index(tmp_path / "notes.index")
-    with serving(path) as server:
-        assert get(f"{server.url}/readyz").status_code == 200
+
+    def damage(statement: str) -> None:
         with closing(sqlite3.connect(path / "index.sqlite")) as database, database:
-            database.execute("DELETE FROM words_data")
+            database.execute(statement)
+
+    with serving(path) as server:
+        damage("UPDATE vectors_1 SET checksum = checksum + 1")
+        answer = post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "damaged")
+        assert answer.json()["error"]["type"] == "server_error"
+        damage("DELETE FROM words_data")
         assert get(f"{server.url}/readyz").status_code == 500
         assert get(f"{server.url}/healthz").status_code == 200
 
@@ -195,20 +204,6 @@ def test_a_search_that_takes_too_long_is_given_up(tmp_path):
             answer = post(f"{server.url}/v1/indexes/notes.index/search", json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
         assert get(f"{server.url}/v1/server").json()["limits"]["search_seconds"] == 1e-6
-
-
-def test_a_read_key_reads_an_index_of_any_name_and_changes_none(tmp_path):
-    path = make_index(tmp_path / "add")
-    (tmp_path / "keys").write_text("read looking\n")
-    headers = {"Authorization": "Bearer looking"}
-    with serving(path, "--api-key-file", tmp_path / "keys") as server:
-        assert get(f"{server.url}/v1/indexes/add", headers=headers).json()["documents"] == 6
-        body = {"texts": ["x"], "ids": ["x"], "changes": {}}
-        for route in ("add", "upsert", "update_metadata", "delete"):
-            for ending in ("", "%0A", "/", "%2F", "?x", ";x"):
-                answer = post(f"{server.url}/v1/indexes/add/{route}{ending}", json=body, headers=headers)
-                assert answer.status_code in (403, 404, 405), (route, ending, answer.text)
-        assert post(f"{server.url}/v1/indexes/add/count", json={}, headers=headers).json() == {"count": 6}
 
 
 def test_a_key_is_found_by_what_a_client_sends(tmp_path):
@@ -228,8 +223,8 @@ def test_each_limit_has_its_status(tmp_path):
     with serving(path, *options) as server:
         url = f"{server.url}/v1/embeddings"
 
-        def answer(given: object, **more: object) -> tuple[int, str]:
-            found = post(url, json={"input": given, "model": "default", **more})
+        def answer(given: object) -> tuple[int, str]:
+            found = post(url, json={"input": given, "model": "default"})
             return found.status_code, found.json()["error"]["message"]
 
         assert answer("x" * 2**20) == (413, "the body must be at most 1,048,576 bytes")
@@ -240,17 +235,13 @@ def test_each_limit_has_its_status(tmp_path):
         search = post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x", "k": 20_000})
         assert search.status_code == 400
         # Bodies that never end take no place of requests that have arrived, and are ended in time.
-        host, port = server.url.removeprefix("http://").split(":")
-        waiting = [socket.create_connection((host, int(port))) for _ in range(2)]
+        head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        waiting = [socket.create_connection(server.address, timeout=20) for _ in range(2)]
         for connection in waiting:
-            connection.sendall(
-                b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                b"Content-Length: 10\r\n\r\n{"
-            )
+            connection.sendall(head + b"Content-Length: 10\r\n\r\n{")
         time.sleep(0.3)
         assert get(f"{server.url}/v1/models").status_code == 200
         for connection in waiting:
-            connection.settimeout(20)
             assert b" 408 " in connection.recv(100)
             connection.close()
 
@@ -312,35 +303,36 @@ def test_a_stop_lets_requests_finish(tmp_path):
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [
-        ({"model": ("nowhere",)}, "nowhere: no such folder"),
-        ({"api_key_file": Path("nowhere")}, "nowhere: cannot be read"),
-    ],
+    [({"model": ("nowhere",)}, "nowhere: no such folder"), ({"api_key_file": Path("nowhere")}, "nowhere: cannot be")],
 )
 def test_what_cannot_be_served_is_said(settings, said):
     with pytest.raises(InputError, match=said):
         Service(Settings(**settings))
 
 
-def test_other_machines_need_a_key():
-    said = Command("serve").fails("--host", "0.0.0.0")
+def test_other_machines_need_a_key_and_a_removed_option_names_what_to_use_instead():
+    serve = Command("serve", only_error=False)
+    said = serve.fails("--host", "0.0.0.0")
     assert said.startswith("--host 0.0.0.0 lets other machines in: give --api-key-file FILE")
+    said = serve.fails("--drain", 3, code=2)
+    assert said == "--drain was removed: take the server out of its balancer before SIGTERM, see docs/operations.md"
+
+
+ORIGIN = "cors must be * or an origin such as https://app.example, got"
 
 
 @pytest.mark.parametrize(
     ("origins", "said"),
     [
-        (["*"], "--cors * lets the pages of any site read and write: give --api-key-file FILE, or --no-keys"),
-        (["https://a.example", "*"], "--cors * lets the pages of any site read and write: give --api-key-file FILE"),
-        (["https://*.example"], "cors must be * or an origin such as https://app.example, got 'https://*.example'"),
-        (["https://a.example/"], "cors must be * or an origin such as https://app.example, got 'https://a.example/'"),
-        (["a.example"], "cors must be * or an origin such as https://app.example, got 'a.example'"),
+        ("*", "--cors * lets the pages of any site read and write: give --api-key-file FILE, or --no-keys"),
+        ("https://a.example *", "--cors * lets the pages of any site read and write: give --api-key-file FILE"),
+        *((origin, f"{ORIGIN} {origin!r}") for origin in ("https://*.example", "https://a.example/", "a.example")),
     ],
 )
 def test_pages_of_any_site_need_a_key(origins, said):
-    assert Command("serve").fails(*(part for origin in origins for part in ("--cors", origin))).startswith(said)
-    variable = {"CTX_EMBED_SERVE_CORS": " ".join(origins)}
-    assert Command("serve").fails(env=variable).startswith(said)
+    options = [part for origin in origins.split() for part in ("--cors", origin)]
+    assert Command("serve").fails(*options).startswith(said)
+    assert Command("serve").fails(env={"CTX_EMBED_SERVE_CORS": origins}).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -393,14 +385,3 @@ def test_a_full_disk_is_no_fault_of_the_client(tmp_path):
         assert "Traceback" not in server.log.read_text()
     with SearchIndex.open(path) as opened:
         assert opened.verify(embed=False) == []
-
-
-def test_a_damaged_index_is_no_fault_of_the_client(tmp_path):
-    path = make_index(tmp_path / "notes.index")
-    with serving(path) as server:
-        with closing(sqlite3.connect(path / "index.sqlite")) as connection:
-            connection.execute("UPDATE vectors_1 SET checksum = checksum + 1")
-            connection.commit()
-        answer = post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "damaged")
-        assert answer.json()["error"]["type"] == "server_error"

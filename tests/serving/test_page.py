@@ -181,20 +181,20 @@ def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit)
     hits(page, 10)
 
 
-def test_a_corrected_word_is_told(visit):
+def test_corrected_and_unknown_words_are_told(visit):
     page = visit("/?q=guttre&mode=words")
     expect(page.get_by_role("note")).to_have_text("Searched for “gutter” instead of “guttre”: no document has it.")
     assert "gutter" in texts(page)[0].lower()
+    page = visit("/?q=日本語")
+    expect(page.locator("main")).to_contain_text("The model knows no word of a query")
 
 
-def test_the_sentence_that_answers_is_marked_even_without_a_common_word(visit):
+def test_a_long_text_is_cut_around_its_best_sentence_which_is_marked(visit):
     page = visit("/?q=who+pays+for+the+repair&mode=dense")
+    # Even without a common word.
     hit = hits(page).filter(has_text="The bill will come by post")
     assert hit.locator(".best").inner_text().startswith("The bill will come by post")
     assert "boiler switched itself off" not in hit.inner_text()
-
-
-def test_a_long_text_is_cut_around_its_best_sentence(visit):
     page = visit("/?q=watch+the+gauge&mode=words")
     hit = hits(page).filter(has_text="gauge")
     assert "watch the gauge" in hit.locator(".best").inner_text()
@@ -282,21 +282,6 @@ def test_passages_of_a_document_stand_together_at_their_places_without_markup(vi
         expect(manual.locator(".text").first).to_contain_text(
             "Bleed the radiators in October, when the boiler has been serviced."
         )
-
-
-def test_topics_say_what_they_wait_for(visit):
-    page = visit()
-    held = []
-    page.route("**/topics", lambda route: held.append(route))
-    page.get_by_role("link", name="Topics").first.click()
-    expect(page.locator(".lead")).to_contain_text("Grouping 45 documents …")
-    held[-1].continue_()
-    page.locator(".topic").first.wait_for()
-
-
-def test_a_query_of_unknown_words_is_said_to_be_one(visit):
-    page = visit("/?q=日本語")
-    expect(page.locator("main")).to_contain_text("The model knows no word of a query")
 
 
 # Filters
@@ -406,7 +391,11 @@ def test_the_lowest_relevance_hides_what_answers_nothing(visit):
 
 def test_topics_lead_to_searches(visit):
     page = visit()
+    held = []
+    page.route("**/topics", lambda route: held.append(route), times=1)
     page.get_by_role("link", name="Topics").first.click()
+    expect(page.locator(".lead")).to_contain_text("Grouping 45 documents …")
+    held[-1].continue_()
     page.locator(".topic").first.wait_for()
     assert page.locator(".topic").count() == 5
     page.get_by_label("How many").select_option("10")

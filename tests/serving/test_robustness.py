@@ -43,15 +43,8 @@ BODIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def address(server):
-    host, port = server.url.removeprefix("http://").split(":")
-    return host, int(port)
-
-
 @pytest.mark.parametrize("kind", BODIES)
 def test_a_wrong_body_is_the_client_s_error(server, kind):
-    """16 bodies to 12 routes."""
     with httpx.Client(base_url=server.url, timeout=60) as http:
         for route in ROUTES:
             answer = http.post(route, content=BODIES[kind], headers=JSON)
@@ -75,8 +68,8 @@ RAW = {
 
 
 @pytest.mark.parametrize("kind", RAW)
-def test_what_is_no_request_ends_the_connection(server, address, kind):
-    with socket.create_connection(address, timeout=30) as connection:
+def test_what_is_no_request_ends_the_connection(server, kind):
+    with socket.create_connection(server.address, timeout=30) as connection:
         answer = b""
         # The server may have ended it already.
         with contextlib.suppress(OSError):
@@ -91,10 +84,9 @@ def test_clients_that_leave_or_stay_silent_cost_nothing(index_path):
     body = json.dumps({"input": ["a film " * 1000] * 50, "model": "default"}).encode()
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with serving_settings(index_path, head_seconds=5) as server:
-        host, port = server.url.removeprefix("http://").split(":")
-        silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(20)]
+        silent = [socket.create_connection(server.address, timeout=30) for _ in range(20)]
         for place in range(20):
-            with socket.create_connection((host, int(port)), timeout=30) as connection:
+            with socket.create_connection(server.address, timeout=30) as connection:
                 connection.sendall(
                     head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body[: len(body) // (1 + place % 3)]
                 )
@@ -104,7 +96,6 @@ def test_clients_that_leave_or_stay_silent_cost_nothing(index_path):
         assert get(f"{server.url}/v1/models").status_code == 200
         assert time.monotonic() - begin < 5
         for connection in silent:
-            connection.settimeout(30)
             assert connection.recv(100) == b""
             connection.close()
         while "ctx_embed_requests_at_work 1.0" not in get(f"{server.url}/metrics").text:

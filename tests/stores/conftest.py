@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ctx_embed import stores
+from ctx_embed.index.model import IndexModel
 
 KINDS = ("parquet", "lancedb", "postgresql", "qdrant")
 numbers = itertools.count()
@@ -17,6 +18,14 @@ numbers = itertools.count()
 def new_address(request, tmp_path_factory) -> Callable[[], str]:
     """What gives the address of a new store of the kind."""
     return made(request.param, request, tmp_path_factory)
+
+
+@pytest.fixture
+def new_store(new_address, embedder):
+    """A new store of each kind, for vectors of the shipped model."""
+    with stores.open(new_address()) as store:
+        store.ensure(stores.Collection.of(embedder))
+        yield store
 
 
 @pytest.fixture(params=[kind for kind in KINDS if kind != "parquet"], scope="module")
@@ -47,8 +56,6 @@ def made(kind, request, tmp_path_factory) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def embedder():
     """The shipped model."""
-    from ctx_embed.index.model import IndexModel
-
     return IndexModel.of(None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from ctx_embed import InputError, stores
 from ctx_embed.stores.columns import fields_of
 from ctx_embed.stores.lancedb import LanceDB
 from tests.conftest import SENTENCES
+from tests.helpers.errors import error
 
 METADATA = [
     {"year": 2020, "lang": "en", "tags": ["x", "y"], "stars": 4.5, "good": True, "odd name!": 7},
@@ -77,9 +79,7 @@ def test_every_store_ranks_alike(filled, embedder):
     ("where", "found"),
     [
         ("year >= 2020", "05"),
-        ("year < 2020.5", "012"),
-        ("year = 2019 or year == 2020", "01"),
-        ("year in (2019, 2020.0)", "01"),
+        ("year in (2019, 2020.0) or year < 2000.5", "012"),
         ("not year = 2020", "1234567"),
         ('year = "2020"', ""),
         ('lang = "en"', "06"),
@@ -90,23 +90,18 @@ def test_every_store_ranks_alike(filled, embedder):
         ("lang is null", "34"),
         ("lang is not null and not lang contains 'en'", "15"),
         ("lang != 'en'", "1257"),
-        ("lang not in ('en', 'fr')", "257"),
-        ('tags contains "x"', "0"),
         ('tags contains "y" and stars > 4', "0"),
         ('tags = "y"', ""),
         ("tags is null", "34567"),
         ("numbers contains 1 or numbers contains 2.5", "7"),
         ("numbers contains 1.5", ""),
         ("stars >= 3.0 and stars < 4.5", "1"),
-        ("stars = 4.50", "0"),
         ("stars > 1e19", "7"),
-        ("good = true", "0"),
         ("good != true", "1"),
         ("`odd name!` = 7", "0"),
         (r'quote = "say \"hi\" and \'ho\'"', "3"),
         ("lang = 'ünïcode \u2028'", "5"),
         ("(year >= 2019 and (lang = 'fr' or lang = 'en')) and not good = false", "0"),
-        ("on >= '2024-05-02'", "3"),
         ("on = '2024-05-01'", "25"),
         ("on <= '2024-05-01'", "25"),
         ("on > '2024-05-01'", "3"),
@@ -129,37 +124,32 @@ def test_a_filter_may_name_many_values(filled):
     assert {hit.id for hit in found} == {"d0", "d3", "d5"}
 
 
-def test_qdrant_finds_words_in_strings(filled):
-    if filled.kind != "qdrant":
-        pytest.skip("others find any part of a string")
-    found = {hit.id for hit in filled.search("text", where="quote contains 'SAY hi' or lang contains 'en'")}
-    assert found == {"d0", "d3", "d6", "d7"}
-
-
 def test_what_a_store_cannot_filter_is_one_line(filled):
+    def found(where: str) -> set[str]:
+        return {hit.id for hit in filled.search("text", where=where)}
+
     if filled.kind == "lancedb":
-        with pytest.raises(InputError, match=r"'nested.deep' has no column to filter by \(columns: 'year', .*Qdrant"):
-            filled.search("text", where="nested.deep = 1")
+        said = error(found, "nested.deep = 1")
+        assert re.search(r"'nested.deep' has no column to filter by \(columns: 'year', .*Qdrant", said)
     elif filled.kind == "qdrant":
-        with pytest.raises(InputError, match=r"can order only numbers and ISO dates, so lang < 'f' is not possible"):
-            filled.search("text", where="lang < 'f'")
+        # It finds words in strings.
+        assert found("quote contains 'SAY hi' or lang contains 'en'") == {"d0", "d3", "d6", "d7"}
+        said = error(found, "lang < 'f'")
+        assert "can order only numbers and ISO dates, so lang < 'f' is not possible" in said
     else:
-        assert {hit.id for hit in filled.search("text", where="lang < 'eo'")} >= {"d0"}
+        assert found("lang < 'eo'") >= {"d0"}
     with pytest.raises(InputError, match=r"filter 'year >': expected .* at the end"):
-        filled.search("text", where="year >")
+        found("year >")
 
 
-@pytest.mark.parametrize(
-    ("query", "k", "message"),
-    [
+def test_a_wrong_query_is_one_line(filled):
+    for query, k, message in (
         ("a", 0, "k must be an integer of at least 1, got 0"),
         (3, 5, "the query must be a string or a list of strings, got an int"),
         (["a", None], 5, "query 2 must be a string, got None"),
-    ],
-)
-def test_a_wrong_query_is_one_line(filled, query, k, message):
-    with pytest.raises(InputError, match=message):
-        filled.search(query, k=k)
+    ):
+        with pytest.raises(InputError, match=message):
+            filled.search(query, k=k)
 
 
 def test_an_id_is_stored_once_and_the_last_row_stays(new_address, embedder, rows):
@@ -179,41 +169,33 @@ def test_an_id_is_stored_once_and_the_last_row_stays(new_address, embedder, rows
         assert contents(again)["b'\"%s"] == ("second again", {"n": 1})
 
 
-def test_another_model_is_refused_in_one_line_that_names_both(new_address, embedder, rows):
-    with stores.open(new_address()) as store:
+def test_another_model_is_refused_in_one_line_that_names_both(new_address, embedder, tiny_model_path):
+    address = new_address()
+    with stores.open(address) as store:
         ours = stores.Collection.of(embedder)
         store.ensure(ours)
         assert store.ensure(ours).dimension == embedder.dimension
         other = replace(ours, model_fingerprint="f" * 64, model="elsewhere", dimension=7)
-        with pytest.raises(InputError) as error:
-            store.ensure(other)
-        assert str(error.value) == (
+        assert error(store.ensure, other) == (
             f"{store.name}: its vectors come from the model 'default' (fingerprint {embedder.fingerprint[:12]}, "
             "dimension 320), not from 'elsewhere' (fingerprint ffffffffffff, dimension 7); use that model or another "
             "target"
         )
-
-
-def test_queries_of_another_model_are_refused(searchable, embedder, tiny_model_path):
-    address = searchable()
-    with stores.open(address) as store:
-        store.ensure(stores.Collection.of(embedder))
-    with stores.open(address, model=tiny_model_path) as store, pytest.raises(InputError, match=r"tiny"):
-        store.search("text")
+    if new_address.kind != "parquet":
+        with stores.open(address, model=tiny_model_path) as store:
+            assert "tiny" in error(store.search, "text")
 
 
 def test_notes_come_back_by_prefix_and_belong_to_one_collection(new_address, embedder, rows):
     with stores.open(new_address()) as store:
         assert store.collection is None
         store.ensure(stores.Collection.of(embedder))
-        store.upsert(rows(["a"]), "0001-2", {"rows": 1, "bad": ['it\'s \u00e9 "x"']})
+        note = {"rows": 1, "bad": ['it\'s \u00e9 "x"']}
+        store.upsert(rows(["a"]), "0001-2", note)
         store.upsert(rows([], []), "0001-1", {"rows": 0})
-        store.write_note("run-1", {"a": 1})
-        store.write_note("run-1", {"a": 2})
-        assert list(store.notes("part-0001").items()) == [
-            ("part-0001-1", {"rows": 0}),
-            ("part-0001-2", {"rows": 1, "bad": ['it\'s \u00e9 "x"']}),
-        ]
+        for number in (1, 2):
+            store.write_note("run-1", {"a": number})
+        assert list(store.notes("part-0001").items()) == [("part-0001-1", {"rows": 0}), ("part-0001-2", note)]
         assert store.notes("run") == {"run-1": {"a": 2}}
         assert store.notes("other") == {}
 
@@ -225,12 +207,10 @@ def test_a_collection_that_is_not_there_is_one_line(new_address):
                 ask()
 
 
-def test_texts_that_databases_dislike_come_back(new_address, embedder, rows):
+def test_texts_that_databases_dislike_come_back(new_store, new_address, rows):
     texts = ["cat\0b", "tab\tand\nline \\N \\.", "dog \U0001d518 é \ufeff", "cat " * 25_000]
-    with stores.open(new_address()) as store:
-        store.ensure(stores.Collection.of(embedder))
-        store.upsert(rows(texts, metadata=[{"note": text} for text in texts]))
-        found = contents(store)
+    new_store.upsert(rows(texts, metadata=[{"note": text} for text in texts]))
+    found = contents(new_store)
     if new_address.kind == "postgresql":
         texts = [text.replace("\0", "\ufffd") for text in texts]
     assert sorted((text, fields["note"]) for text, fields in found.values()) == sorted((text, text) for text in texts)
