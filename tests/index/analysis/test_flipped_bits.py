@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
@@ -15,20 +16,6 @@ from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from tests.conftest import SENTENCES
 
 QUERIES = ("a question about the weather", "prices", '"the film"')
-
-
-def make(path) -> None:
-    texts = [f"{first} {second} Number {number}." for number, (first, second) in enumerate(pairs())]
-    ids = [number if number % 3 else f"document {number}" for number in range(len(texts))]
-    metadata = [{"n": number, "tags": ["a", "b"], "source": f"notes/{number}.md"} for number in range(len(texts))]
-    with SearchIndex.create(path, chunk="sentences") as index:
-        index.add(texts, ids, metadata)
-        index.delete([4, "document 6"])
-        index.update_metadata(5, {"title": "changed"})
-
-
-def pairs() -> list[tuple[str, str]]:
-    return [(first, second) for first in SENTENCES for second in SENTENCES if first != second]
 
 
 def contents(index, path) -> dict[str, list]:
@@ -101,17 +88,21 @@ def flip_bits(path, count: int, seed: int) -> None:
 
 @pytest.fixture
 def path(tmp_path):
-    make(tmp_path / "index")
-    return tmp_path / "index"
+    path = tmp_path / "index"
+    pairs = itertools.permutations(SENTENCES, 2)
+    texts = [f"{first} {second} Number {number}." for number, (first, second) in enumerate(pairs)]
+    ids = [number if number % 3 else f"document {number}" for number in range(len(texts))]
+    metadata = [{"n": number, "tags": ["a", "b"], "source": f"notes/{number}.md"} for number in range(len(texts))]
+    with SearchIndex.create(path, chunk="sentences") as index:
+        index.add(texts, ids, metadata)
+        index.delete([4, "document 6"])
+        index.update_metadata(5, {"title": "changed"})
+    return path
 
 
-def test_flipped_bits(path):
-    flip_bits(path, 150, seed=0)
-
-
-@pytest.mark.slow
-def test_three_thousand_flipped_bits(path):
-    flip_bits(path, 3000, seed=1)
+@pytest.mark.parametrize(("count", "seed"), [(150, 0), pytest.param(3000, 1, marks=pytest.mark.slow)])
+def test_flipped_bits(path, count, seed):
+    flip_bits(path, count, seed)
 
 
 def swap_pages(path, count: int, seed: int) -> None:
@@ -162,13 +153,9 @@ def swap_pages(path, count: int, seed: int) -> None:
     assert reported > count // 2
 
 
-def test_swapped_pages(path):
-    swap_pages(path, 24, seed=0)
-
-
-@pytest.mark.slow
-def test_a_thousand_swapped_pages(path):
-    swap_pages(path, 1000, seed=1)
+@pytest.mark.parametrize(("count", "seed"), [(24, 0), pytest.param(1000, 1, marks=pytest.mark.slow)])
+def test_swapped_pages(path, count, seed):
+    swap_pages(path, count, seed)
 
 
 def test_compaction_keeps_no_damaged_text(path):

@@ -26,20 +26,17 @@ def index(tmp_path, hash_model, monkeypatch):
 
 def test_a_passage_knows_its_line_and_its_page(index, tmp_path, monkeypatch):
     file = tmp_path / "notes" / "a.md"
-    hit = next(hit for hit in index.search("Second line.", 9) if hit.text == "Second line.")
-    source = index.source(hit)
+    hits = {hit.text: hit for hit in index.search("Second line.", 9)}
+    source = index.source(hits["Second line."])
     assert source == ("notes/a.md", file, 4, None)
-    assert source.label == "notes/a.md:4"
-    assert source.url == f"{file.as_uri()}#4"
+    assert (source.label, source.url) == ("notes/a.md:4", f"{file.as_uri()}#4")
     assert index.source("a").line == 3
     monkeypatch.chdir("/")
     assert index.source("a").path == file
-    page = index.source(next(hit for hit in index.search("Another page.", 9) if hit.text == "Another page."))
+    page = index.source(hits["Another page."])
     assert (page.label, page.path, page.url) == ("b.pdf, page 8", None, None)
     assert index.source("c") is index.source(4) is index.source("nothing") is None
-
-
-def test_files_are_found_in_the_folders_of_the_index(index, tmp_path):
+    # Files are found in the folders of the index.
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "b.pdf").write_bytes(b"%PDF")
     with index.writer.editing() as edit:
@@ -69,21 +66,25 @@ def test_hits_show_their_sources(index, capsys, monkeypatch):
 
 def test_opening_the_file_of_a_document(index, tmp_path, monkeypatch):
     assert COMMAND.succeeds("open", index.path, "a") == f"{tmp_path / 'notes' / 'a.md'}:3\n"
-    assert "file 'b.pdf' of the document 'b' is not found" in COMMAND.fails("open", index.path, "b")
-    assert "has no metadata field 'source'" in COMMAND.fails("open", index.path, "4")
-    assert "no document has the id 'x'" in COMMAND.fails("open", index.path, "x")
-    command = index_documents.opening_command
+    for name, said in (
+        ("b", "file 'b.pdf' of the document 'b' is not found"),
+        ("4", "has no metadata field 'source'"),
+        ("x", "no document has the id 'x'"),
+    ):
+        assert said in COMMAND.fails("open", index.path, name)
     for name in ("VISUAL", "EDITOR", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(index_documents.sys, "platform", "linux")
     monkeypatch.setattr(index_documents.shutil, "which", lambda name: f"/usr/bin/{name}")
     file = tmp_path / "a.md"
-    assert command(file, 3, None) is None
-    monkeypatch.setenv("DISPLAY", ":0")
-    assert command(file, 3, None) == ["/usr/bin/xdg-open", str(file)]
-    monkeypatch.setenv("EDITOR", "vim -R")
-    assert command(file, 3, None) == ["vim", "-R", "+3", str(file)]
-    assert command(file, None, None) == ["vim", "-R", str(file)]
-    assert command(file, None, 2) == ["/usr/bin/xdg-open", str(file)]
-    monkeypatch.setenv("VISUAL", "code")
-    assert command(file, 3, None) == ["code", "--goto", f"{file}:3"]
+    opened = ["/usr/bin/xdg-open", str(file)]
+    for variable, value, line, page, expected in (
+        ("HOME", "/", 3, None, None),
+        ("DISPLAY", ":0", 3, None, opened),
+        ("EDITOR", "vim -R", 3, None, ["vim", "-R", "+3", str(file)]),
+        ("EDITOR", "vim -R", None, None, ["vim", "-R", str(file)]),
+        ("EDITOR", "vim -R", None, 2, opened),
+        ("VISUAL", "code", 3, None, ["code", "--goto", f"{file}:3"]),
+    ):
+        monkeypatch.setenv(variable, value)
+        assert index_documents.opening_command(file, line, page) == expected

@@ -8,6 +8,7 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.storage.vectors import DTYPES
 from ctx_embed.loading import load_embedder
+from tests.helpers.errors import error
 from tests.index.support.stored import stored, vectors_of, widths_of
 
 NOUNS = ["cat", "ship", "price", "law", "song", "engine", "river", "doctor", "planet", "recipe"]
@@ -91,40 +92,33 @@ def test_the_data_type_changes_in_place(tmp_path, hash_model):
     assert widths_of(path) == {8 * 4}
 
 
-def test_a_writer_that_opened_the_index_earlier_keeps_to_its_new_data_type(tmp_path, hash_model):
-    path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model) as earlier:
-        earlier.add(["a text"])
-        with SearchIndex.open(path, hash_model) as index:
-            index.compact("int8")
-        earlier.add(["another text"])
-        assert earlier.describe()["dtype"] == "int8"
-    assert widths_of(path) == {8}
+def test_a_writer_that_opened_the_index_earlier_keeps_to_its_new_data_type(index, hash_model):
+    index.add(["a text"])
+    with SearchIndex.open(index.path, hash_model) as other:
+        other.compact("int8")
+    index.add(["another text"])
+    assert index.describe()["dtype"] == "int8"
+    assert widths_of(index.path) == {8}
 
 
-def test_a_failed_change_leaves_everything_searchable_and_can_be_repeated(tmp_path, hash_model, monkeypatch):
-    path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model) as index:
-        index.add(["a text", "another text"])
-        with monkeypatch.context() as broken:
-            broken.setattr("ctx_embed.index.storage.vectors.VectorTable.other_types", _full)
-            with pytest.raises(InputError, match="the disk is full"):
-                index.compact("int8")
-        index.add(["more"])
-        assert [hit.text for hit in index.search("a text", 1, mode="dense")] == ["a text"]
-        assert widths_of(path) == {8, 32}
-        index.compact("int8")
-        assert widths_of(path) == {8}
-        assert index.verify() == []
-        with pytest.raises(InputError, match="dtype must be one of float32, float16, int8, got 'int4'"):
-            index.compact("int4")
+def test_a_failed_change_leaves_everything_searchable_and_can_be_repeated(index, tmp_path, hash_model, monkeypatch):
+    def full(*arguments) -> None:
+        raise InputError("the disk is full")
+
+    index.add(["a text", "another text"])
+    with monkeypatch.context() as broken:
+        broken.setattr("ctx_embed.index.storage.vectors.VectorTable.other_types", full)
+        assert error(index.compact, "int8") == "the disk is full"
+    index.add(["more"])
+    assert [hit.text for hit in index.search("a text", 1, mode="dense")] == ["a text"]
+    assert widths_of(index.path) == {8, 32}
+    index.compact("int8")
+    assert widths_of(index.path) == {8}
+    assert index.verify() == []
+    assert error(index.compact, "int4") == "dtype must be one of float32, float16, int8, got 'int4'"
     with pytest.raises(InputError, match="dtype must be one of"):
         SearchIndex.create(tmp_path / "other", hash_model, dtype="double")
     assert not (tmp_path / "other").exists()
-
-
-def _full(*arguments) -> None:
-    raise InputError("the disk is full")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

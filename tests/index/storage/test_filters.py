@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import UnknownFieldsWarning
 from ctx_embed.index.storage.filters import parse_filter
+from tests.helpers.errors import error
+from tests.index.support.hash_model import HashModel
 
 DOCUMENTS = {
     "a": {"year": 2020, "lang": "en", "tags": ["x", "y"], "stars": 4.5, "good": True, "by": {"name": "Ann", "age": 30}},
@@ -23,10 +25,27 @@ DOCUMENTS = {
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    from tests.index.support.hash_model import HashModel
-
     with SearchIndex.create(tmp_path_factory.mktemp("filters") / "index", HashModel()) as index:
         index.add([f"text {name}" for name in DOCUMENTS], list(DOCUMENTS), list(DOCUMENTS.values()))
+        yield index
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory):
+    with SearchIndex.create(tmp_path_factory.mktemp("dates") / "index", HashModel()) as index:
+        index.add(["text"] * len(DATES), list(DATES), [{"on": value} for value in DATES.values()])
+        yield index
+
+
+@pytest.fixture(scope="module")
+def value_index(tmp_path_factory):
+    with SearchIndex.create(tmp_path_factory.mktemp("values") / "index", HashModel()) as index:
+        yield index
+
+
+@pytest.fixture
+def new(tmp_path):
+    with SearchIndex.create(tmp_path / "index", HashModel()) as index:
         yield index
 
 
@@ -35,7 +54,6 @@ def index(tmp_path_factory):
     ("where", "found"),
     [
         ("year >= 2020", "a"),
-        ("year < 2020", "b"),
         ("year = 2019 or year == 2020", "ab"),
         ("year != 2020", "bc"),
         ("not year = 2020", "bcde"),
@@ -43,8 +61,6 @@ def index(tmp_path_factory):
         ('year > "2020"', "c"),
         ("year is null", "de"),
         ("year is not null", "abc"),
-        ('lang = "en"', "a"),
-        ("lang = 'en' or lang = 'fr'", "ab"),
         ('lang in ("en", "fr")', "ab"),
         ('lang not in ("en", "fr")', "c"),
         ('lang contains "en"', "ac"),
@@ -54,7 +70,6 @@ def index(tmp_path_factory):
         ("stars >= 3.0 and stars < 4.5", "b"),
         ("stars = 4.50", "a"),
         ("stars > -1e3", "ab"),
-        ("good = true", "a"),
         ("good != true", "b"),
         ("good = 1", ""),
         ('by.name = "Ann" and by.age >= 30', "a"),
@@ -64,7 +79,6 @@ def index(tmp_path_factory):
         ('(year >= 2019 and (lang = "fr" or lang = "en")) and not good = false', "a"),
         ("YEAR >= 2020", ""),
         ("year >= 2020 AND lang = 'en'", "a"),
-        ("missing = 1", ""),
         ("missing != 1", ""),
         ("not missing = 1", "abcde"),
         ('lang = "\'; DROP TABLE documents; --"', ""),
@@ -80,29 +94,29 @@ def test_a_filter_finds_the_documents_that_meet_it(index, where, found):
 EXAMPLE = '; an example: year >= 2020 and lang = "en"'
 
 
+VALUE = 'a number, a "string", true or false'
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [
         ("", "expected the name of a field at the end"),
         ("   ", "expected the name of a field at the end"),
         ("year", "expected =, !=, <, <=, >, >=, in, contains or is at the end"),
-        ("year >=", 'expected a number, a "string", true or false at the end'),
-        ("year >= >= 3", "expected a number, a \"string\", true or false at character 9, got '>='"),
+        ("year >=", f"expected {VALUE} at the end"),
+        ("year >= >= 3", f"expected {VALUE} at character 9, got '>='"),
         (">= 3", "expected the name of a field at character 1, got '>='"),
-        ("year => 3", "expected a number, a \"string\", true or false at character 7, got '>'"),
-        ("year = en", "expected a number, a \"string\", true or false at character 8, got 'en'"),
+        ("year = en", f"expected {VALUE} at character 8, got 'en'"),
         ("year = 1 lang = 2", "expected 'and', 'or' or the end at character 10, got 'lang'"),
         ("(year = 1", "expected ')' at the end"),
-        ("year = 1)", "expected 'and', 'or' or the end at character 9, got ')'"),
         ("year = 1 and", "expected the name of a field at the end"),
         ("year in 3", "expected '(' at character 9, got '3'"),
         ("year in (3", "expected ',' or ')' at the end"),
-        ("year in ()", "expected a number, a \"string\", true or false at character 10, got ')'"),
+        ("year in ()", f"expected {VALUE} at character 10, got ')'"),
         ("year not = 3", "expected 'in' at character 10, got '='"),
         ("year is 3", "expected 'null' at character 9, got '3'"),
         ("year = 'open", '"\'" at character 8 is not part of a filter'),
         ("year = 12ab", "'1' at character 8 is not part of a filter"),
-        ("year; drop", "';' at character 5 is not part of a filter"),
         ("year = 99999999999999999999", "the number 99999999999999999999 does not fit into 64 bits"),
         ("year = 1e999", "the number 1e999 is too large"),
         ('`a"b` = 1', "'`a\"b`' cannot be the name of a field"),
@@ -111,41 +125,26 @@ EXAMPLE = '; an example: year >= 2020 and lang = "en"'
     ],
 )
 def test_a_filter_that_cannot_be_understood_is_one_line(index, where, message):
-    with pytest.raises(InputError) as caught:
-        index.search("text", where=where)
-    assert str(caught.value) == f"filter {where!r}: {message}{EXAMPLE}"
+    assert error(index.search, "text", where=where) == f"filter {where!r}: {message}{EXAMPLE}"
 
 
 def test_filters_of_other_types_and_depths():
-    with pytest.raises(InputError) as caught:
-        parse_filter(5)  # type: ignore[arg-type]
-    assert str(caught.value) == "the filter must be a string, e.g. 'year >= 2020', got an int"
-    with pytest.raises(InputError, match="it is nested more than 50 levels deep"):
-        parse_filter("(" * 60 + "a = 1" + ")" * 60)
-    with pytest.raises(InputError, match="it is nested more than 50 levels deep"):
-        parse_filter("not " * 60 + "a = 1")
-
-
-def test_limits_of_filters_are_allowed(index):
-    values = ", ".join(["1999"] * 10_000)
-    assert index.search("text", where=f"not year in ({values})")
-    assert index.search("text", where=f"not year = 0.{'1' * 998}")
-    with pytest.raises(InputError, match="has 1,001 characters"):
-        index.search("text", where=f"year = 0.{'1' * 999}")
+    assert error(parse_filter, 5) == "the filter must be a string, e.g. 'year >= 2020', got an int"
+    for where in ("(" * 60 + "a = 1" + ")" * 60, "not " * 60 + "a = 1"):
+        assert "it is nested more than 50 levels deep" in error(parse_filter, where)
 
 
 def test_long_filters(index):
-    values = ", ".join(str(number) for number in range(9_999))
-    hits = index.search("text", where=f"year in ({values})")
-    assert sorted(hit.id for hit in hits) == ["a", "b"]
+    values = ", ".join(str(number) for number in range(10_000))
+    assert sorted(hit.id for hit in index.search("text", where=f"year in ({values})")) == ["a", "b"]
     assert index.search("text", where=" or ".join(f"year = {number}" for number in range(1900, 2100)))
+    assert index.search("text", where=f"not year = 0.{'1' * 998}")
     for where, message in [
         (" or ".join(["year = 1"] * 201), "it has more than 200 comparisons; use 'in' with a list"),
-        (f"year in ({values}, 1, 2)", "it has more than 10,000 values"),
+        (f"year in ({values}, 1)", "it has more than 10,000 values"),
     ]:
-        with pytest.raises(InputError) as caught:
-            index.search("text", where=where)
-        assert str(caught.value) == f"filter {where[:80]!r}: {message}{EXAMPLE}"
+        assert error(index.search, "text", where=where) == f"filter {where[:80]!r}: {message}{EXAMPLE}"
+    assert "has 1,001 characters" in error(index.search, "text", where=f"year = 0.{'1' * 999}")
 
 
 @pytest.mark.parametrize(
@@ -156,33 +155,26 @@ def test_long_filters(index):
         (f"year = {'1' * 900_000}", "the number at character 8 has 900,000 characters"),
         (f"year = {'1' * 900_000}x", "'1' at character 8 is not part of a filter"),
         (f"year = 1{' ' * 900_000}?", "'?' at character 900009 is not part of a filter"),
-        (
-            f"year = {'x' * 900_000}",
-            f"expected a number, a \"string\", true or false at character 8, got '{'x' * 80}…'",
-        ),
+        (f"year = {'x' * 900_000}", f"expected {VALUE} at character 8, got '{'x' * 80}…'"),
         (" or ".join(f"year in ({'1,' * 99}1)" for _ in range(101)), "it has more than 10,000 values"),
     ],
     ids=["values", "characters", "digits", "no number", "spaces", "name", "lists"],
 )
 def test_a_filter_of_any_length_is_read_in_linear_time(where, message):
     began = process_time()
-    with pytest.raises(InputError) as caught:
-        parse_filter(where)
+    said = error(parse_filter, where)
     assert process_time() - began < 1
-    assert str(caught.value) == f"filter {where[:80]!r}: {message}{EXAMPLE}"
+    assert said == f"filter {where[:80]!r}: {message}{EXAMPLE}"
 
 
-def test_ten_thousand_dates_and_times_can_be_listed(tmp_path):
-    from tests.index.support.hash_model import HashModel
-
+def test_ten_thousand_dates_and_times_can_be_listed(new):
     days = [str(date(2000, 1, 1) + timedelta(days=number)) for number in range(5_000)]
     times = [f"{day}T12:00:00+01:00" for day in days]
     where = f"on in ({', '.join(repr(value) for value in days[1:] + times)})"
-    with SearchIndex.create(tmp_path / "index", HashModel()) as dated:
-        found = ["2000-01-01T11:00Z", "2000-01-02T23:00:00", "2013-09-08"]
-        dated.add(["text"] * 5, metadata=[{"on": on} for on in [*found, "2000-01-01T12:00Z", "no date"]])
-        assert dated.ids(where) == [0, 1, 2]
-        assert dated.ids(where.replace(" in ", " not in ")) == [3, 4]
+    found = ["2000-01-01T11:00Z", "2000-01-02T23:00:00", "2013-09-08"]
+    new.add(["text"] * 5, metadata=[{"on": on} for on in [*found, "2000-01-01T12:00Z", "no date"]])
+    assert new.ids(where) == [0, 1, 2]
+    assert new.ids(where.replace(" in ", " not in ")) == [3, 4]
 
 
 @pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownFieldsWarning")
@@ -201,19 +193,14 @@ def test_any_text_is_a_filter_or_one_line(index, text):
         st.booleans(),
     )
 )
-def test_a_value_finds_itself_however_it_is_written(tmp_path_factory, value):
-    from tests.index.support.hash_model import HashModel
-
-    path = tmp_path_factory.mktemp("value") / "index"
-    with SearchIndex.create(path, HashModel()) as index:
-        index.add(["with", "without"], ["with", "without"], [{"field": value}, {"field": "something else, longer"}])
-        if isinstance(value, str):
-            quoted = value.replace("\\", "\\\\").replace('"', '\\"')
-            written = f'"{quoted}"'
-        else:
-            written = str(value).lower()
-        hits = index.search("text", where=f"field = {written}")
-        assert [hit.id for hit in hits] == ["with"]
+def test_a_value_finds_itself_however_it_is_written(value_index, value):
+    value_index.upsert(
+        ["with", "without"], ["with", "without"], [{"field": value}, {"field": "something else, longer"}]
+    )
+    written = str(value).lower()
+    if isinstance(value, str):
+        written = '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"'))
+    assert value_index.ids(f"field = {written}") == ["with"]
 
 
 DATES = {
@@ -248,12 +235,8 @@ DATES = {
         ('on <= "9999-12-31"', "abcdefg"),
     ],
 )
-def test_dates_are_compared_as_times(tmp_path_factory, where, found):
-    from tests.index.support.hash_model import HashModel
-
-    with SearchIndex.create(tmp_path_factory.mktemp("dates") / "index", HashModel()) as index:
-        index.add(["text"] * len(DATES), list(DATES), [{"on": value} for value in DATES.values()])
-        assert "".join(index.ids(where)) == found
+def test_dates_are_compared_as_times(dated, where, found):
+    assert "".join(dated.ids(where)) == found
 
 
 # Times as people and programs write them, with their nanoseconds since 2024-05-01T17:00Z.
@@ -276,52 +259,43 @@ TIMES = {
 }
 
 
-def test_times_are_compared_to_the_nanosecond_whatever_their_offset(tmp_path):
-    from tests.index.support.hash_model import HashModel
-
+def test_times_are_compared_to_the_nanosecond_whatever_their_offset(new):
     texts = [*TIMES, "no time", "2024-05-01T17:00:00 or so", "2024-13-01"]
-    with SearchIndex.create(tmp_path / "index", HashModel()) as index:
-        index.add(["text"] * len(texts), ids=texts, metadata=[{"on": text} for text in texts])
-        for text, value in TIMES.items():
-            if len(text) == len("2024-05-01"):
-                continue
-            at = [other for other, its in TIMES.items() if its == value]
-            assert set(index.ids(f"on = '{text}'")) == set(at)
-            assert set(index.ids(f"on in ('{text}', 'x')")) == set(at)
-            for operator, holds in (("<", int.__lt__), (">=", int.__ge__)):
-                found = {other for other in index.ids(f"on {operator} '{text}'") if other in TIMES}
-                assert found == {other for other, its in TIMES.items() if holds(its, value)}
-        day = {other for other, its in TIMES.items() if -61_200_000_000_000 <= its < 25_200_000_000_000}
-        for where in ("on = '2024-05-01'", "on in ('2024-05-01', 'x')", "on >= '2024-05-01' and on <= '2024-05-01'"):
-            assert {other for other in index.ids(where) if other in TIMES} == day
-        assert index.ids("on = '2024-05-01T17:00:00 or so'") == ["2024-05-01T17:00:00 or so"]
+    new.add(["text"] * len(texts), ids=texts, metadata=[{"on": text} for text in texts])
+    for text, value in TIMES.items():
+        if len(text) == len("2024-05-01"):
+            continue
+        at = {other for other, its in TIMES.items() if its == value}
+        for where in (f"on = '{text}'", f"on in ('{text}', 'x')"):
+            assert set(new.ids(where)) == at
+        for operator, holds in (("<", int.__lt__), (">=", int.__ge__)):
+            found = {other for other in new.ids(f"on {operator} '{text}'") if other in TIMES}
+            assert found == {other for other, its in TIMES.items() if holds(its, value)}
+    day = {other for other, its in TIMES.items() if -61_200_000_000_000 <= its < 25_200_000_000_000}
+    for where in ("on = '2024-05-01'", "on in ('2024-05-01', 'x')", "on >= '2024-05-01' and on <= '2024-05-01'"):
+        assert {other for other in new.ids(where) if other in TIMES} == day
+    assert new.ids("on = '2024-05-01T17:00:00 or so'") == ["2024-05-01T17:00:00 or so"]
 
 
-def test_a_field_that_no_document_has_is_warned_of_once(tmp_path):
-    from tests.index.support.hash_model import HashModel
-
-    with SearchIndex.create(tmp_path / "index", HashModel()) as index:
-        assert index.count("nowhere = 1") == 0
-        index.add([f"text {name}" for name in DOCUMENTS], list(DOCUMENTS), list(DOCUMENTS.values()))
-        calls = {
-            "yeer = 2020": lambda where: index.search("text", where=where),
-            "not (lang2 = 'en' or year > 1)": lambda where: index.count(where),
-            "by.nam = 'Ann'": lambda where: list(index.documents(where)),
-            "tag contains 'x' and yeer = 2020": lambda where: index.ids(where),
-            "languages in ('en', 'fr')": lambda where: index.facets("year", where),
-            "deleted = 1": lambda where: index.delete(where=where),
-        }
-        for name, (where, call) in zip(
-            ["yeer", "lang2", "by.nam", "tag", "languages", "deleted"], calls.items(), strict=True
-        ):
-            with pytest.warns(
-                UnknownFieldsWarning, match=rf"^no document has a field '{name}' \(fields: by, .*year, ü\)$"
-            ) as found:
-                call(where)
-            assert [warning.filename for warning in found] == [__file__]
+def test_a_field_that_no_document_has_is_warned_of_once(new):
+    assert new.count("nowhere = 1") == 0
+    new.add([f"text {name}" for name in DOCUMENTS], list(DOCUMENTS), list(DOCUMENTS.values()))
+    for name, where, call in (
+        ("yeer", "yeer = 2020", lambda where: new.search("text", where=where)),
+        ("lang2", "not (lang2 = 'en' or year > 1)", lambda where: new.count(where)),
+        ("by.nam", "by.nam = 'Ann'", lambda where: list(new.documents(where))),
+        ("tag", "tag contains 'x' and yeer = 2020", lambda where: new.ids(where)),
+        ("languages", "languages in ('en', 'fr')", lambda where: new.facets("year", where)),
+        ("deleted", "deleted = 1", lambda where: new.delete(where=where)),
+    ):
+        with pytest.warns(
+            UnknownFieldsWarning, match=rf"^no document has a field '{name}' \(fields: by, .*ü\)$"
+        ) as found:
             call(where)
-        with pytest.warns(UnknownFieldsWarning, match="'autor'"):
-            assert index.facets("autor") == []
-        # These ask for documents without the field, or name it as optional.
-        assert index.count("archived is null and (hidden is null or hidden = false)") == len(index)
-        assert index.count("year = 2020 or by.age > 20") == 1
+        assert [warning.filename for warning in found] == [__file__]
+        call(where)
+    with pytest.warns(UnknownFieldsWarning, match="'autor'"):
+        assert new.facets("autor") == []
+    # These ask for documents without the field, or name it as optional.
+    assert new.count("archived is null and (hidden is null or hidden = false)") == len(new)
+    assert new.count("year = 2020 or by.age > 20") == 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctx_embed import InputError, SearchIndex
+from ctx_embed import SearchIndex
 from ctx_embed.documents.blocks import code, markdown
 from ctx_embed.index.writing.chunking import (
     Passages,
@@ -21,6 +21,8 @@ from ctx_embed.index.writing.chunking import (
     whole,
     words,
 )
+from ctx_embed.numpy_model import Embedder
+from tests.helpers.errors import error
 
 
 def parts(chunk, text):
@@ -28,15 +30,8 @@ def parts(chunk, text):
 
 
 def test_sentences():
-    text = 'He left. "Why?" she asked. Dr. no. 5 apples cost 3.5 euros!  Next\n\n line one\nline two'
-    assert parts(sentences, text) == [
-        "He left.",
-        '"Why?" she asked.',
-        "Dr. no.",
-        "5 apples cost 3.5 euros!",
-        "Next",
-        "line one\nline two",
-    ]
+    found = ["He left.", '"Why?" she asked.', "Dr. no.", "5 apples cost 3.5 euros!", "Next", "line one\nline two"]
+    assert parts(sentences, "{} {} {} {}  {}\n\n {}".format(*found)) == found
     assert parts(sentences, "") == [""]
     assert parts(sentences, "  \n\n ") == ["  \n\n "]
 
@@ -52,9 +47,7 @@ def test_tokens_are_cut_between_words():
     assert parts(tokens(2, words), "one two three four five") == ["one two", "three four", "five"]
 
     def halves(text):
-        return [
-            span for start, stop in words(text) for span in ((start, (start + stop) // 2), ((start + stop) // 2, stop))
-        ]
+        return [span for a, b in words(text) for span in ((a, (a + b) // 2), ((a + b) // 2, b))]
 
     assert parts(tokens(3, halves), "abcd efgh ijkl") == ["abcd", "efgh", "ijkl"]
     assert parts(tokens(4, halves), "abcd efgh ijkl") == ["abcd efgh", "ijkl"]
@@ -78,48 +71,46 @@ def test_the_models_own_tokens_count(tiny_model):
     found = [text[start:stop] for start, stop in offsets(text)]
     assert found == [token.removeprefix("##") for token in tiny_model[0].backend_tokenizer.encode(text).tokens]
     assert parts(tokens(4, offsets), text)[0].split()[:2] == ["the", "cat"]
+    # Tokens without characters do not.
+    encoding = SimpleNamespace(offsets=[(0, 0), (0, 3), (3, 3)])
+    assert _offsets(SimpleNamespace(encode=lambda text, **options: encoding))("cat") == [(0, 3)]
 
 
 @pytest.mark.parametrize("chunk", ["", "words", "tokens", "tokens:", "tokens:0", "tokens:-1", "tokens:x", 5, None])
 def test_a_chunk_that_cannot_be_used(chunk, tmp_path, hash_model):
-    with pytest.raises(InputError) as caught:
-        SearchIndex.create(tmp_path / "index", hash_model, chunk=chunk)
-    message = (
-        "chunk must be none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256"
-    )
-    assert str(caught.value) == f"{message}, got {chunk!r}"
-    assert [checked_chunk(name) for name in ("tokens:7", "passages:7", "passages")] == [
-        "tokens:7",
-        "passages:7",
-        "passages",
-    ]
+    kinds = "none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256"
+    said = error(SearchIndex.create, tmp_path / "index", hash_model, chunk=chunk)
+    assert said == f"chunk must be {kinds}, got {chunk!r}"
+    for name in ("tokens:7", "passages:7", "passages"):
+        assert checked_chunk(name) == name
 
 
 def test_passages_are_found_with_their_document(tmp_path, hash_model):
     text = "The cat sat. A dog barked. Rain fell."
     with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
+
+        def texts() -> list[str]:
+            return sorted(hit.text for hit in index.search("x", k=10))
+
         index.add([text, "One sentence only."], ["long", "short"], [{"n": 1}, {"n": 2}])
         assert index.count() == 2
-        hit = index.search("A dog barked.", k=1, document=True)[0]
-        assert (hit.id, hit.text, hit.document, hit.start, hit.metadata) == (
-            "long",
-            "A dog barked.",
-            text,
-            13,
-            {"n": 1},
-        )
+        (hit,) = index.search("A dog barked.", k=1, document=True)
+        assert (hit.id, hit.text, hit.start) == ("long", "A dog barked.", 13)
+        assert (hit.document, hit.metadata) == (text, {"n": 1})
         assert index.search("barking", mode="words")[0].start == 13
-        assert len(index.search("x", k=10)) == 4
+        assert len(texts()) == 4
         assert len(index.search("x", k=10, where="n = 1")) == 3
         assert index.get("long").text == text
-        assert sorted(hash_model.seen) == ["A dog barked.", "One sentence only.", "Rain fell.", "The cat sat."]
+        assert (
+            sorted(hash_model.seen) == texts() == ["A dog barked.", "One sentence only.", "Rain fell.", "The cat sat."]
+        )
         index.upsert(["The cat sat. New."], ["long"])
-        assert [hit.text for hit in index.search("x", k=10) if hit.id == "long"] != []
         assert hash_model.seen[4:] == ["New."]
-        index.compact()
-        assert sorted(hit.text for hit in index.search("x", k=10)) == ["New.", "One sentence only.", "The cat sat."]
+        for _ in range(2):
+            assert texts() == ["New.", "One sentence only.", "The cat sat."]
+            index.compact()
         assert index.delete("long") == 1
-        assert [hit.text for hit in index.search("x", k=10)] == ["One sentence only."]
+        assert texts() == ["One sentence only."]
         assert index.verify() == []
 
 
@@ -131,35 +122,21 @@ def passages(text: str, size: int, blocks=()) -> list[str]:
 def test_passages_are_cut_at_the_best_places():
     section = "One two three four. Five six seven eight."
     text = f"# A\n\n{section}\n\n## B\n\n{section}\n\n{section}\n\n# C\n\nend"
+    second = f"## B\n\n{section}\n\n{section}"
     assert passages(text, 100, markdown(text)) == [text]
     assert passages(text, 36, markdown(text)) == [text[: text.index("# C")].strip(), "# C\n\nend"]
-    assert passages(text, 24, markdown(text)) == [
-        f"# A\n\n{section}",
-        f"## B\n\n{section}\n\n{section}",
-        "# C\n\nend",
-    ]
+    assert passages(text, 24, markdown(text)) == [f"# A\n\n{section}", second, "# C\n\nend"]
     assert passages(text, 13, markdown(text))[1:3] == [f"## B\n\n{section}", section]
     assert passages(f"{section}\n\n{section}", 6) == ["One two three four.", "Five six seven eight."] * 2
     assert passages("a b c d e f g", 3) == ["a b c", "d e f", "g"]
-
-
-def test_sections_of_a_quarter_of_the_size_stay_apart():
+    # Sections of a quarter of the size stay apart.
     sections = [f"# {name}\n\none two three four five six seven eight" for name in "ABC"]
     text = "\n\n".join(sections)
     assert passages(text, 24, markdown(text)) == sections
-
-
-def test_tokens_without_characters_do_not_count():
-    found = _offsets(SimpleNamespace(encode=lambda text, **options: SimpleNamespace(offsets=[(0, 0), (0, 3), (3, 3)])))
-    assert found("cat") == [(0, 3)]
-
-
-def test_passages_without_better_places_come_out_alike_in_length():
+    # Without better places, passages come out alike in length.
     text = "\n\n".join(f"w{number} x y z" for number in range(9))
     assert [len(passage.split()) for passage in passages(text, 28)] == [20, 16]
-
-
-def test_code_is_cut_between_lines_and_pages_are_never_joined():
+    # Code is cut between lines, and pages are never joined.
     text = "def f():\n    a. B\n    c. D\n    e. F\n"
     assert passages(text, 8, code(text)) == ["def f():\n    a. B", "c. D\n    e. F"]
     assert passages("one\ftwo\n\nthree", 100) == ["one", "two\n\nthree"]
@@ -180,16 +157,7 @@ def test_long_runs_take_linear_time():
 def test_passages_fit_the_model(tiny_model):
     assert passages_of(tiny_model).size == 256
     assert passages_of(tiny_model, 9).size == 9
-
-    class Short:
-        max_seq_length = 128
-
-    assert passages_of(Short()).size == 126
-
-
-def test_passages_of_the_shipped_model():
-    from ctx_embed.numpy_model import Embedder
-
+    assert passages_of(SimpleNamespace(max_seq_length=128)).size == 126
     model = Embedder.load()
     text = "\n\n".join("The harbour opens late when there is fog, says the unfathomable clerk." for _ in range(99))
     (spans,) = passages_of(model, 50).of_all([(text, ())])

@@ -79,14 +79,10 @@ def test_compaction_and_another_model_keep_it(index):
         np.testing.assert_allclose(found[key], hash_vectors([text], 16)[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("title", ["", " ", None, 7, ["a"]])
-def test_what_is_no_title(tmp_path, title):
-    with SearchIndex.create(tmp_path / "i", chunk="passages:24") as index:
+@pytest.mark.parametrize(
+    ("title", "chunk"), [*((title, "passages:24") for title in ("", " ", None, 7, ["a"])), (TITLE, "sentences")]
+)
+def test_other_passages_are_embedded_as_they_are(tmp_path, title, chunk):
+    with SearchIndex.create(tmp_path / "i", chunk=chunk) as index:
         index.add([f"{FIRST}\n\n{SECOND}"], ["a"], [{"title": title}])
-        assert same(vectors(index)["a", SECOND], SECOND)
-
-
-def test_other_passages_are_embedded_as_they_are(tmp_path):
-    with SearchIndex.create(tmp_path / "i", chunk="sentences") as index:
-        index.add([f"{FIRST}\n\n{SECOND}"], ["a"], [{"title": TITLE}])
         assert same(vectors(index)["a", SECOND], SECOND)
