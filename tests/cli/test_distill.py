@@ -17,16 +17,6 @@ from tests.helpers.cli import Command
 
 COMMAND = Command("distill")
 
-SMALL = {
-    "dimension": 8,
-    "steps": 1,
-    "rank": 2,
-    "epochs": 2,
-    "batch_size": 16,
-    "held_out": 16,
-    "vocabulary_size": 120,
-}
-
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch, tiny_model_path, sentences):
@@ -40,13 +30,22 @@ def here(tmp_path, monkeypatch, tiny_model_path, sentences):
     return tmp_path
 
 
-def options(**changes) -> list[str]:
-    chosen = {"teacher": "teacher", **SMALL, **changes}
+SYSTEM = {"dimension": 8, "epochs": 2, "batch_size": 16, "held_out": 16, "vocabulary_size": 120}
+SMALL = {**SYSTEM, "steps": 1, "rank": 2}
+
+
+def options(chosen: dict) -> list[str]:
     return [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def run(*arguments, **changes):
-    return COMMAND.run(*arguments, *options(**changes))
+    return COMMAND.run(*arguments, *options({"teacher": "teacher", **SMALL, **changes}))
+
+
+def run_system(*arguments, **changes):
+    """A run without the Contextualizer's own flags."""
+    chosen = options({"teacher": "teacher", **SYSTEM, **changes})
+    return COMMAND.run("--corpus", "a.txt", "-o", "model", "--overwrite", *arguments, *chosen)
 
 
 def sentences_of(result) -> int:
@@ -59,7 +58,7 @@ def sentences_of(result) -> int:
 
 
 def fails(*arguments, **changes) -> str:
-    return COMMAND.fails("-o", "model", *arguments, *options(**changes))
+    return COMMAND.fails("-o", "model", *arguments, *options({"teacher": "teacher", **SMALL, **changes}))
 
 
 def record() -> dict:
@@ -77,36 +76,32 @@ def test_a_model(here):
     assert re.fullmatch(rf"took \d+ s; {following}", last)
     assert sorted(set(os.listdir()) - {"a.txt", "b.txt", "c.txt.gz", "teacher"}) == ["model", "model.teacher"]
     assert load("model").encode(["the cat"]).shape == (1, 8)
+    assert run("a.txt", "-o", "named", "--device", "cpu").exit_code == 0
+    assert (load("named").encode(["the cat"]) == load("model").encode(["the cat"])).all()
+    assert "device 'warp' cannot be used here (" in run("a.txt", "-o", "other", "--device", "warp").stderr
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--corpus", "a.txt", "b.txt", "c.txt.gz", "-o", "model"],
         ["-o", "model", "--corpus", "a.txt", "b.txt", "--corpus", "c.txt.gz"],
-        ["--corpus", "**/*.txt*", "--data", "..", "-o", "model"],
+        ["--corpus", "**/{here}/*.txt*", "--data", "..", "-o", "model"],
     ],
 )
 def test_ways_to_name_a_corpus(here, arguments):
-    if ".." in arguments:
-        arguments = [str(here.parent) if part == ".." else part for part in arguments]
-        arguments = [part.replace("**", f"**/{here.name}") for part in arguments]
-    assert sentences_of(run(*arguments)) == 240
+    arguments = [str(here.parent) if part == ".." else part.replace("{here}", here.name) for part in arguments]
+    assert sentences_of(run(*arguments, epochs=1)) == 240
     assert sorted(record()["sources"][0]["files"]) == ["a.txt", "b.txt", "c.txt.gz"]
 
 
-def test_the_device_of_teacher_and_student():
-    assert run("a.txt", "-o", "plain").exit_code == 0
-    assert run("a.txt", "-o", "named", "--device", "cpu").exit_code == 0
-    plain, named = (load(name).encode(["the device changes nothing"]) for name in ("plain", "named"))
-    assert (plain == named).all()
-    assert "device 'warp' cannot be used here (" in fails("a.txt", "--device", "warp")
-
-
-def test_a_training_that_does_not_help_is_named(here):
+def test_a_training_that_does_not_help_or_diverges_is_named(here):
     result = run("a.txt", "-o", "model", learning_rate=50, relation_weight=0)
     assert "so the start is kept; try a lower --learning-rate or more texts" in result.stderr
     assert (record()["kept_epoch"], record()["held_out_distance"]) == (0, record()["history"][0]["held_out_distance"])
+    result = run("--corpus", "a.txt", "-o", "new", learning_rate=1e30)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: the training diverged at step 2 (nan); lower --learning-rate\n"
+    assert [path for path in os.listdir() if path.startswith("new")] == ["new.teacher"]
 
 
 def test_a_finished_model_is_not_replaced_unasked(here):
@@ -118,17 +113,13 @@ def test_a_finished_model_is_not_replaced_unasked(here):
     # From Python, without the options that are defaults.
     summary = distill_in_python("a.txt", "model", teacher="teacher", progress=False, **SMALL)
     assert f"{summary['held_out_distance']:.4f}" in first.stdout
-    message = (
-        "model: a model exists already and this command would make another; replace it with --overwrite, or choose "
-        "another name"
-    )
     (here / "labelled.tsv").write_text("0\tbad\n1\tgood\n" * 20)
-    arguments = [["--corpus", "b.txt"], ["--corpus", "a.txt", "--labelled", "labelled.tsv"]]
+    message = "model: a model exists already and this command would make another; replace it with --overwrite, or "
     changes = [{"seed": 1}, {"epochs": 1}, {"rank": 3}, {"vocabulary_size": 110}, {"store": "float16"}, {"phrases": 2}]
     for change in changes:
-        assert fails("--corpus", "a.txt", **change) == message
-    for other in arguments:
-        assert fails(*other) == message
+        assert fails("--corpus", "a.txt", **change).startswith(message)
+    for other in (["--corpus", "b.txt"], ["--corpus", "a.txt", "--labelled", "labelled.tsv"]):
+        assert fails(*other).startswith(message)
     assert (here / "model" / "model.safetensors").read_bytes() == before
     assert run("--corpus", "b.txt", "-o", "model", "--overwrite").exit_code == 0
     assert (here / "model" / "model.safetensors").read_bytes() != before
@@ -148,56 +139,40 @@ def test_texts_of_evaluation_sets_are_left_out(here):
 def test_a_corpus_and_labels_in_tables(here):
     lines = (here / "a.txt").read_text().splitlines()
     (here / "a.csv").write_text("body\n" + "".join(f'"{line}"\n' for line in lines))
-    (here / "labels.csv").write_text(
-        "stars,body\n" + "".join(f"{number % 2},{line}\n" for number, line in enumerate(lines))
-    )
+    rows = [f"{number % 2},{line}\n" for number, line in enumerate(lines)]
+    (here / "labels.csv").write_text("".join(["stars,body\n", *rows]))
+    (here / "labels.tsv").write_text("".join(row.replace(",", "\t", 1) for row in rows))
     fields = ["--field", "body", "--label-field", "stars"]
-    result = run("--corpus", "a.csv", "--labelled", "labels.csv", "-o", "model", *fields, spare_dimensions=2)
-    assert sentences_of(result) == 80
-    of_table = record()["history"]
-    (here / "labels.tsv").write_text("".join(f"{number % 2}\t{line}\n" for number, line in enumerate(lines)))
-    arguments = ["--corpus", "a.txt", "--labelled", "labels.tsv", "-o", "model", "--overwrite"]
-    again = run(*arguments, spare_dimensions=2)
-    assert sentences_of(again) == 80
-    assert [epoch["held_out_distance"] for epoch in record()["history"]] == [
-        epoch["held_out_distance"] for epoch in of_table
-    ]
+    distances = []
+    for arguments in (["a.csv", "--labelled", "labels.csv", *fields], ["a.txt", "--labelled", "labels.tsv"]):
+        assert sentences_of(run(*arguments, "-o", "model", "--overwrite", spare_dimensions=2)) == 80
+        distances.append([epoch["held_out_distance"] for epoch in record()["history"]])
+    assert distances[0] == distances[1]
 
 
 def test_data_from_the_environment(monkeypatch, here, tmp_path_factory):
     monkeypatch.setenv("CTX_EMBED_DATA", str(here))
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     teacher = str(here / "teacher")
-    assert sentences_of(run("--corpus", "[ab].txt", "-o", "model", teacher=teacher)) == 160
+    assert sentences_of(run("--corpus", "[ab].txt", "-o", "model", teacher=teacher, epochs=1)) == 160
     monkeypatch.delenv("CTX_EMBED_DATA")
     message = "[ab].txt: no such file; patterns need --data or CTX_EMBED_DATA"
     assert fails("--corpus", "[ab].txt", teacher=teacher) == message
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "", "**x", "/", "none/*.gz"])
-def test_a_corpus_that_is_not_there(here, name):
-    hint = "; patterns need --data or CTX_EMBED_DATA" if "*" in name else ""
-    assert fails("--corpus", name) == f"{name}: no such file{hint}"
+def test_a_corpus_that_is_not_there(here):
     (here / "empty").mkdir()
-    if name != "/":
+    for name in ("missing.txt", "", "**x", "none/*.gz"):
+        hint = "; patterns need --data or CTX_EMBED_DATA" if "*" in name else ""
+        assert fails("--corpus", name) == f"{name}: no such file{hint}"
         assert fails("--corpus", name, "--data", "empty") == f"{name}: no such file, and nothing under empty matches it"
-
-
-SYSTEM = {name: value for name, value in SMALL.items() if name not in ("steps", "rank")}
-
-
-def run_system(*arguments, **changes):
-    """A run without the Contextualizer's own flags."""
-    chosen = {"teacher": "teacher", **SYSTEM, **changes}
-    flags = [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    return COMMAND.run("--corpus", "a.txt", "-o", "model", "--overwrite", *arguments, *flags)
+    assert fails("--corpus", "/") == "/: no such file"
 
 
 @pytest.mark.parametrize("encoder", SYSTEMS)
 def test_every_system_comes_nearer_to_the_teacher(encoder):
-    of_system = {"transformer": ["dropout=0"], "use-transformer": ["dropout=0"], "cnn": ["dropout=0"]}.get(encoder, [])
-    arguments = [part for option in of_system for part in ("--option", option)]
-    result = run_system(*arguments, encoder=encoder, epochs=4, phrases=3, store="int8")
+    of_system = ["--option", "dropout=0"] if encoder in ("transformer", "use-transformer", "cnn") else []
+    result = run_system(*of_system, encoder=encoder, epochs=4, phrases=3, store="int8")
     assert result.exit_code == 0, result.output
     history = record()["history"]
     assert min(entry["held_out_distance"] for entry in history[1:]) < history[0]["held_out_distance"]
@@ -207,32 +182,22 @@ def test_every_system_comes_nearer_to_the_teacher(encoder):
     assert model.encode(["the cat"]).shape == (1, 8)
 
 
-def test_options_of_a_system(here):
-    assert run_system("--option", "heads=3", "--option", "context=learned", encoder="lama").exit_code == 0
-    assert record()["architecture"] == {
-        "dimension": 8,
-        "spare_dimensions": 0,
-        "heads": 3,
-        "context": "learned",
-        "output_dimension": 8,
-    }
-    assert load("model")[0].heads == 3
-    assert run_system("--option", "widths=1,2", "--option", "filters=2", encoder="cnn").exit_code == 0
+def test_options_and_a_recipe_of_a_system(here):
+    assert run_system("--option", "widths=1,2", "--option", "filters=2", encoder="cnn", epochs=1).exit_code == 0
     assert load("model")[0].widths == [1, 2]
-
-
-def test_a_recipe_of_a_system(here):
     (here / "r.toml").write_text('encoder = "lama"\n[encoder_options]\nheads = 3\ncontext = "learned"\n')
-    assert run_system("--recipe", "r.toml").exit_code == 0
-    assert (load("model")[0].heads, load("model")[0].context) == (3, "learned")
-    assert run_system("--recipe", "r.toml", "--option", "heads=2").exit_code == 0
-    assert (load("model")[0].heads, load("model")[0].context) == (2, "learned")
-    assert run_system("--recipe", "r.toml", encoder="mean").exit_code == 0
-    assert record()["architecture"] == {"dimension": 8, "spare_dimensions": 0}
-    assert run_system("--steps", "3", encoder="lama").stderr.endswith(
-        "only for the contextualizer; use --option for lama.\n"
-    )
-    assert "must be NAME=VALUE, got 'heads'." in run_system("--option", "heads", encoder="lama").stderr
+    for more, heads in (([], 3), (["--option", "heads=2"], 2)):
+        assert run_system("--recipe", "r.toml", *more, epochs=1).exit_code == 0
+        assert (load("model")[0].heads, load("model")[0].context) == (heads, "learned")
+    sizes = {"dimension": 8, "spare_dimensions": 0}
+    assert record()["architecture"] == {**sizes, "heads": 2, "context": "learned", "output_dimension": 8}
+    assert run_system("--recipe", "r.toml", encoder="mean", epochs=1).exit_code == 0
+    assert record()["architecture"] == sizes
+    for arguments, encoder, said in (
+        (("--steps", "3"), "lama", "only for the contextualizer; use --option for lama.\n"),
+        (("--option", "heads"), "lama", "must be NAME=VALUE, got 'heads'."),
+    ):
+        assert said in run_system(*arguments, encoder=encoder).stderr
 
 
 def test_a_model_to_start_from_keeps_its_rank_or_fewer_heads(here):
@@ -260,37 +225,21 @@ SHIPPED = ("default", "second-stage")
 def test_the_recipes_in_the_repository(here, recipe):
     """Every recipe runs as it is on a small folder of data, but for the teacher and the sizes that it decides."""
     texts = (here / "a.txt").read_text().splitlines()[:32]
-    kinds = ("definition", "heading", "headline", "product", "qa", "summary", "title", "tldr", "nli", "para")
-    named = (
-        *(f"{kind}_a" for kind in kinds),
-        *("nli_counterfactual_snli", "nli_snli_dev_test", "definition_wordnet", "headline_article_news"),
-        *("product_title_description", "qa_medquad", "qa_squad_sentences", "qa_wikiqa", "qa_xquad_en"),
-        *("summary_passage_cochrane", "title_abstract_arxiv", "tldr_abstract_scitldr"),
-    )
-    pairs = [json.dumps({"query": text, "passage": f"{text} {number}"}) for number, text in enumerate(texts)]
-    genres = (
-        *("wikipedia_en", "wikisplit", "gutenberg", "dialogue_a", "dialogue_sgd", "dialogue_topical_chat", "docs_a"),
-        *("docs_microsoft_cpp", "docs_powershell", "docs_python_peps", "abstracts_arxiv", "imdb_reviews"),
-        *("reviews_other", "reviews_steam", "recipes_howto", "nltk_mixed", "reuters21578", "news_2010s"),
-        *(f"{family}_a" for family in ("bio", "finance", "forum", "gov", "issues", "legal", "politics", "questions")),
-        *("tweets_a", "bio_craft", "bio_evidence_inference", "forum_stackexchange"),
-    )
-    for name, lines in {
-        **{f"corpus/{genre}.00.txt.gz": texts for genre in genres},
-        **{f"pairs/{name}.jsonl.gz": pairs for name in named},
-        "sentiment/pros_cons.tsv": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
-        "sentiment/uci_a.tsv": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
-        "sentiment/b.tsv.gz": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
-        "longdocs/IMDB_train.tsv.gz": [f"{number % 2}\t7\t{text}" for number, text in enumerate(texts)],
-        "sentiment/imdb_lines_to_skip.json": ['{"lines": {}}'],
-        "senteval/STSB_dev.tsv": [f"{number % 5}\tso {text}\tnot {texts[0]}" for number, text in enumerate(texts)],
-    }.items():
-        (here / name).parent.mkdir(exist_ok=True)
-        content = "\n".join(lines).encode()
-        (here / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    lines = {
+        "corpus": texts,
+        "pairs": [json.dumps({"query": text, "passage": f"{text} {number}"}) for number, text in enumerate(texts)],
+        "sentiment": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
+        "longdocs": [f"{number % 2}\t7\t{text}" for number, text in enumerate(texts)],
+        "senteval": [f"{number % 5}\tso {text}\tnot {texts[0]}" for number, text in enumerate(texts)],
+    }
+    # A file for each pattern of the recipe.
+    for pattern, folder in re.findall(r'"((\w+)/[^"\s]+)"', recipe.read_text()):
+        path = here / re.sub(r"\[(.)[^]]*\]", r"\1", pattern).replace("*", "a")
+        content = b'{"lines": {}}' if path.suffix == ".json" else "\n".join(lines[folder]).encode()
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     sizes = {**SYSTEM, "spare_dimensions": 2, "vocabulary_size": 120, "phrases": 3, "batch_size": 32, "held_out": 8}
-    flags = [part for name, value in sizes.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    arguments = ["--recipe", str(recipe), "--data", ".", "--teacher", "teacher", "-o", "model", *flags]
+    arguments = ["--recipe", str(recipe), "--data", ".", "--teacher", "teacher", "-o", "model", *options(sizes)]
     if "\nstart = " in recipe.read_text():
         # The shipped model is too large for the teacher here.
         assert run("a.txt", "-o", "first", spare_dimensions=2).exit_code == 0
@@ -302,13 +251,6 @@ def test_the_recipes_in_the_repository(here, recipe):
     assert load("model").encode(["the cat"]).shape == (1, 8)
     history = record()["history"]
     assert min(entry["held_out_distance"] for entry in history[1:]) < history[0]["held_out_distance"]
-
-
-def test_a_training_that_diverges_leaves_the_teachers_work_only():
-    result = run("--corpus", "a.txt", "-o", "model", learning_rate=1e30)
-    assert result.exit_code == 1
-    assert result.stderr == "Error: the training diverged at step 2 (nan); lower --learning-rate\n"
-    assert sorted(path for path in os.listdir() if path.startswith("model")) == ["model.teacher"]
 
 
 # Recipes
@@ -325,14 +267,16 @@ def recipe(here):
     return write
 
 
+PLACES = ("output", "cache", "data", "recipe", "more")
+
+
 def with_recipe(*arguments: str):
     return COMMAND.run("-o", "model", "--overwrite", *arguments)
 
 
 def test_a_recipe(recipe):
     assert sentences_of(with_recipe(*recipe(corpus=["a.txt", "c.txt.gz"], learning_rate=0.01, seed=3))) == 160
-    assert record()["options"]["learning_rate"] == 0.01
-    assert record()["options"]["seed"] == 3
+    assert record()["options"].items() >= {"learning_rate": 0.01, "seed": 3}.items()
     assert record()["architecture"]["dimension"] == 8
 
 
@@ -340,28 +284,26 @@ def test_what_is_given_on_the_command_line_goes_before_the_recipe(recipe):
     for order in (1, -1):
         arguments = [recipe(seed=3, sentences=80), ["--seed", "4", "--corpus", "b.txt", "--epochs", "1"]]
         assert sentences_of(with_recipe(*[part for group in arguments[::order] for part in group])) == 80
-        assert record()["options"]["seed"] == 4
-        assert record()["options"]["epochs"] == 1
+        assert record()["options"].items() >= {"seed": 4, "epochs": 1}.items()
         assert list(record()["sources"][0]["files"]) == ["b.txt"]
-
-
-def test_a_recipe_sets_no_place_of_the_command(recipe):
-    for name in ("output", "cache", "data", "recipe", "more"):
-        assert f"unknown option of r.toml '{name}': " in with_recipe(*recipe(**{name: "x"})).stderr
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        *(
+            ({name: "x"}, f"unknown option of r.toml '{name}': ")
+            for name in ("output", "cache", "data", "recipe", "more")
+        ),
         ({"epochs": 1.5}, "Invalid value for '--epochs': '1.5' is not a valid integer range."),
         ({"learning_rate": "nan"}, "Invalid value for '--learning-rate': 'nan' is not a finite number."),
         ({"corpus": None}, "Missing option '--corpus'."),
     ],
 )
-def test_a_recipes_values_are_checked_as_options_are(recipe, changes, message):
+def test_a_recipe_sets_no_place_of_the_command_and_its_values_are_checked_as_options(recipe, changes, message):
     result = with_recipe(*recipe(**changes))
-    assert result.exit_code == 2
-    assert result.stderr.endswith(f"Error: {message}\n")
+    assert result.exit_code != 0
+    assert f"Error: {message}" in result.stderr
 
 
 def test_the_help_has_every_option_in_one_section():

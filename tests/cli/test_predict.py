@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -79,20 +80,27 @@ def test_files(model):
         assert succeeds(model, source, "-o", name) == f"2 predictions in {name}\n"
         assert [document.text for document in read_documents(name)] == ["a glad film", 'a sad, "sad"\tbook']
     assert Path("found.jsonl").read_text() == succeeds(model, source, "--jsonl")
-    assert Path("found.json").read_text() == succeeds(model, source, "--json")
+    before = Path("found.json").read_text()
+    assert before == succeeds(model, source, "--json")
     for name, mark in (("found.csv", ","), ("found.tsv", "\t")):
         with open(name, newline="", encoding="utf-8") as opened:
             header, *rows = csv.reader(opened, delimiter=mark)
         assert header == ["text", "label", "probability"]
         assert [row[:2] for row in rows] == [["a glad film", "pos"], ['a sad, "sad"\tbook', "neg"]]
-    assert fails(model, source, "-o", "found.xml") == (
-        "cannot write found.xml: its name must end in .jsonl, .json, .csv, .tsv"
-    )
-    assert "no such file" in fails(model, "nowhere.txt", "-o", "new.json")
     broken = file("broken.jsonl", '{"text": "a"}', "{")
-    before = Path("found.json").read_text()
-    assert fails(model, broken, "-o", "found.json", "--overwrite").startswith("broken.jsonl, line 2: not JSON")
+    for arguments, message in (
+        ((source, "-o", "found.xml"), "cannot write found.xml: its name must end in .jsonl, .json, .csv, .tsv"),
+        (("nowhere.txt", "-o", "new.json"), "nowhere.txt: no such file"),
+        ((broken, "-o", "found.json", "--overwrite"), "broken.jsonl, line 2: not JSON"),
+    ):
+        assert message in fails(model, *arguments)
     assert Path("found.json").read_text() == before
+    # The input is never replaced.
+    table = file("new.csv", "text", "a glad film")
+    assert (
+        fails(model, table, "-o", table, "--overwrite") == "cannot write new.csv: it is the input; choose another name"
+    )
+    assert Path(table).read_text() == "text\na glad film\n"
 
 
 @pytest.mark.parametrize("name", ["found.jsonl", "found.csv"])
@@ -127,9 +135,24 @@ def test_several_labels(several):
     rows = json.loads(succeeds(several, source, "--json"))
     assert [row["labels"] for row in rows] == [["film", "pos"], None, ["neg"]]
     assert list(rows[0]["probabilities"]) == ["film", "neg", "pos"]
-    lines = succeeds(several, source).splitlines()
     shown = ",".join(f"{rows[0]['probabilities'][label]:.4f}" for label in ("film", "pos"))
-    assert lines[0] == f"film,pos\t{shown}\ta good film"
+    assert succeeds(several, source).splitlines()[0] == f"film,pos\t{shown}\ta good film"
+    source = file("test.tsv", "film,pos\ta glad film", "neg\ta sad film", "\ta book")
+    result = json.loads(succeeds(several, source, "--evaluate", "--json"))
+    assert result["exact"] <= result["accuracy"]
+    assert "confusion" not in result
+    assert "all labels of a text correct" in succeeds(several, source, "--evaluate")
+
+
+def test_prediction_loads_neither_torch_nor_scikit_learn(model):
+    source = file("new.txt", "a glad film")
+    script = (
+        "import sys; from ctx_embed.cli.main import main; main(standalone_mode=False);"
+        "print({'torch', 'sklearn', 'scipy', 'sentence_transformers', 'faiss'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", script, "predict", str(model), source]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["set()"]
 
 
 def test_an_explanation_of_a_text_without_known_words_has_no_minus_zero():
@@ -145,46 +168,27 @@ def test_evaluate(model):
     assert result["accuracy"] == 0.5
     assert [row["label"] for row in result["classes"]] == ["neg", "pos", "odd"]
     assert result["confusion"] == [[1, 0, 0], [1, 1, 0], [1, 0, 0]]
-    assert succeeds(model, source, "--evaluate", "-o", "found.tsv").splitlines() == [
-        "accuracy 0.5000",
-        "",
-        "      precision  recall     f1  texts",
-        "neg       0.333   1.000  0.500      1",
-        "pos       1.000   0.500  0.667      2",
-        "odd       0.000   0.000  0.000      1",
-        "mean      0.444   0.500  0.389      4",
-        "",
-        "true \\ predicted  neg  pos  odd",
-        "neg                 1    0    0",
-        "pos                 1    1    0",
-        "odd                 1    0    0",
-    ]
+    report = """
+        accuracy 0.5000
+
+              precision  recall     f1  texts
+        neg       0.333   1.000  0.500      1
+        pos       1.000   0.500  0.667      2
+        odd       0.000   0.000  0.000      1
+        mean      0.444   0.500  0.389      4
+
+        true \\ predicted  neg  pos  odd
+        neg                 1    0    0
+        pos                 1    1    0
+        odd                 1    0    0
+    """
+    assert succeeds(model, source, "--evaluate", "-o", "found.tsv").strip() == dedent(report).strip()
     assert [document.metadata["label"] for document in read_documents("found.tsv")] == ["pos", "neg", "neg", "neg"]
     result = run(model, source, "--evaluate", "--json", "-o", "found.csv")
     assert (json.loads(result.stdout)["texts"], result.stderr.splitlines()[-1]) == (4, "4 predictions in found.csv")
     table = file("test.csv", "stars,review", "pos,a glad film", "neg,so sad")
     fields = ["--field", "review", "--label-field", "stars"]
     assert json.loads(succeeds(model, table, "--evaluate", "--json", *fields))["accuracy"] == 1
-
-
-def test_evaluate_several_labels(several):
-    source = file("test.tsv", "film,pos\ta glad film", "neg\ta sad film", "\ta book")
-    result = json.loads(succeeds(several, source, "--evaluate", "--json"))
-    assert result["exact"] <= result["accuracy"]
-    assert "confusion" not in result
-    assert "all labels of a text correct" in succeeds(several, source, "--evaluate")
-
-
-def test_prediction_loads_neither_torch_nor_scikit_learn(model):
-    source = file("new.txt", "a glad film")
-    script = (
-        "import sys; from ctx_embed.cli.main import main; main(standalone_mode=False);"
-        "print({'torch', 'sklearn', 'scipy', 'sentence_transformers', 'faiss'} & set(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "predict", str(model), source], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[1:] == ["set()"]
 
 
 def test_on_torch(model):
@@ -196,36 +200,29 @@ def test_on_torch(model):
 
 
 def test_mistakes(model, tiny_model_path):
-    source = file("new.txt", "a text")
-    assert fails("nowhere", source) == "nowhere: no such model folder"
-    expected = "default: the default model has no labels; train it with `ctx-embed train --from default`"
-    assert fails("default", source) == expected
-    assert fails(tiny_model_path, source) == (
-        f"{tiny_model_path}: not a classifier (no classifier.safetensors); make one with ctx-embed train"
-    )
-    assert fails(model, source, "--json", "--jsonl", code=2) == "--json and --jsonl cannot be combined"
-    assert fails(model, source, "-o", "a.json", "--json", code=2) == (
-        "the name of FILE sets the format; leave out --json and --jsonl"
-    )
-    assert fails(model, source, "--label-field", "a", code=2) == "--label-field needs --evaluate"
-    assert fails(model, source, "--evaluate") == "new.txt, line 1: 'a text' is not label<TAB>text"
-    message = "great food: no such file; for one text: echo 'great food' | ctx-embed predict MODEL -"
-    assert fails(model, "great food") == message
-
-
-def test_an_empty_input_is_an_error(model):
-    source = file("empty.txt")
-    assert fails(model, source, "-o", "new.json") == "empty.txt: no texts to label"
-    assert fails(model, "-", input="") == "standard input: no texts to label"
-
-
-def test_the_input_is_never_replaced(model):
-    source = file("new.csv", "text", "a glad film")
-    assert (
-        fails(model, source, "-o", source, "--overwrite")
-        == "cannot write new.csv: it is the input; choose another name"
-    )
-    assert Path(source).read_text() == "text\na glad film\n"
+    source, empty = file("new.txt", "a text"), file("empty.txt")
+    for arguments, message in (
+        (("nowhere", source), "nowhere: no such model folder"),
+        (
+            ("default", source),
+            "default: the default model has no labels; train it with `ctx-embed train --from default`",
+        ),
+        ((tiny_model_path, source), f"{tiny_model_path}: not a classifier (no classifier.safetensors); make one with"),
+        ((model, source, "--evaluate"), "new.txt, line 1: 'a text' is not label<TAB>text"),
+        (
+            (model, "great food"),
+            "great food: no such file; for one text: echo 'great food' | ctx-embed predict MODEL -",
+        ),
+        ((model, empty, "-o", "new.json"), "empty.txt: no texts to label"),
+        ((model, "-"), "standard input: no texts to label"),
+    ):
+        assert fails(*arguments, input="").startswith(message)
+    for options, message in (
+        (("--json", "--jsonl"), "--json and --jsonl cannot be combined"),
+        (("-o", "a.json", "--json"), "the name of FILE sets the format; leave out --json and --jsonl"),
+        (("--label-field", "a"), "--label-field needs --evaluate"),
+    ):
+        assert fails(model, source, *options, code=2) == message
 
 
 @pytest.mark.parametrize("device", [(), ("--device", "cpu")])

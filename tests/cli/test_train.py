@@ -15,7 +15,6 @@ import pytest
 
 from ctx_embed import load
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.cli.main import main
 from ctx_embed.training import train
 from ctx_embed.training.labelled_texts import are_known, hashes_of
 from ctx_embed.training.supervised.classifier import TextClassifier
@@ -46,27 +45,38 @@ def file(name: str, *lines: str) -> str:
 
 
 def succeeds(*arguments, **options) -> str:
-    result = run(*arguments, *(SHORT if "--from" in arguments else SMALL), "--overwrite", **options)
+    sizes = [] if "--epochs" in arguments else SHORT if "--from" in arguments else SMALL
+    result = run(*arguments, *sizes, "--overwrite", **options)
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def record(name: str = "model") -> dict:
+    return json.loads(Path(name, "training.json").read_text())
+
+
+def usage_error(*arguments) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    return result.stderr.splitlines()[-1].removeprefix("Error: ")
 
 
 def test_a_model_and_its_record(train_file):
     result = run(train_file, "-o", "model", *SMALL)
     assert result.exit_code == 0, result.output
-    record = json.loads(Path("model/training.json").read_text())
-    best = max(entry["valid_accuracy"] for entry in record["history"])
-    (epoch,) = record["result"]["best_epochs"]
-    assert record["history"][epoch - 1]["valid_accuracy"] == best == record["result"]["valid_accuracy"]
+    found = record()
+    best = max(entry["valid_accuracy"] for entry in found["history"])
+    (epoch,) = found["result"]["best_epochs"]
+    assert found["history"][epoch - 1]["valid_accuracy"] == best == found["result"]["valid_accuracy"]
     assert result.stdout == f"model: best epoch {epoch}, valid accuracy {best:.4g} (majority class 0.5)\n"
     *epochs, last = result.stderr.splitlines()
     assert [line.split(":")[0] for line in epochs] == ["epoch 1", "epoch 2"]
     assert re.fullmatch(r"took \d+ s; next: ctx-embed predict model FILE", last)
     sha256 = hashlib.sha256(Path(train_file).read_bytes()).hexdigest()
-    assert record["data"] == {"train": {"file": "train.tsv", "sha256": sha256, "rows": 40}}
+    assert found["data"] == {"train": {"file": "train.tsv", "sha256": sha256, "rows": 40}}
     assert sorted(os.listdir()) == ["model", "train.tsv"]
-    assert record["options"]["epochs"] == 2
-    assert record["options"]["modules"][0] == {"module": "Contextualizer", **load("model")[0].get_config_dict()}
+    assert found["options"]["epochs"] == 2
+    assert found["options"]["modules"][0] == {"module": "Contextualizer", **load("model")[0].get_config_dict()}
     assert load("model").encode(["a good film"]).shape == (1, 8)
     assert set(TextClassifier.load("model").predict(["so good", "so bad"])) <= {"pos", "neg"}
 
@@ -81,25 +91,18 @@ def test_a_table_trains_as_the_same_lines_do(train_file):
     assert fails(name, "-o", "none", "--label-field", "stars").endswith(message)
 
 
-def test_the_defaults_are_the_papers():
-    assert SupervisedOptions() == SupervisedOptions(10, 32, 1e-4, 0.0, None, 0.1, 0)
-    defaults = {option.name: option.default for option in main.get_command(None, "train").params}
-    assert {name: defaults[name] for name in ("positions", "scale", "initial_context")} == {
-        "positions": "absolute",
-        "scale": "sum",
-        "initial_context": "ones",
-    }
-
-
-def test_a_trained_encoder_is_tuned_by_other_defaults(train_file, tiny_model_path):
-    assert run(train_file, "-o", "model", "--from", str(tiny_model_path), "--epochs", "1").exit_code == 0
-    options = json.loads(Path("model/training.json").read_text())["options"]
+def test_a_trained_encoder_is_tuned_by_other_defaults(train_file, tiny_model_path, tiny_model):
+    succeeds(train_file, "-o", "model", "--from", tiny_model_path, "--epochs", "1")
     expected = vars(replace(FINE_TUNING, epochs=1))
-    assert {name: options[name] for name in expected} == expected
-    assert options["head"] == "probe"
+    assert {name: record()["options"][name] for name in expected} == expected
+    assert record()["options"]["head"] == "probe"
+    model = load("model")
+    assert are_known([row.split("\t")[1] for row in ROWS], model[0].labelled_texts).all()
+    assert model[0].get_config_dict() == tiny_model[0].get_config_dict()
+    assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
     arguments = ["--epochs", "1", "--head", "random", "--token-dropout", "0.2", "--batch-size", "8"]
-    assert run(train_file, "-o", "other", "--from", str(tiny_model_path), *arguments).exit_code == 0
-    options = json.loads(Path("other/training.json").read_text())["options"]
+    succeeds(train_file, "-o", "other", "--from", tiny_model_path, *arguments)
+    options = record("other")["options"]
     assert (options["head"], options["token_dropout"], options["batch_size"]) == ("random", 0.2, 8)
 
 
@@ -126,46 +129,47 @@ def test_labels_of_any_kind_and_texts_without_a_word(here):
     succeeds("-", "-o", "model", input="\n".join(rows))
 
 
-def test_from_a_model(train_file, tiny_model_path, tiny_model):
-    succeeds(train_file, "-o", "model", "--from", tiny_model_path)
-    model = load("model")
-    assert are_known([row.split("\t")[1] for row in ROWS], model[0].labelled_texts).all()
-    assert model[0].get_config_dict() == tiny_model[0].get_config_dict()
-    assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
-
-
 def test_a_training_starts_from_the_default_model_unless_told(train_file):
     assert run(train_file, "-o", "model").exit_code == 0
-    options = json.loads(Path("model/training.json").read_text())["options"]
-    assert (options["from"], options["frozen"]) == ("default", True)
+    assert (record()["options"]["from"], record()["options"]["frozen"]) == ("default", True)
     # The same in Python.
     for start in ({}, {"start": "default"}):
         train(train_file, "model", **start)
     train(train_file, "other")
-    assert json.loads(Path("other/training.json").read_text())["options"]["from"] == "default"
+    assert record("other")["options"]["from"] == "default"
     # The encoder is trained with the options for a trained encoder as soon as one of them is given.
-    arguments = ["--epochs", "1", "--runs", "1", "--overwrite"]
-    assert run(train_file, "-o", "model", *arguments).exit_code == 0
-    options = json.loads(Path("model/training.json").read_text())["options"]
-    assert options["learning_rate"] == FINE_TUNING.learning_rate
-    assert "frozen" not in options
+    succeeds(train_file, "-o", "model", "--epochs", "1", "--runs", "1")
+    assert record()["options"]["learning_rate"] == FINE_TUNING.learning_rate
+    assert "frozen" not in record()["options"]
 
 
 def test_from_scratch_is_the_papers_protocol(train_file):
-    assert (
-        run(train_file, "-o", "model", "--from", "scratch", "--epochs", "1", "--vocabulary-size", "120").exit_code == 0
-    )
-    options = json.loads(Path("model/training.json").read_text())["options"]
+    succeeds(train_file, "-o", "model", "--from", "scratch", "--epochs", "1", "--vocabulary-size", "120")
+    options = record()["options"]
     assert (options["from"], options["learning_rate"], options["batch_size"]) == (None, 1e-4, 32)
     (config,) = (module for module in options["modules"] if module["module"] == "Contextualizer")
-    assert (config["steps"], config["rank"], config["positions"]) == (5, 260, "absolute")
-    assert run(train_file, "-o", "mean", "--encoder", "mean", "--epochs", "1").exit_code == 0
-    assert json.loads(Path("mean/training.json").read_text())["options"]["from"] is None
+    expected = {"steps": 5, "rank": 260, "positions": "absolute", "scale": "sum", "initial_context": "ones"}
+    assert config.items() >= expected.items()
     train(train_file, "python", SupervisedOptions(epochs=1), encoder="mean")
-    assert json.loads(Path("python/training.json").read_text())["options"]["from"] is None
+    assert record("python")["options"]["from"] is None
     message = "an encoder named 'mean' is trained from scratch; leave out the model to start from"
     assert error(train, train_file, "new", encoder="mean", start="default") == message
     assert error(train, train_file, "new", strat="default").startswith("unknown option 'strat': did you mean 'start'?")
+
+
+def test_options_of_a_system(train_file):
+    sizes = ["--dimension", "8", "--epochs", "1", "--vocabulary-size", "120"]
+    succeeds(
+        train_file, "-o", "model", *sizes, "--encoder", "lama", "--option", "heads=3", "--option", "output_dimension=5"
+    )
+    assert (load("model")[0].heads, load("model").encode(["a good film"]).shape) == (3, (1, 5))
+    assert record()["options"]["from"] is None
+    needed = "only for a model from scratch; add --from scratch, or leave it out: default has its own."
+    for arguments, names in (
+        (("--encoder", "mean", "--option", "a=1"), "--encoder, --option"),
+        (("--steps", "7", "--vocabulary-size", "120"), "--steps, --vocabulary-size"),
+    ):
+        assert usage_error(train_file, "-o", "new", "--from", "default", *arguments) == f"{names}: {needed}"
 
 
 def test_texts_that_the_model_has_learned_from_are_told(train_file, tokenizer):
@@ -178,35 +182,11 @@ def test_texts_that_the_model_has_learned_from_are_told(train_file, tokenizer):
     assert result.stderr.splitlines()[:2] == [f"validation: 2 of 20 {told}", f"test: 2 of 39 {told}"]
 
 
-def test_a_model_has_its_own_architecture(train_file, tokenizer):
-    result = run(train_file, "-o", "model", "--from", "default", "--steps", "7", "--vocabulary-size", "120")
-    assert result.exit_code == 2
-    line = "only for a model from scratch; add --from scratch, or leave it out: default has its own."
-    assert result.stderr.splitlines()[-1] == f"Error: --steps, --vocabulary-size: {line}"
-
-
-SYSTEM = ["--dimension", "8", *SHORT, "--vocabulary-size", "120"]
-
-
-def test_options_of_a_system(train_file):
-    arguments = ["--encoder", "lama", "--option", "heads=3", "--option", "output_dimension=5"]
-    assert run(train_file, "-o", "model", *SYSTEM, *arguments, "--overwrite").exit_code == 0
-    assert load("model").encode(["a good film"]).shape == (1, 5)
-    arguments = ["--encoder", "attentive", "--option", "score=content", "--overwrite"]
-    assert run(train_file, "-o", "model", *SYSTEM, *arguments).exit_code == 0
-    assert load("model")[0].score == "content"
-    result = run(train_file, "-o", "new", "--from", "default", "--encoder", "mean", "--option", "a=1")
-    line = "only for a model from scratch; add --from scratch, or leave it out: default has its own."
-    assert result.stderr.splitlines()[-1] == f"Error: --encoder, --option: {line}"
-
-
-CHANGES = [["--learning-rate", "0.1"], "rows", "valid", "start"]
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["options", "rows", "valid", "start"])
 def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, monkeypatch, change):
     make_model(tokenizer).save_pretrained("start")
-    arguments = [train_file, "-o", "model", *SHORT, "--valid", file("valid.tsv", *ROWS[:30]), "--from", "start"]
+    arguments = [train_file, "-o", "model", *SHORT, "--runs", "2", "--from", "start"]
+    arguments += ["--valid", file("valid.tsv", *ROWS[:30])]
     accuracy = ClassifierNetwork.accuracy
     calls = []
 
@@ -225,10 +205,10 @@ def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, mon
     elif change == "start":
         make_model(tokenizer, scale="sum").save_pretrained("start")
     else:
-        arguments += change
+        arguments += ["--learning-rate", "0.1"]
     result = run(*arguments)
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("run 1 of 5, epoch 1: ")
+    assert result.stderr.startswith("run 1 of 2, epoch 1: ")
 
 
 def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
@@ -237,20 +217,16 @@ def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
     again = run(train_file, "-o", "model", *SMALL)
     assert (again.exit_code, again.stdout) == (0, first.stdout)
     assert again.stderr.startswith("nothing to do: this command has made model already\n")
-    message = (
-        "model: a model exists already and this command would make another; replace it with --overwrite, or choose "
-        "another name"
-    )
+    message = "a model exists already and this command would make another; replace it with --overwrite, or choose"
     make_model(tokenizer).save_pretrained("start")
-    changes = [["--seed", "1"], ["--epochs", "3"], ["--rank", "3"], ["--test", train_file]]
-    for change in changes:
-        assert fails(train_file, "-o", "model", *SMALL, *change) == message
-    assert fails(train_file, "-o", "model", *SHORT, "--from", "start") == message
-    assert fails(train_file, "-o", "start", *SMALL) == message.replace("model:", "start:")
+    for change in (["--seed", "1"], ["--epochs", "3"], ["--rank", "3"], ["--test", train_file]):
+        assert fails(train_file, "-o", "model", *SMALL, *change).startswith(f"model: {message}")
+    assert fails(train_file, "-o", "model", *SHORT, "--from", "start").startswith(f"model: {message}")
+    assert fails(train_file, "-o", "start", *SMALL).startswith(f"start: {message}")
     file("train.tsv", *ROWS[::-1])
-    assert fails(train_file, "-o", "model", *SMALL) == message
+    assert fails(train_file, "-o", "model", *SMALL).startswith(f"model: {message}")
     assert Path("model/model.safetensors").read_bytes() == before
-    assert run(train_file, "-o", "model", *SMALL, "--overwrite").exit_code == 0
+    succeeds(train_file, "-o", "model", *SMALL)
     assert Path("model/model.safetensors").read_bytes() != before
 
 
@@ -263,8 +239,7 @@ def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
         (
             ["stance\tsentence", *ROWS],
             "41 texts with 3 labels are too few to hold out 10% with every label; "
-            "the label 'stance' occurs once, on the first line; if that is a header, name its columns with --field and "
-            "--label-field",
+            "the label 'stance' occurs once, on the first line; if that is a header, name its columns with --field",
         ),
         (
             [f"the text {number}\t{'pos' if number % 2 else 'neg'}" for number in range(99)],
@@ -275,7 +250,7 @@ def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
     ],
 )
 def test_training_texts_that_cannot_be_used(lines, message):
-    assert fails(file("bad.tsv", *lines), "-o", "model", *SMALL) == message
+    assert fails(file("bad.tsv", *lines), "-o", "model", *SMALL).startswith(message)
 
 
 def test_other_texts_that_cannot_be_used(train_file):
@@ -308,83 +283,69 @@ def test_few_texts_leave_the_encoder_as_it_is(train_file):
     report, _, last = result.stdout.rstrip("\n").rpartition("\n\n")
     accuracies = "valid accuracy 1 (majority class 0.5), test accuracy 1 (majority class 0.5)"
     # Words may join where they help on the held-out texts.
-    words = json.loads(Path("model/training.json").read_text())["result"]["words"]
+    words = record()["result"]["words"]
     assert last == f"model: meaning{f' and {words} words and pairs' * bool(words)}, {accuracies}"
-    assert report.splitlines() == [
-        "accuracy 1.0000",
-        "",
-        "      precision  recall     f1  texts",
-        "neg       1.000   1.000  1.000      4",
-        "pos       1.000   1.000  1.000      4",
-        "mean      1.000   1.000  1.000      8",
-        "",
-        "true \\ predicted  neg  pos",
-        "neg                 4    0",
-        "pos                 0    4",
-    ]
-    assert json.loads(Path("model/training.json").read_text())["options"]["frozen"] is True
+    assert report.splitlines()[0] == "accuracy 1.0000"
+    assert report.splitlines()[-1].split() == ["pos", "0", "4"]
+    assert record()["options"]["frozen"] is True
     assert np.array_equal(load("model").encode(["a good film"]), load().encode(["a good film"]))
     assert TextClassifier.load("model").predict("a sad film") == "neg"
 
 
 def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
-    result = run(train_file, "-o", "model", "--from", "scratch", "--runs", "2")
-    line = "Error: --runs needs a model to start from: the mean of encoders from scratch is useless."
-    assert result.stderr.splitlines()[-1] == line
-    result = run(train_file, "-o", "model", "--from", tiny_model_path, "--runs", "2", "--epochs", "2")
-    record = json.loads(Path("model/training.json").read_text())
-    best = [max(record["history"][begin : begin + 2], key=itemgetter("valid_accuracy")) for begin in (0, 2)]
+    said = usage_error(train_file, "-o", "model", "--from", "scratch", "--runs", "2")
+    assert said == "--runs needs a model to start from: the mean of encoders from scratch is useless."
+    start = ["--from", tiny_model_path]
+    printed = succeeds(train_file, "-o", "model", *start, "--runs", "2")
+    found = record()
+    best = [max(found["history"][begin : begin + 2], key=itemgetter("valid_accuracy")) for begin in (0, 2)]
     epochs = [entry["epoch"] for entry in best]
     accuracy = sum(entry["valid_accuracy"] for entry in best) / 2
-    assert record["result"]["best_epochs"] == epochs
-    assert record["result"]["valid_accuracy"] == pytest.approx(accuracy)
+    assert found["result"]["best_epochs"] == epochs
+    assert found["result"]["valid_accuracy"] == pytest.approx(accuracy)
     shown = f"best epochs {epochs[0]}, {epochs[1]}, mean valid accuracy {accuracy:.4g} (majority class 0.5)"
-    words = record["result"]["words"]
-    assert result.stdout == f"model: {f'meaning and {words} words and pairs, ' * bool(words)}{shown}\n"
-    assert run(train_file, "-o", "one", "--from", tiny_model_path, "--runs", "1", "--epochs", "2").exit_code == 0
+    words = found["result"]["words"]
+    assert printed == f"model: {f'meaning and {words} words and pairs, ' * bool(words)}{shown}\n"
+    succeeds(train_file, "-o", "one", *start, "--runs", "1")
     assert load("one").encode(["a good film"]).tolist() != load("model").encode(["a good film"]).tolist()
-
-
-def test_the_validation_accuracy_of_runs_is_that_of_their_mean(train_file, tiny_model_path):
+    # With validation texts, their accuracy is that of the mean.
     valid = file("valid.tsv", *ROWS[::3])
-    assert run(train_file, "-o", "model", "--from", tiny_model_path, "--valid", valid, "--epochs", "2").exit_code == 0
-    accuracy = json.loads(Path("model/training.json").read_text())["result"]["valid_accuracy"]
+    succeeds(train_file, "-o", "model", *start, "--runs", "2", "--valid", valid)
     data = Labelled.read(valid)
-    assert accuracy == TextClassifier.load("model").score(data.texts, data.labels)
+    assert record()["result"]["valid_accuracy"] == TextClassifier.load("model").score(data.texts, data.labels)
 
 
 def test_frozen_goes_with_a_trained_encoder(train_file, tiny_model_path):
-    result = run(train_file, "-o", "model", "--frozen", "--from", "scratch")
-    line = "Error: --frozen needs a model to start from: an encoder from scratch must be trained."
-    assert result.stderr.splitlines()[-1] == line
-    result = run(train_file, "-o", "model", "--frozen", "--from", tiny_model_path, "--epochs", "2")
-    line = "Error: --epochs: only for training the encoder, which --frozen leaves as it is."
-    assert result.stderr.splitlines()[-1] == line
+    for arguments, said in (
+        (("--from", "scratch"), "--frozen needs a model to start from: an encoder from scratch must be trained."),
+        (
+            ("--from", tiny_model_path, "--epochs", "2"),
+            "--epochs: only for training the encoder, which --frozen leaves as it is.",
+        ),
+    ):
+        assert usage_error(train_file, "-o", "model", "--frozen", *arguments) == said
     assert run(train_file, "-o", "model", "--from", tiny_model_path, "--no-frozen").exit_code == 0
-    assert json.loads(Path("model/training.json").read_text())["options"]["epochs"] == FINE_TUNING.epochs
+    assert record()["options"]["epochs"] == FINE_TUNING.epochs
 
 
 def test_several_labels(here):
     rows = [f"{row.split()[0]},{'film' if 'film' in row else ''}\t{row.partition(chr(9))[2]}" for row in ROWS]
     several = file("several.tsv", *rows)
-    for options in (["--from", "default"], [*SMALL, "--learning-rate", "0.05", "--epochs", "8"]):
-        result = run(several, "-o", "model", "--multi-label", "--overwrite", "--test", several, "--json", *options)
-        assert result.exit_code == 0, result.output
-        test = json.loads(result.stdout)["test"]
-        assert [row["label"] for row in test["classes"]] == ["film", "neg", "pos"]
-        assert "confusion" not in test
-        assert test["exact"] <= test["accuracy"] == json.loads(result.stdout)["test_accuracy"]
-        assert test["accuracy"] > 0.8
-        assert set(TextClassifier.load("model").predict(["a good film"])[0]) == {"film", "pos"}
+    result = run(several, "-o", "model", "--multi-label", "--test", several, "--json", "--from", "default")
+    assert result.exit_code == 0, result.output
+    test = json.loads(result.stdout)["test"]
+    assert [row["label"] for row in test["classes"]] == ["film", "neg", "pos"]
+    assert "confusion" not in test
+    assert test["exact"] <= test["accuracy"] == json.loads(result.stdout)["test_accuracy"]
+    assert test["accuracy"] > 0.8
+    assert set(TextClassifier.load("model").predict(["a good film"])[0]) == {"film", "pos"}
 
 
-def test_class_weights(train_file, tiny_model_path):
+def test_class_weights(tiny_model_path):
     few = file("few.tsv", *(f"{'pos' if number % 6 else 'neg'}\tfilm {number}" for number in range(240)))
-
-    assert run(few, "-o", "model", "--from", str(tiny_model_path), "--class-weight", "neg=5").exit_code == 0
+    assert run(few, "-o", "model", "--from", tiny_model_path, "--class-weight", "neg=5").exit_code == 0
     assert TextClassifier.load("model").predict_proba("a film")[0] == pytest.approx(0.5, abs=0.1)
     message = "class_weight names 'nge', but no training text has that label"
     assert fails(few, "-o", "new", "--from", "default", "--class-weight", "nge=5") == message
-    result = run(few, "-o", "new", "--class-weight", "even")
-    line = "Error: --class-weight must be balanced, or LABEL=W with a number W, got 'even'"
-    assert result.stderr.splitlines()[-1] == line
+    said = "--class-weight must be balanced, or LABEL=W with a number W, got 'even'"
+    assert usage_error(few, "-o", "new", "--class-weight", "even") == said

@@ -8,63 +8,42 @@ from click.testing import CliRunner
 
 from ctx_embed.cli.main import main
 
-TASKS = {"MR": "probe", "STSB": "similarity"}
-
 
 def result(encoder: str, shift: int) -> list[dict]:
     right = "1" * (30 + shift) + "0" * (20 - shift)
     cosines = [i / 10 if i % 7 else shift / 40 for i in range(1, 30)]
+    probe = {"folds": [1.0, 2.0], "Cs": [1.0, 1.0], "floor": 50.0, "right": right, "seeds": 1}
+    similarity = {"subsets": {"STSB_test": 70.0}, "cosines": {"STSB_test": cosines}}
+    common = {"encoder": encoder, "interval": [1.0, 2.0]}
     return [
-        {
-            "encoder": encoder,
-            "task": "MR",
-            "mean": 2.0 * (30 + shift),
-            "std": 1.0,
-            "interval": [1.0, 2.0],
-            "score": {"folds": [1.0, 2.0], "Cs": [1.0, 1.0], "floor": 50.0, "right": right, "seeds": 1},
-        },
-        {
-            "encoder": encoder,
-            "task": "STSB",
-            "mean": 70.0 + shift,
-            "interval": [1.0, 2.0],
-            "score": {"subsets": {"STSB_test": 70.0}, "cosines": {"STSB_test": cosines}},
-        },
+        {**common, "task": "MR", "mean": 2.0 * (30 + shift), "std": 1.0, "score": probe},
+        {**common, "task": "STSB", "mean": 70.0 + shift, "score": similarity},
     ]
 
 
 @pytest.fixture
 def folders(tmp_path):
     """Two folders of results; the second is better by 10 of 50 rows."""
+    common = {"metric": "", "source": "data", "rows": 50, "rows_by_subset": {"x": 50}, "sha256": "ab" * 32}
+    common |= {"published": {}, "without": None}
+    gold = {"STSB_test": list(range(1, 30))}
+    report = {
+        "format_version": 1,
+        "protocol": "standard",
+        "protocol_title": "ten folds",
+        "seeds": [0],
+        "folds": None,
+        "versions": {"python": "3"},
+        "published_sources": {},
+        "failures": [],
+        "tasks": [
+            {"name": "MR", "kind": "probe", "gold": {}, **common},
+            {"name": "STSB", "kind": "similarity", "gold": gold, **common},
+        ],
+    }
     for name, encoders in (("before", {"old": 0, "older": -5}), ("after", {"new": 10})):
-        tasks = [
-            {
-                "name": task,
-                "kind": kind,
-                "metric": "",
-                "source": "data",
-                "rows": 50,
-                "rows_by_subset": {"x": 50},
-                "sha256": "ab" * 32,
-                "published": {},
-                "gold": {"STSB_test": list(range(1, 30))} if kind == "similarity" else {},
-                "without": None,
-            }
-            for task, kind in TASKS.items()
-        ]
-        report = {
-            "format_version": 1,
-            "protocol": "standard",
-            "protocol_title": "ten folds",
-            "seeds": [0],
-            "folds": None,
-            "versions": {"python": "3"},
-            "encoders": [{"name": encoder, "fingerprint": None, "cost": None} for encoder in encoders],
-            "tasks": tasks,
-            "published_sources": {},
-            "results": [row for encoder, shift in encoders.items() for row in result(encoder, shift)],
-            "failures": [],
-        }
+        report["encoders"] = [{"name": encoder, "fingerprint": None, "cost": None} for encoder in encoders]
+        report["results"] = [row for encoder, shift in encoders.items() for row in result(encoder, shift)]
         (tmp_path / name).mkdir()
         (tmp_path / name / "results.json").write_text(json.dumps(report))
     return tmp_path / "before", tmp_path / "after"
@@ -120,7 +99,3 @@ def test_damaged_results_are_one_line(folders, place, value):
     assert isinstance(found.exception, SystemExit)
     assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
     assert call("compare", after, after).exit_code == 0
-
-
-def test_usage():
-    assert "Example: ctx-embed eval compare" in call("compare", "--help").stdout

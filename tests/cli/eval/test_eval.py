@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,9 @@ REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
 
 @pytest.fixture
-def reviews(tmp_path):
-    path = tmp_path / "reviews.tsv"
-    path.write_text(
-        "".join(
-            f"{label}\t{text} {i}\n"
-            for i in range(15)
-            for label, text in (("joy", "a good film"), ("grief", "rain fell"))
-        )
-    )
+def reviews(here):
+    path = here / "reviews.tsv"
+    path.write_text("".join(f"joy\ta good film {i}\ngrief\train fell {i}\n" for i in range(15)))
     return path
 
 
@@ -98,30 +91,21 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
     assert json.loads(Path("results/results.json").read_text())["failures"] == [missing]
 
 
-def test_nothing_to_show_for_it(tmp_path):
-    assert fails("--data", tmp_path, "--json") == "4 of 4 scores are missing; see the lines above"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_mistakes_are_found_before_the_work(tmp_path, reviews):
-    assert (
-        fails("--data", "nowhere") == "nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA"
-    )
     absent = tmp_path / "absent" / "out.json"
-    assert fails("-o", absent) == f"cannot write {absent}: the folder {absent.parent} does not exist; create it first"
-    assert fails("-o", reviews) == f"cannot write {reviews}: it must be a folder, got a file"
+    for arguments, message in (
+        (("--data", "nowhere"), "nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA"),
+        (("-o", absent), f"cannot write {absent}: the folder {absent.parent} does not exist; create it first"),
+        (("-o", reviews), f"cannot write {reviews}: it must be a folder, got a file"),
+        (("--task", "nowhere.tsv"), "nowhere.tsv: no such file"),
+        (("--protocol", "senteva"), "unknown protocol 'senteva': did you mean 'senteval'? known are paper, quick"),
+        (("--encoder", "defalt"), "unknown encoder 'defalt': did you mean 'default'? known are attentive"),
+        (("--task", "MRR"), "unknown task 'MRR': did you mean 'MR'? known are AGNEWS, AMAZON, CR, IMDB, "),
+        (("--data", tmp_path, "--json"), "4 of 4 scores are missing; see the lines above"),
+    ):
+        assert fails(*arguments).startswith(message)
     (tmp_path / "results" / "results.json").mkdir(parents=True)
     assert fails() == "cannot write results/results.json: the output must be a file, got a folder"
-    shutil.rmtree(tmp_path / "results")
-    assert fails("--task", "nowhere.tsv") == "nowhere.tsv: no such file"
-    known = "paper, quick, senteval, standard"
-    assert fails("--protocol", "senteva") == f"unknown protocol 'senteva': did you mean 'senteval'? known are {known}"
-    assert list(tmp_path.iterdir()) == [reviews]
-    result = run("--encoder", "defalt")
-    assert result.stderr.startswith("Error: unknown encoder 'defalt': did you mean 'default'? known are attentive")
-    result = run("--task", "MRR")
-    known = "known are AGNEWS, AMAZON, CR, IMDB, "
-    assert result.stderr.startswith(f"Error: unknown task 'MRR': did you mean 'MR'? {known}")
 
 
 def test_a_suite_names_what_it_needs(tmp_path):
