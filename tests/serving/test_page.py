@@ -392,10 +392,11 @@ def test_the_lowest_relevance_hides_what_answers_nothing(visit):
 def test_topics_lead_to_searches(visit):
     page = visit()
     held = []
-    page.route("**/topics", lambda route: held.append(route), times=1)
+    page.route("**/topics", lambda route: held.append(route))
     page.get_by_role("link", name="Topics").first.click()
     expect(page.locator(".lead")).to_contain_text("Grouping 45 documents …")
     held[-1].continue_()
+    page.unroute("**/topics")
     page.locator(".topic").first.wait_for()
     assert page.locator(".topic").count() == 5
     page.get_by_label("How many").select_option("10")
