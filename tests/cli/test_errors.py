@@ -49,18 +49,16 @@ def test_another_runtime_error_keeps_its_traceback():
 
 def test_a_warning_is_one_line_without_code(texts):
     (texts / "notes.txt").write_text("Rain fell all night.\n日本語\n")
-    index, encode = Command("index"), Command("encode")
     few = "too few words that the model knows: "
-    built = index.run("build", "notes.txt", "notes.index")
-    assert built.stderr.startswith(f"Warning: 1 of 2 texts have {few}they are embedded as zeros, so they are like no ")
-    assert built.stderr.count("\n") == 1
-    asked = index.run("query", "notes.index", "日本語", "--mode", "dense")
-    warning, reason = asked.stderr.splitlines()
+    built = shell("CTX index build notes.txt notes.index").stderr
+    assert built.startswith(f"Warning: 1 of 2 texts have {few}they are embedded as zeros, so they are like no other")
+    assert built.count("\n") == 1
+    warning, reason = shell("CTX index query notes.index 日本語 --mode dense").stderr.splitlines()
     assert warning.startswith(f"Warning: the text has {few}it is embedded as zeros, so it is like no other text")
     assert reason == "no hits: nothing is like the query"
     # The model names a script that it cannot read, so nothing else is said about unknown words.
     (texts / "notes.txt").write_text("кошка\nсобака\n")  # noqa: RUF001
-    assert encode.run("notes.txt", "-o", "x.npy").stderr.count("Warning") == 1
+    assert shell("CTX encode notes.txt -o x.npy").stderr.count("Warning") == 1
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv", "jsonl", "parquet"])
