@@ -17,6 +17,8 @@ from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from tests.helpers.errors import error
 
+QUICK = EvaluationOptions("quick")
+
 
 def test_scores_are_those_of_the_probe_and_of_the_correlation(folder, drawn):
     tasks = find_tasks(["MR", "STSB", "R8", "adi"])
@@ -109,28 +111,27 @@ def test_an_interrupted_run_resumes(folder, drawn, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(evaluation, "score_collection", stopped)
         with pytest.raises(KeyboardInterrupt):
-            evaluate([drawn], tasks, DataReader(folder), cache=cache)
+            evaluate([drawn], tasks, DataReader(folder), QUICK, cache=cache)
     for done in ("score_probe", "score_similarity"):
         monkeypatch.setattr(evaluation, done, stopped)
-    again = evaluate([drawn], tasks, DataReader(folder), cache=cache)
+    again = evaluate([drawn], tasks, DataReader(folder), QUICK, cache=cache)
     monkeypatch.undo()
-    assert again.scores == evaluate([drawn], tasks, DataReader(folder)).scores
+    assert again.scores == evaluate([drawn], tasks, DataReader(folder), QUICK).scores
 
 
 def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, tmp_path):
     path, found = folder / "senteval" / "MR.tsv", []
-    standard = EvaluationOptions()
     more = path.read_text() + "1\tgood\n"
     for encoder, options, rows in (
-        (drawn, standard, ""),
-        (drawn, standard, ""),
-        (drawn, EvaluationOptions(seeds=(1,)), ""),
-        (drawn, EvaluationOptions("quick"), ""),
-        (drawn, EvaluationOptions(folds=3), ""),
-        (replace(drawn, key="other"), standard, ""),
-        (drawn, standard, more),
-        (load_encoder("tfidf"), standard, ""),
-        (replace(drawn, key=None), standard, ""),
+        (drawn, QUICK, ""),
+        (drawn, QUICK, ""),
+        (drawn, EvaluationOptions("quick", (1,)), ""),
+        (drawn, EvaluationOptions(), ""),
+        (drawn, EvaluationOptions("quick", folds=3), ""),
+        (replace(drawn, key="other"), QUICK, ""),
+        (drawn, QUICK, more),
+        (load_encoder("tfidf"), QUICK, ""),
+        (replace(drawn, key=None), QUICK, ""),
     ):
         path.write_text(rows or path.read_text())
         evaluate([encoder], find_tasks(["MR"]), DataReader(folder), options, cache=tmp_path / "cache")
@@ -140,13 +141,13 @@ def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, 
 
 def test_a_damaged_score_is_computed_again(folder, drawn, tmp_path):
     tasks = find_tasks(["MR"])
-    first = evaluate([drawn], tasks, DataReader(folder), cache=tmp_path / "cache")
+    first = evaluate([drawn], tasks, DataReader(folder), QUICK, cache=tmp_path / "cache")
     (cell,) = (tmp_path / "cache" / "scores").iterdir()
     whole = cell.read_text()
     for damaged in ("{", "{}", whole[:-20], whole.replace("50.0", "51.0")):
         assert damaged != whole
         cell.write_text(damaged)
-        assert evaluate([drawn], tasks, DataReader(folder), cache=tmp_path / "cache").scores == first.scores
+        assert evaluate([drawn], tasks, DataReader(folder), QUICK, cache=tmp_path / "cache").scores == first.scores
         assert cell.read_text() == whole
 
 

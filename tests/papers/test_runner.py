@@ -263,9 +263,10 @@ def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary
 
 def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
     table4 = find_experiment("table4")
-    options = RunOptions(quick=True, folds=1, patterns=("*_mr",), changes={"scale": "sum", "epochs": 1})
+    patterns = ("contextualizer-from-scratch_mr", "dan_mr")
+    options = RunOptions(quick=True, folds=1, patterns=patterns, changes={"scale": "sum", "epochs": 1})
     results = reproduce(table4, tmp_path, workplace, options, silent)
-    of_mr = {outcome.cell.row: outcome.cell.settings for outcome in results.outcomes if outcome.cell.column == "MR"}
+    of_mr = {outcome.cell.row: outcome.cell.settings for outcome in results.outcomes if outcome.parts}
     assert of_mr["Contextualizer, from scratch"]["architecture"]["scale"] == "sum"
     assert "scale" not in of_mr["DAN"]["architecture"]
     assert {settings["training"]["epochs"] for settings in of_mr.values()} == {1}
