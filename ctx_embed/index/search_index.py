@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import numbers
+import shutil
 import sqlite3
 import threading
 import uuid
@@ -15,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, unknown_name
-from ctx_embed.files import replaced_folder
+from ctx_embed.files import fsync_file, replaced_folder
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
@@ -24,7 +25,7 @@ from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
-from ctx_embed.index.storage.folder import IndexFolder, View
+from ctx_embed.index.storage.folder import IndexFolder, View, require_free
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.options import takes
 from ctx_embed.texts import Document
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from ctx_embed.index.model import Model
     from ctx_embed.index.searching.reranking import Reranker
     from ctx_embed.index.writing.writer import Writer
+
+# Pages that SQLite copies at a time.
+COPIED_PAGES = 4096
 
 
 class SearchIndex:
@@ -286,7 +290,15 @@ class SearchIndex:
             checked_count("limit", limit, 1)
         self._condition(f"{field} = 0")
         most = -1 if limit is None else min(limit, LARGEST_ID)
-        return self._folder.read(lambda view: view.store.value_counts(path, condition, most))
+        select = (
+            "SELECT element.type, element.value, count(DISTINCT documents.row) AS count "
+            "FROM documents, json_each(documents.metadata, ?) AS element "
+            f"WHERE json_type(documents.metadata, ?) != 'object' AND {condition.sql} "
+            "AND element.type NOT IN ('null', 'object', 'array') "
+            "GROUP BY element.type, element.value ORDER BY count DESC, element.value, element.type LIMIT ?"
+        )
+        found = self._folder.read(lambda view: view.store.run(select, (path, path, *condition.values, most)))
+        return [(value == 1 if kind in ("true", "false") else value, count) for kind, value, count in found]
 
     def unknown_fields(self, where: str) -> dict[str, list[str]]:
         """Return the fields that a filter compares and no document has, each mapped to the fields of documents."""
@@ -596,7 +608,21 @@ class SearchIndex:
         Args:
             target: the folder, which must not exist or be empty.
         """
-        self._folder.back_up(Path(target).absolute())
+        target, path = Path(target).absolute(), self._folder.documents.path
+        require_free(target)
+        try:
+            with replaced_folder(target, new=True) as beside:
+                with closing(DocumentStore(path)) as store, store.reading():
+                    # One transaction, so that a writer's commits do not begin the copy again.
+                    record = store.record()
+                    with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
+                        store.connection.backup(copy, pages=COPIED_PAGES)
+                fsync_file(beside / DATABASE)
+                if record is not None:
+                    with suppress(OSError):
+                        shutil.copyfile(record.path(self.path), record.path(beside))
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(f"cannot write {target}: {error}") from None
 
     def verify(self, embed: bool = True) -> Problems:
         """Check the index for damage: checksums, counts, words, and vectors against documents.

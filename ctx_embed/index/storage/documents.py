@@ -315,21 +315,6 @@ class DocumentStore(Database):
         select = f"SELECT id FROM documents WHERE {condition.sql} ORDER BY row"
         return [identifier for (identifier,) in self.run(select, condition.values)]
 
-    def value_counts(self, path: str, condition: Condition, limit: int) -> list[tuple[Any, int]]:
-        """Return at most ``limit`` (-1: all) values of a field with their numbers of documents, most frequent first.
-
-        Elements of lists count one by one; null and objects do not. Only documents that match the condition count.
-        """
-        select = (
-            "SELECT element.type, element.value, count(DISTINCT documents.row) AS count "
-            "FROM documents, json_each(documents.metadata, ?) AS element "
-            f"WHERE json_type(documents.metadata, ?) != 'object' AND {condition.sql} "
-            "AND element.type NOT IN ('null', 'object', 'array') "
-            "GROUP BY element.type, element.value ORDER BY count DESC, element.value, element.type LIMIT ?"
-        )
-        found = self.run(select, (path, path, *condition.values, limit))
-        return [(value == 1 if kind in ("true", "false") else value, count) for kind, value, count in found]
-
     def unknown_fields(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Return the names of fields, given by their paths, that no document has, each mapped to those there are."""
         unknown = [".".join(re.findall('"([^"]*)"', path)) for path in paths if not self.has_field(path)]

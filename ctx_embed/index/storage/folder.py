@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ctx_embed.errors import REMEDY, DamagedError, InputError
-from ctx_embed.files import fsync_file, replaced_folder
 from ctx_embed.index.storage.database import (
     DATABASE,
     DATABASE_FILES,
@@ -38,8 +35,6 @@ Result = TypeVar("Result")
 
 # A process without write permission reads again what others changed while it read.
 ATTEMPTS = 20
-# Pages that SQLite copies at a time.
-COPIED_PAGES = 4096
 # The number of filters whose rows are cached.
 REMEMBERED_FILTERS = 8
 # If an approximate index may return at most this number of rows, or this share of all, all of them are compared.
@@ -139,23 +134,6 @@ class IndexFolder:
     def embedded_again(self) -> InputError:
         """Return the error for an index that has another model than it had when it was opened."""
         return InputError(f"{self.path}: was embedded again with another model meanwhile; open it again")
-
-    def back_up(self, target: Path) -> None:
-        """Copy one generation to a new folder while others read and write, with FAISS's file if it is there."""
-        require_free(target)
-        try:
-            with replaced_folder(target, new=True) as beside:
-                with closing(DocumentStore(self.documents.path)) as store, store.reading():
-                    # One transaction, so that a writer's commits do not begin the copy again.
-                    record = store.record()
-                    with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
-                        store.connection.backup(copy, pages=COPIED_PAGES)
-                fsync_file(beside / DATABASE)
-                if record is not None:
-                    with suppress(OSError):
-                        shutil.copyfile(record.path(self.path), record.path(beside))
-        except (OSError, sqlite3.Error) as error:
-            raise InputError(f"cannot write {target}: {error}") from None
 
     def require_in_place(self, *, no_copy: bool = False) -> None:
         """Raise InputError if the index that was opened has been replaced or removed.
