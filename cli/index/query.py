@@ -241,6 +241,9 @@ def _heading(hit: Hit, source: Location | None) -> str:
     """Return the scores, the id, the place and the first metadata fields of a hit."""
     from ctx_embed.index.searching.hits import rounded_down
 
+    own = () if source is None else _SOURCE_FIELDS
+    fields = {name: value for name, value in hit.metadata.items() if isinstance(value, str | int | float)}
+    named = [(name, value) for name, value in fields.items() if name not in own and value != ""][:SHOWN_FIELDS]
     shown = [f"{hit.score:.4f}"]
     # The score that orders the hits, if that is not the cosine.
     ordering = "fused" if hit.reranked is None else "reranked"
@@ -257,9 +260,6 @@ def _heading(hit: Hit, source: Location | None) -> str:
             # A link in a terminal (OSC 8); terminals without links show only the text.
             place = f"\x1b]8;;{source.url}\x1b\\{place}\x1b]8;;\x1b\\"
         shown.append(place)
-    own = () if source is None else _SOURCE_FIELDS
-    fields = {name: value for name, value in hit.metadata.items() if isinstance(value, str | int | float)}
-    named = [(name, value) for name, value in fields.items() if name not in own and value != ""][:SHOWN_FIELDS]
     for name, value in named:
         cell = value if isinstance(value, str) else json.dumps(value)
         shown.append(f"{one_line(name, CELL_CHARACTERS)}: {one_line(cell, CELL_CHARACTERS)}")

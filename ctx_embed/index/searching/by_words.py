@@ -21,7 +21,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import compress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -74,16 +74,19 @@ LONGEST_ENDING, MOST_TRIED = 4, 5
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
-def content_words(query: str) -> list[str]:
+# The steps of a search ask for the words and the phrases of the same query.
+@lru_cache(maxsize=16)
+def content_words(query: str) -> tuple[str, ...]:
     """Return the words of a query without English function words, or all words if there are no others."""
     words = words_of(query)
-    return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
+    return tuple([word for word in words if word.lower() not in FUNCTION_WORDS] or words)
 
 
-def phrases(query: str) -> list[str]:
+@lru_cache(maxsize=16)
+def phrases(query: str) -> tuple[str, ...]:
     """Return the quoted phrases of a query, of two words or more, as FTS5 strings; a passage must contain each one."""
     found = (words_of(phrase.lower()) for phrase in _PHRASE.findall(normalised(query)))
-    return [f'"{" ".join(words)}"' for words in found if len(words) > 1][:MOST_WORDS]
+    return tuple(f'"{" ".join(words)}"' for words in found if len(words) > 1)[:MOST_WORDS]
 
 
 def without_marks(text: str) -> str:
