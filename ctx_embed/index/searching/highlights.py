@@ -55,13 +55,10 @@ def places(text: str) -> list[Span]:
 def highlights(
     texts: Sequence[str], queries: Sequence[str], vectors: Vectors, embed: Callable[[Sequence[str]], Vectors]
 ) -> list[Span]:
-    """Return the place in each text that answers a query best, as a span of characters.
+    """Return the place in each text that answers one of the queries best, as a span of characters.
 
-    Args:
-        texts: the passages.
-        queries: one query, or several of which any may be answered.
-        vectors: (queries, dimension) their unit vectors; zeros for a query that the model cannot read.
-        embed: returns the unit vectors (n, dimension) of texts.
+    ``vectors`` are the queries' (queries, dimension), zeros for one that the model cannot read; ``embed`` returns unit
+    vectors (n, dimension) of texts.
     """
     words = list(dict.fromkeys(word for query in queries for word in content_words(query)))
     spans = []

@@ -17,11 +17,7 @@ from ctx_embed.numpy_model.checks import read_json
 
 @runtime_checkable
 class Reranker(Protocol):
-    """A model that scores passages for queries.
-
-    Attributes:
-        cosines: whether the scores are cosines.
-    """
+    """A model that scores passages for queries; ``cosines`` says whether the scores are cosines."""
 
     cosines: bool
 
@@ -60,11 +56,7 @@ class PairScorer:
         self.model = model
 
     def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Return the model's outputs, see :class:`Reranker`.
-
-        Raises:
-            InputError: the model has several outputs, or one is not finite.
-        """
+        """Return the model's outputs, see :class:`Reranker`; InputError if they are several, or not finite."""
         shapes = [(len(asked), len(found)) for asked, found in zip(queries, passages, strict=True)]
         pairs = [
             (text, passage)
@@ -80,14 +72,9 @@ class PairScorer:
 
 
 def reranker_of(model: Any) -> Reranker:
-    """Return the reranker for a model.
+    """Return the reranker for a name or folder, a SentenceTransformer, an Embedder, a CrossEncoder or a reranker.
 
-    Args:
-        model: a name or a folder, a SentenceTransformer, a :class:`ctx_embed.runtime.Embedder`, a CrossEncoder, or a
-            reranker.
-
-    Raises:
-        InputError: there is no such model, or it cannot rerank.
+    InputError if there is no such model, or it cannot rerank.
     """
     if isinstance(model, Reranker):
         return model

@@ -515,14 +515,8 @@ def reciprocal_rank_fusion(rankings: Sequence[Ranking]) -> Ranking:
 def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count: int, weight: float) -> list[int]:
     """Return the places of ``count`` items in the order of maximal marginal relevance.
 
-    Each next item has the highest weight * relevance - (1 - weight) * its highest cosine with the items before it. If
-    several have the same value, the first is chosen.
-
-    Args:
-        relevance: the items' relevance (n,).
-        vectors: the items' unit vectors (n, dimension).
-        count: how many to choose; all if there are fewer.
-        weight: 1 orders by relevance alone, 0 by variety alone.
+    Each next item has the highest weight * relevance (n,) - (1 - weight) * its highest cosine with the items before it,
+    by their unit vectors (n, dimension). If several have the same value, the first is chosen.
 
     Source: Carbonell and Goldstein (SIGIR 1998).
     """

@@ -56,16 +56,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
 class Settings:
     """The settings of an index.
 
-    Args:
-        index_id: its random id.
-        model_fingerprint: see :func:`ctx_embed.fingerprint.fingerprint`.
-        model: ``default``, a path or a name that loads the model; None if its origin is unknown.
-        dimension: the dimension of the vectors.
-        factory: the FAISS factory string, or ``auto``.
-        chunk: how documents are cut, see :mod:`ctx_embed.index.writing.chunking`.
-        dtype: the data type of new vectors, see :mod:`ctx_embed.index.storage.vectors`.
-        unrelated: see :func:`ctx_embed.index.searching.hits.unrelated_cosines`; None if the model reads too little.
-        table: the number of the table of vectors; a reembedding fills the next one.
+    ``model`` is ``default``, a path or a name that loads the model, None if its origin is unknown; ``dtype`` is that of
+    new vectors; ``unrelated`` are :func:`ctx_embed.index.searching.hits.unrelated_cosines`; ``table`` is the number of
+    the table of vectors, and a reembedding fills the next one.
     """
 
     index_id: str

@@ -93,12 +93,9 @@ class Passage(NamedTuple):
 
 
 def checked_id(identifier: Any, number: int | None = None) -> Id:
-    """Return an id as it is stored.
+    """Return an id as it is stored: a string without lone surrogates, or a 64-bit integer, also of NumPy.
 
-    ``number`` is that of the document, from 1, for the message; None if the id stands alone.
-
-    Raises:
-        InputError: the id is neither a string without lone surrogates nor a 64-bit integer, also of NumPy.
+    InputError if it is neither; ``number`` is that of the document, from 1, for the message.
     """
     place = "" if number is None else f"document {number}: "
     if isinstance(identifier, str):

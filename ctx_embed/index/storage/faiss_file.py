@@ -234,8 +234,7 @@ def flat(dtype: str) -> str:
 def checked_factory(factory: Any, dimension: int) -> str:
     """Return ``factory``, such as ``auto``, ``Flat`` or ``IVF256,PQ32``, if an index of this dimension can use it.
 
-    Raises:
-        InputError: FAISS does not know it, or it cannot add vectors step by step or compare by inner products.
+    InputError if FAISS does not know it, or it cannot add vectors step by step or compare by inner products.
     """
     if not isinstance(factory, str):
         raise InputError(f"the FAISS factory must be a string, e.g. 'Flat', got {described(factory)}")
@@ -333,14 +332,9 @@ def outgrown(kind: str, wanted: str) -> bool:
 def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False) -> Record | None:
     """Write FAISS's file for a view, and return its record, which is not yet listed; None if there are too few rows.
 
-    Args:
-        view: the newest generation, in a writing transaction.
-        embedder: returns the model, which embeds the words that measure recall.
-        anew: whether to start a new index rather than extend that of the file.
-
-    Raises:
-        InputError: the index cannot be trained.
-        OSError, RuntimeError: the file cannot be written.
+    The view is the newest generation, in a writing transaction; the model that ``embedder`` returns embeds the words
+    that measure recall; ``anew`` starts a new index rather than extend that of the file. InputError if the index cannot
+    be trained, OSError or RuntimeError if the file cannot be written.
     """
     settings, rows, record = view.settings, view.rows[view.readable], view.store.record()
     wanted = kind = factory_for(len(rows), settings)
