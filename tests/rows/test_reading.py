@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 
@@ -455,19 +456,21 @@ def test_blocks():
     assert list(in_blocks(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
-def test_items_come_as_they_arrive_and_an_error_after_them():
+@pytest.mark.parametrize("wrong", [None, ValueError("broken")])
+def test_items_come_as_they_arrive_and_an_error_after_them(wrong):
     more = Event()
 
     def items():
         yield 0
         more.wait(10)
         yield from range(1, 100)
-        raise ValueError("broken")
+        if wrong:
+            raise wrong
 
     found, blocks = arriving(items(), 10), []
     assert next(found) == [0]
     more.set()
-    with pytest.raises(ValueError, match="broken"):
+    with pytest.raises(ValueError, match="broken") if wrong else nullcontext():
         blocks.extend(found)
     assert [item for block in blocks for item in block] == list(range(1, 100))
     assert max(map(len, blocks)) <= 10
