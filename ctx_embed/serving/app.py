@@ -24,11 +24,11 @@ from starlette.staticfiles import StaticFiles
 from threadpoolctl import threadpool_limits
 
 from ctx_embed import __version__
-from ctx_embed.serving import observing, routes_indexes, routes_models
+from ctx_embed.serving import observing, routes
 from ctx_embed.serving.gate import Gate, Sender, sent_key
 from ctx_embed.serving.service import Service, service_of
-from ctx_embed.serving.settings import Settings
-from ctx_embed.serving.wire import HANDLERS, Answer, ErrorBody
+from ctx_embed.serving.settings import Settings, found_key
+from ctx_embed.serving.wire import HANDLERS, Answer
 
 PAGE = Path(__file__).parent / "page"
 # The page loads nothing from elsewhere and runs no script that a text contains.
@@ -41,7 +41,7 @@ PAGE_HEADERS = {
 }
 
 router = APIRouter(tags=["operation"], default_response_class=Answer)
-ROUTERS = [routes_models.embedding, routes_models.router, routes_indexes.router, router]
+ROUTERS = [routes.embedding, routes.of_models, routes.of_indexes, router]
 
 
 @router.head("/healthz", include_in_schema=False)
@@ -55,7 +55,9 @@ async def healthz() -> Answer:
 @router.get("/readyz", summary="Say that searches are answered")
 async def readyz(request: Request) -> Answer:
     """Search each index."""
-    await service_of(request).probe()
+    service = service_of(request)
+    for index in service.indexes.values():
+        await asyncio.get_running_loop().run_in_executor(service.probing, index.probe)
     return Answer({"status": "ready"})
 
 
@@ -69,13 +71,24 @@ async def metrics(request: Request) -> Response:
 async def server(request: Request) -> Answer:
     """Return the version, the model, whether clients need a key, and the limits."""
     service = service_of(request)
+    settings = service.settings
     return Answer(
         {
             "version": __version__,
             "model": service.model.names[0],
             "dimension": service.model.dimension,
             "keys": bool(service.keys),
-            "limits": service.settings.limits(),
+            "limits": {
+                "body_bytes": settings.body_bytes,
+                "answer_bytes": settings.answer_bytes,
+                "texts": settings.max_texts,
+                "text_characters": settings.max_characters,
+                "explained_characters": settings.max_explained,
+                "hits": settings.max_hits,
+                "seconds": settings.timeout,
+                "search_seconds": settings.search_timeout,
+                "requests": settings.max_requests,
+            },
         }
     )
 
@@ -84,7 +97,7 @@ async def server(request: Request) -> Answer:
 async def access(request: Request) -> Answer:
     """Return whether the key that was sent, or none, allows to read and to write."""
     keys = service_of(request).keys
-    key = keys.find(sent_key(request.scope))
+    key = found_key(keys, sent_key(request.scope))
     return Answer({"read": key is not None or not keys, "write": key.writes if key else not keys})
 
 
@@ -107,11 +120,7 @@ class PageFiles(StaticFiles):
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Return the application. Its models and indexes are loaded.
-
-    Raises:
-        InputError: a model, an index or the file of keys cannot be used.
-    """
+    """Return the application. Its models and indexes are loaded."""
     # Warnings become lines of the log.
     logging.captureWarnings(True)
     service = Service(settings)
@@ -144,7 +153,7 @@ def create_app(settings: Settings) -> FastAPI:
         dependencies=[Security(HTTPBearer(auto_error=False, description="A read or write key."))]
         if service.keys
         else [],
-        responses={"default": {"model": ErrorBody, "description": "An error."}},
+        responses={"default": {"description": 'An error: {"error": {"message", "type", "param", "code"}}.'}},
         exception_handlers=HANDLERS,
     )
     app.state.service = service

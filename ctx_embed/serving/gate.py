@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ctx_embed.serving.service import Service
-from ctx_embed.serving.settings import LOOPBACK, Key, Settings
+from ctx_embed.serving.settings import LOOPBACK, Key, Settings, found_key
 from ctx_embed.serving.wire import ApiError, busy
 
 # Routes that need no key: probes have none, and the page asks the user for one.
@@ -98,11 +98,7 @@ class Gate:
             self._bytes -= len(body)
 
     def _key(self, scope: Scope, path: str) -> Key | None:
-        """Return the key of a request, or None if it needs none.
-
-        Raises:
-            ApiError: the request is not allowed.
-        """
+        """Return the key of a request, or None if it needs none; an ApiError says that it is not allowed."""
         if not self.keys:
             # Without keys only this machine may send requests. Check the Host, because a web page could send requests
             # through a host name of its own that resolves to this machine.
@@ -113,7 +109,7 @@ class Gate:
                         raise ApiError(403, f"the Host must be {', '.join(LOOPBACK)}, got {name}", "wrong_host")
             return None
         secret = sent_key(scope)
-        key = self.keys.find(secret)
+        key = found_key(self.keys, secret)
         if key is None and path not in OPEN and not path.startswith("/static/"):
             said = "unknown API key" if secret else "an API key is needed; send it as Authorization: Bearer KEY"
             raise ApiError(401, said, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
@@ -123,9 +119,6 @@ class Gate:
         """Return the body of a request, once it is complete; ``_bytes`` counts it.
 
         When all bodies together are too large, the one that began to arrive first is dropped.
-
-        Raises:
-            ApiError: it is not JSON, too large or too slow, or it was dropped for others.
         """
         # Browsers let other sites' pages send some other types without asking the server first.
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

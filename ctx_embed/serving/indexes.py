@@ -10,10 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
+from anyio import to_process
 
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
@@ -23,7 +25,7 @@ from ctx_embed.index.searching.hits import Hits, snippets
 from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.serving.batching import Batcher
+from ctx_embed.serving.models import Batcher
 from ctx_embed.serving.observing import BATCHES, LOG
 from ctx_embed.serving.settings import Settings
 from ctx_embed.serving.topics import topics
@@ -52,35 +54,29 @@ class Found(NamedTuple):
     known: bool
 
 
-class SharedModels:
-    """Loaded models by fingerprint: indexes of the same model share it."""
+def opened(path: Path, models: dict[str, Any]) -> SearchIndex:
+    """Return an index with one of the loaded models, by fingerprint; its own is loaded and added if it is missing.
 
-    def __init__(self, *models: Any) -> None:
-        self._by_fingerprint = {model.fingerprint: model for model in models if hasattr(model, "fingerprint")}
-
-    def open(self, path: Path) -> SearchIndex:
-        """Return an opened index whose model is loaded; without its model, an index answers by words alone."""
-        index = SearchIndex.open(path, self._by_fingerprint.get(read_settings(path).model_fingerprint))
-        # Answers have warnings of their own.
-        index.warns_of_fields = False
-        try:
-            self._by_fingerprint.setdefault(index.embedder.fingerprint, index.embedder.model)
-        except OtherModelError as error:
-            LOG.warning(str(error))
-        except BaseException:
-            index.close()
-            raise
-        return index
+    If the model is gone, the index answers by words alone.
+    """
+    index = SearchIndex.open(path, models.get(read_settings(path).model_fingerprint))
+    # Answers have warnings of their own.
+    index.warns_of_fields = False
+    try:
+        models.setdefault(index.embedder.fingerprint, index.embedder.model)
+    except OtherModelError as error:
+        LOG.warning(str(error))
+    return index
 
 
 class OpenIndex:
     """An index in a folder, reopened when another index has replaced it there, or when it has got another model."""
 
-    def __init__(self, path: Path, models: SharedModels) -> None:
+    def __init__(self, path: Path, models: dict[str, Any]) -> None:
         self._path = path
         self._models = models
         self._lock = threading.Lock()
-        self._index = models.open(path)
+        self._index = opened(path, models)
         self.place = self._found()
 
     def _found(self) -> tuple[int, int]:
@@ -95,10 +91,9 @@ class OpenIndex:
         """Return the index that is in the folder now."""
         with self._lock:
             if (place := self._found()) != self.place or self._index.embedded_again:
-                opened, replaced = self._models.open(self._path), self._index
-                self._index, self.place = opened, place
                 # Close the replaced index later: other threads may still use it.
-                closing = threading.Timer(CLOSED_AFTER, replaced.close)
+                closing = threading.Timer(CLOSED_AFTER, self._index.close)
+                self._index, self.place = opened(self._path, self._models), place
                 closing.daemon = True
                 closing.start()
             return self._index
@@ -114,7 +109,7 @@ class ServedIndex:
     All work, and the JSON of its result, is done in threads and processes: the event loop stays free.
     """
 
-    def __init__(self, path: Path, models: SharedModels, settings: Settings) -> None:
+    def __init__(self, path: Path, models: dict[str, Any], settings: Settings) -> None:
         self.path = path
         self.name = path.name
         self._most = settings.answer_bytes
@@ -122,8 +117,7 @@ class ServedIndex:
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time, so searches and changes use separate instances.
         self._readable = OpenIndex(path, models)
-        self._writable: OpenIndex | None = None
-        self._searches: Batcher[Options, str, Found] = Batcher(self._batch, _batch_queries)
+        self._searches = Batcher(self._batch, _batch_queries)
         # Slow searches, such as those with a reranker, have a thread of their own.
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")
         self._reading = ThreadPoolExecutor(2, "ctx-embed-read")
@@ -133,19 +127,21 @@ class ServedIndex:
         self._results: dict[Hashable, bytes] = {}
         self._computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
+    @cached_property
+    def _writable(self) -> OpenIndex:
+        return OpenIndex(self.path, self._models)
+
     async def search(self, query: Any, alone: bool, **options: Any) -> list[Found]:
         """Return the hits of each query; of a single one or of a fused search, a list with one element.
 
-        Args:
-            query: as in :meth:`SearchIndex.search`.
-            alone: whether the search shares no batch: one for few hits of texts can.
-            options: the marks and the switch ``document`` of :func:`hit_values`, and the options of the search.
+        ``alone``: whether the search shares no batch, as one for few hits of texts could. The options are those of
+        :func:`hit_values` and of :meth:`SearchIndex.search`.
         """
         if alone:
             return await self._in(self._long, lambda: self._found(query, **options))
         key = tuple(sorted(options.items()))
         texts = [query] if isinstance(query, str) else query
-        return await asyncio.gather(*(self._searches(key, text) for text in texts))
+        return list(await asyncio.gather(*(self._searches(key, text) for text in texts)))
 
     def _batch(self, options: Options, queries: list[str]) -> list[Found]:
         BATCHES.labels("search").observe(len(queries))
@@ -157,10 +153,12 @@ class ServedIndex:
             found = index.search(query, document=True, **options)
             lists = [found] if isinstance(found, Hits) else found
             texts = [text for text in (query if isinstance(query, list) else [query]) if isinstance(text, str)]
-            known = [True] * len(texts) if options.get("mode") == "words" else knows(index, texts)
-            if len(known) != len(lists):
-                # A fused search has one list for several texts, and vectors have no text.
-                known = [all(known)] * len(lists)
+            model = model_of(index)
+            known = [True] * len(lists)
+            if texts and options.get("mode") != "words" and isinstance(model, Embedder):
+                known = [bool(length) for length in model.tokens(texts)[1]]
+                # A fused search has one list for several texts.
+                known = known if len(known) == len(lists) else [all(known)] * len(lists)
             return [
                 Found(self.json_list(hit_values(hits, marks, document)), is_known)
                 for hits, is_known in zip(lists, known, strict=True)
@@ -176,19 +174,13 @@ class ServedIndex:
 
     async def change(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of a change, after those that came before it."""
-
-        def changed() -> Result:
-            if self._writable is None:
-                self._writable = OpenIndex(self.path, self._models)
-            return work(self._writable.newest())
-
-        return await self._in(self._writing, changed)
+        return await self._in(self._writing, lambda: work(self._writable.newest()))
 
     async def analyse(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of work that reads all documents, after the analyses that came before it."""
 
         def analysed() -> Result:
-            with self._models.open(self.path) as index:
+            with opened(self.path, self._models) as index:
                 return work(index)
 
         return await self._in(self._analysing, analysed, self._seconds)
@@ -212,8 +204,14 @@ class ServedIndex:
 
     async def topics(self, count: int | None, seed: int) -> bytes:
         """Return the topics as JSON, computed in another process, which ends when the request does."""
-        arguments = self._processes, self.path, self._most, count, seed
-        return await self._once("topics", (count, seed), lambda: topics(*arguments))
+
+        async def computed() -> bytes:
+            # Start the process in a task of its own: cancelling a task during the start would leave the process behind.
+            await asyncio.shield(asyncio.ensure_future(to_process.run_sync(int, limiter=self._processes)))
+            arguments = self.path, self._most, count, seed
+            return await to_process.run_sync(topics, *arguments, cancellable=True, limiter=self._processes)
+
+        return await self._once("topics", (count, seed), computed)
 
     async def _once(self, kind: str, options: Hashable, work: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the result of an analysis, which runs once for each state of the index."""
@@ -245,7 +243,7 @@ class ServedIndex:
             threads.shutdown(cancel_futures=True)
         self._writing.shutdown()
         self._readable.close()
-        if self._writable is not None:
+        if "_writable" in self.__dict__:
             self._writable.close()
 
 
@@ -264,21 +262,11 @@ def model_of(index: SearchIndex) -> Any:
         return None
 
 
-def knows(index: SearchIndex, queries: list[str]) -> list[bool]:
-    """Return for each query whether the model knows any of its tokens, as far as that can be told."""
-    model = model_of(index)
-    if not queries or not isinstance(model, Embedder):
-        return [True] * len(queries)
-    return [bool(length) for length in model.tokens(queries)[1]]
-
-
 def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Iterator[dict[str, Any]]:
     """Yield each hit of a query as JSON values: the passage, where it stands and its metadata.
 
-    Args:
-        hits: the hits.
-        marks: go before and after each of the query's words in a snippet; None makes no snippets.
-        document: whether each hit has the whole text of its document.
+    The marks go before and after each of the query's words in a snippet; None makes no snippets. With ``document`` each
+    hit has the whole text of its document.
     """
     query = respelled(hits.query, hits[0].corrected) if hits else hits.query
     marked = [None] * len(hits) if marks is None else snippets(query, [hit.text for hit in hits], *marks)

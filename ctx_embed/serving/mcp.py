@@ -17,6 +17,7 @@ from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.hits import rounded_down
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.storage.documents import Id
+from ctx_embed.index.storage.filters import unknown_fields_message
 from ctx_embed.options import declared
 
 MEANINGS = {known.name: known.metadata["meaning"] for known in declared(Options)}
@@ -61,9 +62,8 @@ def create_server(index: SearchIndex) -> MCPServer:
         passage would score lower if none answered the query.
         """
         with _reported():
-            if where is not None and (unknown := index.unknown_fields(where)):
-                field, known = next(iter(unknown.items()))
-                raise InputError(f"no document has the field {field!r}; fields are {', '.join(known) or 'none'}")
+            if where is not None and (said := unknown_fields_message(index.unknown_fields(where))):
+                raise InputError(said)
             hits = index.search(
                 query, k, mode=mode, where=where, min_relevance=min_relevance, highlight=True, deadline=SECONDS
             )
@@ -95,14 +95,8 @@ def create_server(index: SearchIndex) -> MCPServer:
             document = index.get(id)
             if document is None:
                 raise InputError(f"no document has the id {id!r}")
-        part = document.text[start : start + length]
-        return {
-            "id": document.id,
-            "text": part,
-            "start": start,
-            "characters": len(document.text),
-            "metadata": document.metadata,
-        }
+        found = {"id": document.id, "text": document.text[start : start + length], "start": start}
+        return {**found, "characters": len(document.text), "metadata": document.metadata}
 
     @server.tool(annotations=reads)
     def describe() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,8 @@ class JsonFormatter(logging.Formatter):
 class IndexMetrics(Collector):
     """The metrics of indexes, made from the properties of each, see :meth:`ctx_embed.SearchIndex.describe`."""
 
-    def __init__(self, indexes: Iterable[dict[str, Any]]) -> None:
-        self._indexes = list(indexes)
+    def __init__(self, indexes: Sequence[dict[str, Any]]) -> None:
+        self._indexes = indexes
 
     def collect(self) -> Iterator[Metric]:
         """Yield a metric for each property."""
@@ -78,7 +78,7 @@ class IndexMetrics(Collector):
             yield metric
 
 
-def metrics(indexes: Iterable[dict[str, Any]]) -> bytes:
+def metrics(indexes: Sequence[dict[str, Any]]) -> bytes:
     """Return the metrics of all worker processes and of the indexes in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(IndexMetrics(indexes))

@@ -32,33 +32,25 @@ HEAD_BYTES = 65_536
 class Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits on the time that a client takes to send a request and to read its answer."""
 
-    _arriving: asyncio.TimerHandle | None = None
-    _leaving: asyncio.TimerHandle | None = None
-    _head_bytes = 0
-
     def __init__(self, *arguments: Any, settings: Settings, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.settings = settings
+        # What ends the connection: a head that does not arrive, an answer that nobody reads.
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._head_bytes = 0
 
     def _await_head(self) -> None:
-        self._head_arrived()
+        self._stop("head")
         self._head_bytes = 0
-        self._arriving = self.loop.call_later(self.settings.head_seconds, self.transport.close)
-
-    def _head_arrived(self) -> None:
-        if self._arriving is not None:
-            self._arriving.cancel()
-            self._arriving = None
+        self._timers["head"] = self.loop.call_later(self.settings.head_seconds, self.transport.close)
 
     def _await_reader(self) -> None:
-        """Give the client time to read what is written."""
-        if self._leaving is None:
-            self._leaving = self.loop.call_later(self.settings.read_seconds, self.transport.abort)
+        if "reader" not in self._timers:
+            self._timers["reader"] = self.loop.call_later(self.settings.read_seconds, self.transport.abort)
 
-    def _was_read(self) -> None:
-        if self._leaving is not None:
-            self._leaving.cancel()
-            self._leaving = None
+    def _stop(self, what: str) -> None:
+        if what in self._timers:
+            self._timers.pop(what).cancel()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
@@ -67,10 +59,10 @@ class Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """End the connection if the head is too large."""
-        if self._arriving is not None:
+        if "head" in self._timers:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._arriving is not None and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+        if "head" in self._timers and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("the head of the request is too large")
 
     def on_message_begin(self) -> None:
@@ -80,7 +72,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Note that the head has arrived."""
-        self._head_arrived()
+        self._stop("head")
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
@@ -91,7 +83,7 @@ class Protocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Note that the client reads."""
         super().resume_writing()
-        self._was_read()
+        self._stop("reader")
 
     def on_response_complete(self) -> None:
         """Wait for the client to read the end of the answer if the connection closes after it."""
@@ -112,22 +104,13 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._head_arrived()
+        self._stop("head")
         super().connection_lost(exc)
-        self._was_read()
+        self._stop("reader")
 
 
 def run(settings: Settings, port: int, workers: int) -> None:
-    """Serve until a signal to stop; running requests are finished.
-
-    Args:
-        settings: what to serve.
-        port: port to listen on; 0 takes a free one.
-        workers: number of processes, which share the port.
-
-    Raises:
-        InputError: something cannot be served, or the port is taken.
-    """
+    """Serve until a signal to stop; running requests are finished. The port 0 takes a free one; workers share it."""
     # After a stop, uvicorn sends itself the signal again; make the process exit normally then.
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: sys.exit(0))

@@ -3,154 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
 from fastapi import Request
-from numpy.typing import NDArray
 
-from ctx_embed.classify.predictor import Predictor
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.index.searching.reranking import reranker_of
-from ctx_embed.loading import load_embedder
-from ctx_embed.numpy_model import Embedder
-from ctx_embed.numpy_model.saved import DEFAULT_NAME
-from ctx_embed.serving.batching import Batcher
-from ctx_embed.serving.indexes import ServedIndex, SharedModels
-from ctx_embed.serving.observing import BATCHES, TEXTS, TOKENS
-from ctx_embed.serving.settings import Keys, Settings
+from ctx_embed.serving.indexes import ServedIndex
+from ctx_embed.serving.models import EmbeddingModel, ServedClassifier, ServedReranker, names_of
+from ctx_embed.serving.settings import Settings, read_keys
 from ctx_embed.serving.wire import ApiError
 
-# Maximum number of requests in a batch, and of characters in a short request. Longer requests run one by one in another
-# thread, so that short ones do not wait for them.
-BATCH_TEXTS = 4096
-SHORT_CHARACTERS = 65_536
-
-Floats = NDArray[np.float32]
 Served = TypeVar("Served")
 
 
-def names_of(model: str) -> tuple[str, ...]:
-    """Return the names under which requests ask for a model: two for the shipped one, else the name of its folder."""
-    return ("default", DEFAULT_NAME) if model == "default" else (Path(model).absolute().name,)
-
-
-class EmbeddingModel:
-    """A model that embeds the texts of all requests in batches.
-
-    Args:
-        name: a model folder, or ``default``.
-        aliases: further names that requests may use.
-    """
-
-    def __init__(self, name: str, aliases: Sequence[str] = ()) -> None:
-        self.model: Any = load_embedder(name)
-        self.names = tuple(dict.fromkeys((*names_of(name), "default", *aliases)))
-        self._short: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, lambda _: BATCH_TEXTS)
-        self._long: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, lambda _: 1)
-        self.dimension: int = self._encoded(["a"])[0].shape[1]
-
-    def _encoded(self, texts: list[str]) -> tuple[Floats, NDArray[np.int64]]:
-        """Return the vector of each text, and its number of tokens."""
-        if isinstance(self.model, Embedder):
-            ids, lengths = self.model.tokens(texts)
-            vectors = self.model.finished(self.model.contextualizer.embed(ids, lengths), lengths)
-            # orjson requires rows that are contiguous in memory.
-            return np.ascontiguousarray(vectors, np.float32), lengths
-        encodings = self.model.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return self.model.encode(texts, show_progress_bar=False), np.array([len(ids) for ids in encodings], np.int64)
-
-    def _embed(self, _: None, requests: list[Sequence[str]]) -> list[tuple[Floats, int]]:
-        """Return the vectors and the number of tokens of each request's texts."""
-        texts = [text for request in requests for text in request]
-        vectors, tokens = self._encoded(texts)
-        BATCHES.labels("embed").observe(len(requests))
-        TEXTS.inc(len(texts))
-        TOKENS.inc(int(tokens.sum()))
-        results, start = [], 0
-        for request in requests:
-            part = slice(start, start + len(request))
-            results.append((vectors[part], int(tokens[part].sum())))
-            start += len(request)
-        return results
-
-    async def __call__(self, texts: Sequence[str]) -> tuple[Floats, int]:
-        """Return the vectors of texts, (texts, dimension), and how many tokens they have together."""
-        short = sum(map(len, texts)) <= SHORT_CHARACTERS
-        return await (self._short if short else self._long)(None, texts)
-
-    def close(self) -> None:
-        """End the threads."""
-        self._short.close()
-        self._long.close()
-
-
-class ServedClassifier:
-    """A classifier, from a folder, that predicts the texts of all requests in batches."""
-
-    def __init__(self, folder: str) -> None:
-        self._predictor = Predictor.load(folder)
-        self.head = self._predictor.head
-        self._batches: Batcher[None, Sequence[str], Floats] = Batcher(self._probabilities, lambda _: BATCH_TEXTS)
-        self.close = self._batches.close
-
-    def _probabilities(self, _: None, requests: list[Sequence[str]]) -> list[Floats]:
-        """Return the probabilities of the labels of each request's texts."""
-        texts = [text for request in requests for text in request]
-        BATCHES.labels("classify").observe(len(requests))
-        TEXTS.inc(len(texts))
-        probabilities = self.head.probabilities(self._predictor.logits(texts))
-        return np.split(probabilities, np.cumsum([len(request) for request in requests])[:-1])
-
-    async def __call__(self, texts: Sequence[str]) -> Floats:
-        """Return the probability of each label, (texts, labels)."""
-        return await self._batches(None, texts)
-
-
-class ServedReranker:
-    """A SentenceTransformer or a CrossEncoder that scores passages for searches and `/v1/rerank`, a call at a time."""
-
-    def __init__(self, name: str) -> None:
-        self._reranker = reranker_of(name)
-        self.cosines = self._reranker.cosines
-        # Two threads must not use a padding tokenizer at the same time.
-        self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, "ctx-embed-rerank")
-
-    def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Return the scores of passages, see :class:`ctx_embed.index.searching.reranking.Reranker`."""
-        with self._lock:
-            return self._reranker.scores(queries, passages)
-
-    async def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return the score of each text for a query."""
-        loop = asyncio.get_running_loop()
-        ((scores,),) = await loop.run_in_executor(self._thread, self.scores, [[query]], [texts])
-        TEXTS.inc(len(texts))
-        return list(map(float, scores))
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(cancel_futures=True)
-
-
 class Service:
-    """The models, indexes and keys that settings name, loaded.
-
-    Raises:
-        InputError: a model, an index or the file of keys cannot be used.
-    """
+    """The models, indexes and keys that settings name, loaded."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         # Probes and metrics have a thread of their own, so that they wait for no other work.
         self.probing = ThreadPoolExecutor(1, "ctx-embed-probe")
-        self.keys = Keys.of_file(settings.api_key_file)
+        self.keys = read_keys(settings.api_key_file)
         self.started = int(time.time())
         folders = settings.names()
         first, *others = settings.model
@@ -160,31 +37,18 @@ class Service:
             others = [first, *others]
         self.classifiers = _by_name(ServedClassifier, others)
         self.rerankers = _by_name(ServedReranker, settings.reranker)
-        shared = SharedModels(self.model.model)
-        self.indexes: dict[str, ServedIndex] = {}
-        try:
-            for name, path in folders.items():
-                self.indexes[name] = ServedIndex(path, shared, settings)
-        except BaseException:
-            self.close()
-            raise
+        # The models of indexes, by fingerprint: indexes of the same model share it.
+        model = self.model.model
+        shared = {model.fingerprint: model} if hasattr(model, "fingerprint") else {}
+        self.indexes = {name: ServedIndex(path, shared, settings) for name, path in folders.items()}
 
     async def facts(self) -> list[dict[str, Any]]:
         """Return the properties of each index."""
         loop = asyncio.get_running_loop()
         return [await loop.run_in_executor(self.probing, index.facts) for index in self.indexes.values()]
 
-    async def probe(self) -> None:
-        """Search each index."""
-        for index in self.indexes.values():
-            await asyncio.get_running_loop().run_in_executor(self.probing, index.probe)
-
     def require_texts(self, texts: list[str], name: str) -> None:
-        """Raise an error unless texts are within the limits.
-
-        Raises:
-            ApiError: too many texts (422), or one that is too long (400).
-        """
+        """Raise an ApiError for too many texts (422), or one that is too long (400)."""
         most, longest = self.settings.max_texts, self.settings.max_characters
         if len(texts) > most:
             said = f"{name} must be at most {most:,} texts, got {len(texts):,}; send several requests"
@@ -196,7 +60,7 @@ class Service:
         """Return the entries of `GET /v1/models`."""
         facts: dict[str, dict[str, Any]] = {name: {"dimensions": self.model.dimension} for name in self.embedding}
         for name, classifier in self.classifiers.items():
-            facts.setdefault(name, {"labels": classifier.head.labels})
+            facts.setdefault(name, {"labels": classifier.labels})
         for name in self.rerankers:
             facts.setdefault(name, {"reranks": True})
         shared = {"object": "model", "created": self.started, "owned_by": "ctx-embed"}
@@ -204,9 +68,8 @@ class Service:
 
     def close(self) -> None:
         """Finish running work and close everything."""
-        self.model.close()
         self.probing.shutdown(cancel_futures=True)
-        loaded: list[Any] = [*self.classifiers.values(), *self.rerankers.values(), *self.indexes.values()]
+        loaded: list[Any] = [self.model, *self.classifiers.values(), *self.rerankers.values(), *self.indexes.values()]
         for each in loaded:
             each.close()
 
@@ -219,11 +82,7 @@ def require_length(name: str, text: str, most: int) -> None:
 
 
 def _by_name(kind: Callable[[str], Served], models: Sequence[str]) -> dict[str, Served]:
-    """Return loaded models by the names under which they are served.
-
-    Raises:
-        InputError: two have the same name.
-    """
+    """Return loaded models by the names under which they are served; an InputError if two have the same name."""
     named: dict[str, Served] = {}
     for model in models:
         name, *_ = names_of(model)
@@ -234,10 +93,9 @@ def _by_name(kind: Callable[[str], Served], models: Sequence[str]) -> dict[str, 
 
 
 def model_named(kind: str, name: str, known: Mapping[str, Served], option: str = "") -> Served:
-    """Return the model that is served under a name.
+    """Return the model that is served under a name, or raise an ApiError (404).
 
-    Raises:
-        ApiError: there is none (404); if the server has none of its kind, the message names the option that loads one.
+    If the server has no model of its kind, the message names the option that loads one.
     """
     if name in known:
         return known[name]

@@ -9,21 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.options import documented, option, require_valid
+from ctx_embed.options import option, require_valid
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # The sections of the command's help.
 SERVED, ACCESS, LIMITS, RUNNING = "What it serves", "To whom", "Limits", "Running"
 
 
-@documented
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a server; all worker processes share them.
-
-    Raises:
-        InputError: a value has another type or is out of its range.
-    """
+    """The settings of a server; all worker processes share them."""
 
     indexes: Sequence[Path] = option(
         (), "Folders of search indexes; each is served under the name of its folder.", command=False
@@ -101,26 +96,8 @@ class Settings:
         """The size of the largest answer."""
         return self.max_answer << 20
 
-    def limits(self) -> dict[str, float]:
-        """Return the limits by the names that `/v1/server` gives them."""
-        return {
-            "body_bytes": self.body_bytes,
-            "answer_bytes": self.answer_bytes,
-            "texts": self.max_texts,
-            "text_characters": self.max_characters,
-            "explained_characters": self.max_explained,
-            "hits": self.max_hits,
-            "seconds": self.timeout,
-            "search_seconds": self.search_timeout,
-            "requests": self.max_requests,
-        }
-
     def names(self) -> dict[str, Path]:
-        """Return the folder of each index by the name under which it is served.
-
-        Raises:
-            InputError: two folders have the same name.
-        """
+        """Return the folder of each index by the name under which it is served, or an InputError for a name twice."""
         named: dict[str, Path] = {}
         for path in (Path(index).absolute() for index in self.indexes):
             if named.setdefault(path.name, path) != path:
@@ -137,45 +114,32 @@ class Key:
     name: str
 
 
-@dataclass(frozen=True)
-class Keys:
-    """The keys of a server; without any, clients need none."""
+def read_keys(path: Path | None) -> list[Key]:
+    """Return the keys in a file with a line ``read KEY NAME`` or ``write KEY NAME`` for each; none without a file.
 
-    known: tuple[Key, ...] = ()
+    The name is optional; the log then says ``key 3`` for the key in line 3. A ``#`` at the beginning or after a blank
+    starts a comment. An InputError says what is wrong with the file.
+    """
+    if path is None:
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    keys = []
+    for number, line in enumerate(lines, 1):
+        words = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()
+        if words and (words[0] not in ("read", "write") or len(words) not in (2, 3)):
+            raise InputError(f"{path}: line {number} must be `read KEY [NAME]` or `write KEY [NAME]`")
+        if words:
+            kind, secret, name = (*words, f"key {number}")[:3]
+            keys.append(Key(secret.encode(), kind == "write", name))
+    if not keys:
+        raise InputError(f"{path}: has no key; add a line `read KEY` or `write KEY`")
+    return keys
 
-    @classmethod
-    def of_file(cls, path: Path | None) -> Keys:
-        """Return the keys in a file with a line ``read KEY NAME`` or ``write KEY NAME`` for each.
 
-        The name is optional; the log then says ``key 3`` for the key in line 3. A ``#`` at the beginning or
-        after a blank starts a comment.
-
-        Raises:
-            InputError: the file cannot be read, a line has another form, or there is no key.
-        """
-        if path is None:
-            return cls()
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-        keys = []
-        for number, line in enumerate(lines, 1):
-            words = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split()
-            if words and (words[0] not in ("read", "write") or len(words) not in (2, 3)):
-                raise InputError(f"{path}: line {number} must be `read KEY [NAME]` or `write KEY [NAME]`")
-            if words:
-                kind, secret, name = (*words, f"key {number}")[:3]
-                keys.append(Key(secret.encode(), kind == "write", name))
-        if not keys:
-            raise InputError(f"{path}: has no key; add a line `read KEY` or `write KEY`")
-        return cls(tuple(keys))
-
-    def __bool__(self) -> bool:
-        """Return whether clients need a key."""
-        return bool(self.known)
-
-    def find(self, secret: bytes) -> Key | None:
-        """Return the key that a client has sent, compared in constant time; None if it is unknown."""
-        matching = [key for key in self.known if hmac.compare_digest(secret, key.secret)]
-        return max(matching, key=lambda key: key.writes, default=None)
+def found_key(keys: Sequence[Key], secret: bytes) -> Key | None:
+    """Return the key that a client has sent, compared in constant time; None if it is unknown."""
+    matching = [key for key in keys if hmac.compare_digest(secret, key.secret)]
+    return max(matching, key=lambda key: key.writes, default=None)

@@ -47,21 +47,6 @@ STATUSES = {
 }
 
 
-class ErrorDetail(BaseModel):
-    """What went wrong."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorBody(BaseModel):
-    """The body of every answer with a status of 400 or above."""
-
-    error: ErrorDetail
-
-
 class Answer(Response):
     """An answer in JSON."""
 
@@ -73,15 +58,7 @@ class Answer(Response):
 
 
 class ApiError(HTTPException):
-    """An error with its own status.
-
-    Args:
-        status: the HTTP status.
-        message: one line.
-        code: a word that programs may compare.
-        headers: more headers.
-        param: the field of the body that is wrong.
-    """
+    """An error with its own status: ``code`` is for programs, ``param`` the field of the body that is wrong."""
 
     def __init__(
         self,
@@ -148,15 +125,9 @@ def dumps(value: Any) -> bytes:
 
 
 def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:
-    """Return a JSON array, written item by item so that other threads can run in between.
+    """Return a JSON array, written item by item so that other threads can run in between; bytes are JSON already.
 
-    Args:
-        values: the items; bytes are JSON already.
-        most: maximum size of the array in bytes.
-        part: stop before an item that does not fit, unless it is the first.
-
-    Raises:
-        ApiError: the array is larger (413).
+    An array of more than ``most`` bytes is an ApiError (413), or with ``part`` stops before the item that does not fit.
     """
     pieces: list[bytes] = []
     size = 2
@@ -176,11 +147,8 @@ def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:
 def loads(body: bytes) -> Any:
     """Return the JSON values of a body, with the garbage collector off: it would visit all of them many times.
 
-    Lone surrogates, such as half of an emoji, become U+FFFD, as they do in an index; an id must not have any.
-
-    Raises:
-        orjson.JSONDecodeError: it is not JSON, or it has NaN or too many levels.
-        ApiError: an id has a lone surrogate.
+    Lone surrogates, such as half of an emoji, become U+FFFD, as they do in an index; one in an id is an ApiError. NaN
+    and too many levels are no JSON: an orjson.JSONDecodeError.
     """
     gc.disable()
     try:

@@ -55,7 +55,7 @@ def test_an_assistant_searches_reads_and_describes(index_path):
         foreign = await answer(client, "search", query="日本語", mode="dense")
         assert foreign["warning"] == "The model knows no word of the query."
         assert (await client.call_tool("get", {"id": "cat", "length": 10**9})).is_error
-        for where, said in (("year >", "filter"), ("yaer = 2020", "no document has the field 'yaer'; fields are")):
+        for where, said in (("year >", "filter"), ("yaer = 2020", "no document has a field 'yaer' (fields: ")):
             wrong = await client.call_tool("search", {"query": "x", "where": where})
             assert wrong.is_error
             assert said in wrong.content[0].text

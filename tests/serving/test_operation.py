@@ -22,7 +22,7 @@ import pytest
 from ctx_embed import SearchIndex
 from ctx_embed.errors import InputError
 from ctx_embed.serving.service import Service
-from ctx_embed.serving.settings import Keys, Settings
+from ctx_embed.serving.settings import Settings, found_key, read_keys
 from tests.helpers.cli import Command
 from tests.index.support.child import ENVIRONMENT
 from tests.serving.server import get, make_index, post, serving, serving_settings
@@ -208,13 +208,12 @@ def test_a_search_that_takes_too_long_is_given_up(tmp_path):
 
 def test_a_key_is_found_by_what_a_client_sends(tmp_path):
     (tmp_path / "keys").write_text("read r1\nread both\nwrite w backup  # at night\nwrite both\nread a#b #c\n")
-    keys = Keys.of_file(tmp_path / "keys")
-    found = [keys.find(secret) for secret in (b"r1", b"w", b"both", b"", b"r")]
+    keys = read_keys(tmp_path / "keys")
+    found = [found_key(keys, secret) for secret in (b"r1", b"w", b"both", b"", b"r")]
     named = [key and (key.name, key.writes) for key in found]
     assert named == [("key 1", False), ("backup", True), ("key 4", True), None, None]
-    assert keys.find(b"a") is None
-    assert keys.find(b"a#b").name == "key 5"
-    assert not Keys()
+    assert found_key(keys, b"a") is None
+    assert found_key(keys, b"a#b").name == "key 5"
 
 
 def test_each_limit_has_its_status(tmp_path):
@@ -354,7 +353,7 @@ def test_what_cannot_be_served_is_one_line(arguments, said, tmp_path):
 def test_a_wrong_file_of_keys_is_one_line(text, tmp_path):
     (tmp_path / "keys").write_text(text)
     with pytest.raises(InputError, match="keys: "):
-        Keys.of_file(tmp_path / "keys")
+        read_keys(tmp_path / "keys")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -1,15 +1,19 @@
-"""Routes of the search indexes."""
+"""The routes of models, as OpenAI's, Cohere's and Jina's clients call them, and of search indexes."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 from dataclasses import asdict
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
+import numpy as np
+import orjson
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import Field, create_model
-from pydantic.config import JsonDict
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from starlette.responses import Response
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, described, unknown_name
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.filters import unknown_fields_message
@@ -17,9 +21,194 @@ from ctx_embed.options import declared
 from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex
 from ctx_embed.serving.service import model_named, require_length, service_of
 from ctx_embed.serving.settings import Key
-from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps
+from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps, json_list, loads
+from ctx_embed.vectors import unit_rows
 
-router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
+# The busiest route reads and writes its bodies without pydantic.
+embedding = APIRouter(prefix="/v1", tags=["embeddings"], default_response_class=Answer)
+of_models = APIRouter(prefix="/v1", tags=["models"], route_class=JsonRoute, default_response_class=Answer)
+of_indexes = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
+
+
+class EmbeddingsBody(BaseModel):
+    """Texts to embed."""
+
+    input: str | list[str] = Field(description="A text, or several.")
+    model: str = Field(description="`default`, or a name of `GET /v1/models`.")
+    encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32.")
+    dimensions: int | None = Field(None, description="The first features only, at unit length again.")
+    user: str | None = Field(None, description="Ignored.")
+
+
+class ForeignBody(Body):
+    """A body as in another API, whose clients send further fields. These are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class RerankDocument(ForeignBody):
+    """A document to rerank."""
+
+    text: str
+
+
+class RerankBody(ForeignBody):
+    """A query and the documents to order, as in the APIs of Cohere and Jina."""
+
+    query: str
+    documents: Listed[str | RerankDocument]
+    model: str = "default"
+    top_n: int | None = Field(None, ge=1, description="Maximum number of results; null for all.")
+    return_documents: bool = False
+
+
+class ClassifyBody(ForeignBody):
+    """Texts to classify, as in the API of Jina."""
+
+    input: str | Listed[str]
+    model: str
+
+
+FIELDS = frozenset(EmbeddingsBody.model_fields)
+# Fields that other programs send and that have no effect here.
+IGNORED = frozenset(("task", "normalized", "truncate", "late_chunking", "embedding_type", "input_type", "user"))
+# Write up to this many embeddings as JSON in the event loop; use a thread for more.
+FEW = 64
+TOKEN_IDS = (
+    "input must be texts, got token ids: they are those of another model's tokenizer "
+    "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))"
+)
+
+
+def _refused(message: str, param: str) -> ApiError:
+    return ApiError(400, message, f"invalid_{param}")
+
+
+@embedding.post(
+    "/embeddings",
+    summary="Embed texts",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": EmbeddingsBody.model_json_schema()}},
+        }
+    },
+)
+async def embeddings(request: Request) -> Response:
+    """Return a unit vector for each text. A text has the same vector alone and with others.
+
+    The body is that of OpenAI's API.
+    """
+    service = service_of(request)
+    try:
+        values = loads(await request.body())
+    except orjson.JSONDecodeError as error:
+        raise _refused(f"the body must be JSON ({error})", "json") from None
+    if not isinstance(values, dict):
+        raise ApiError(400, f"the body must be a JSON object, got {described(values)}")
+    if unknown := values.keys() - FIELDS - IGNORED:
+        raise _refused(f"unknown field {min(unknown)!r}: known are {', '.join(sorted(FIELDS))}", "field")
+    name, encoding, dimensions = values.get("model"), values.get("encoding_format"), values.get("dimensions")
+    if not isinstance(name, str):
+        raise _refused(f"model must be the name of a model: {', '.join(service.embedding)}", "model")
+    model = model_named("model", name, service.embedding)
+    if encoding not in (None, "float", "base64"):
+        raise _refused(f"encoding_format must be float or base64, got {encoding!r:.60}", "encoding_format")
+    texts = [values["input"]] if isinstance(values.get("input"), str) else values.get("input")
+    if not isinstance(texts, list):
+        raise _refused(f"input must be a string or a list of strings, got {described(texts)}", "input")
+    if not texts:
+        raise _refused("input must have at least one text, got an empty list", "input")
+    for place, text in enumerate(texts):
+        if isinstance(text, int | list):
+            raise _refused(TOKEN_IDS, "input")
+        if not isinstance(text, str):
+            raise _refused(f"input[{place}] must be a string, got {described(text)}", "input")
+    service.require_texts(texts, "input")
+    is_number = isinstance(dimensions, int) and not isinstance(dimensions, bool)
+    if dimensions is not None and not (is_number and 1 <= dimensions <= model.dimension):
+        said = f"dimensions must be an integer from 1 to {model.dimension}, got {dimensions!r:.60}"
+        raise _refused(said, "dimensions")
+    vectors, tokens = await model(texts)
+    if dimensions not in (None, model.dimension):
+        vectors = np.ascontiguousarray(unit_rows(vectors[:, :dimensions]))
+
+    def written() -> bytes:
+        rows: Any = vectors
+        if encoding == "base64":
+            rows = (base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors)
+        data = ({"object": "embedding", "index": place, "embedding": row} for place, row in enumerate(rows))
+        return json_list(data, service.settings.answer_bytes)
+
+    data = written() if len(texts) <= FEW else await asyncio.to_thread(written)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return Answer(b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, dumps(name), dumps(usage)))
+
+
+@of_models.get("/models", summary="List the models")
+async def models(request: Request) -> Answer:
+    """Return the models that requests may name."""
+    return Answer({"object": "list", "data": service_of(request).models()})
+
+
+@of_models.get("/models/{name:path}", summary="Describe a model")
+async def model(request: Request, name: str) -> Answer:
+    """Return a model by its name."""
+    for facts in service_of(request).models():
+        if facts["id"] == name:
+            return Answer(facts)
+    raise ApiError(404, f"unknown model {name!r}; GET /v1/models lists them", "model_not_found")
+
+
+@of_models.post("/rerank", summary="Order documents by a query")
+async def rerank(request: Request, body: RerankBody) -> Answer:
+    """Return the documents' places, best first, by a reranker or by the cosines of the model that embeds."""
+    service = service_of(request)
+    texts = [document if isinstance(document, str) else document.text for document in body.documents]
+    service.require_texts([body.query], "query")
+    service.require_texts(texts, "documents")
+    answer: dict[str, Any] = {"model": body.model}
+    if (reranker := service.rerankers.get(body.model)) is not None:
+        scores = await reranker(body.query, texts)
+    else:
+        vectors, tokens = await model_named("model", body.model, service.embedding)([body.query, *texts])
+        scores = (vectors[1:] @ vectors[0]).tolist()
+        answer["usage"] = {"total_tokens": tokens}
+    order = sorted(range(len(texts)), key=lambda place: -scores[place])[: body.top_n]
+    results: list[dict[str, Any]] = [{"index": place, "relevance_score": scores[place]} for place in order]
+    if body.return_documents:
+        for result in results:
+            result["document"] = {"text": texts[result["index"]]}
+    return Answer({**answer, "results": results})
+
+
+@of_models.post("/classify", summary="Classify texts")
+async def classify(request: Request, body: ClassifyBody) -> Answer:
+    """Return the likeliest label of each text, and the probability of every label."""
+    service = service_of(request)
+    classifier = model_named("classifier", body.model, service.classifiers, "--model FOLDER")
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    if not texts:
+        raise InputError("input must have at least one text, got an empty list")
+    service.require_texts(texts, "input")
+    labels = classifier.labels
+    data = []
+    for place, row in enumerate((await classifier(texts)).tolist()):
+        best = max(range(len(labels)), key=row.__getitem__)
+        predictions = [{"label": label, "score": score} for label, score in zip(labels, row, strict=True)]
+        data.append(
+            {
+                "object": "classification",
+                "index": place,
+                "prediction": labels[best],
+                "score": row[best],
+                "predictions": predictions,
+            }
+        )
+    return Answer({"model": body.model, "data": data})
+
+
+# Indexes
 
 
 async def _served(request: Request, name: str) -> ServedIndex:
@@ -40,11 +229,6 @@ def _may_write(request: Request) -> None:
 Served = Annotated[ServedIndex, Depends(_served)]
 WRITES = [Depends(_may_write)]
 
-# OpenAPI's description of a query.
-_NUMBERS: JsonDict = {"type": "array", "items": {"type": "number"}}
-VECTORS: JsonDict = {"type": "array", "items": _NUMBERS}
-_TEXT: JsonDict = {"type": "string"}
-QUERY: JsonDict = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}, _NUMBERS, VECTORS]}
 # Maximum number of documents in an answer, also of hits that include their documents.
 MOST_DOCUMENTS = 1_000
 UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
@@ -52,9 +236,7 @@ UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
 MOST_OFFSET = 2**63 - 1
 
 Id = int | str
-# A filter, and a mark before or after a word of a snippet.
 Where = Annotated[str, Field(max_length=100_000)]
-Mark = Annotated[str, Field(max_length=100)]
 # The options of a search as fields of a body; some have limits of their own.
 _TYPES = get_type_hints(Options) | {"where": Where | None, "exclude": Id | Listed[Id], "rerank": str | None}
 _FIELDS: dict[str, Any] = {
@@ -66,9 +248,9 @@ _FIELDS: dict[str, Any] = {
 class SearchBody(create_model("SearchBody", __base__=Body, **_FIELDS)):  # type: ignore[misc]
     """A search. The fields are the arguments of `SearchIndex.search`."""
 
-    query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.", json_schema_extra=QUERY)
+    query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.")
     like: Id | Listed[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")
-    snippets: Annotated[list[Mark], Field(min_length=2, max_length=2)] | None = Field(
+    snippets: Annotated[list[Annotated[str, Field(max_length=100)]], Field(min_length=2, max_length=2)] | None = Field(
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
 
@@ -91,29 +273,26 @@ class AddBody(Body):
     texts: Listed[str]
     ids: Listed[Id | None] | None = None
     metadata: Listed[dict[str, Any] | None] | None = None
-    embeddings: Any = Field(None, description="A vector for each text.", json_schema_extra=VECTORS)
+    embeddings: Any = Field(None, description="A vector for each text.")
 
 
-class DeleteBody(Body):
+class DeleteBody(WhereBody):
     """Documents to delete: by id, or by a metadata filter."""
 
     ids: Listed[Id] | None = None
-    where: Where | None = None
 
 
-class DocumentsBody(Body):
+class DocumentsBody(WhereBody):
     """Documents in the order they were added, all or those that match a filter."""
 
-    where: Where | None = None
     offset: int = Field(0, le=MOST_OFFSET)
     limit: int = Field(100, le=MOST_DOCUMENTS)
 
 
-class FacetsBody(Body):
+class FacetsBody(WhereBody):
     """A metadata field whose values are counted."""
 
     field: str
-    where: Where | None = None
     limit: int | None = None
 
 
@@ -139,25 +318,25 @@ class ExplainBody(Body):
     text: str | None = None
 
 
-@router.get("", summary="List the indexes")
+@of_indexes.get("", summary="List the indexes")
 async def indexes(request: Request) -> Answer:
     """Return the properties of each index."""
     return Answer({"indexes": await service_of(request).facts()})
 
 
-@router.get("/{name}", summary="Describe an index")
+@of_indexes.get("/{name}", summary="Describe an index")
 async def describe(served: Served) -> Answer:
     """Return the number of documents, the model, the kind and the size of an index."""
     return Answer(await served.read(lambda _: served.facts()))
 
 
-@router.get("/{name}/fields", summary="List the metadata fields")
+@of_indexes.get("/{name}/fields", summary="List the metadata fields")
 async def fields(served: Served, most: Annotated[int, Query(ge=1, le=MOST_DOCUMENTS)] = 50) -> Answer:
     """Return the fields that documents have, with their types, ranges and `most` frequent values."""
     return Answer(b'{"fields":%b}' % await served.fields(most))
 
 
-@router.post("/{name}/search", summary="Search")
+@of_indexes.post("/{name}/search", summary="Search")
 async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     """Return the best passages for a query, as `hits`; for a list of queries, a list of such lists."""
     service = service_of(request)
@@ -198,7 +377,8 @@ async def _hints(served: ServedIndex, where: str | None, found: Any) -> list[str
     """Return a warning if a filter finds nothing because no document has one of its fields."""
     if where is None or found:
         return []
-    return list(filter(None, [unknown_fields_message(await served.read(lambda index: index.unknown_fields(where)))]))
+    said = unknown_fields_message(await served.read(lambda index: index.unknown_fields(where)))
+    return [said] if said else []
 
 
 async def _counted(served: ServedIndex, name: str, number: int, where: str | None) -> Answer:
@@ -207,7 +387,7 @@ async def _counted(served: ServedIndex, name: str, number: int, where: str | Non
     return Answer({name: number, **({"warnings": warnings} if warnings else {})})
 
 
-@router.post("/{name}/get", summary="Get documents")
+@of_indexes.post("/{name}/get", summary="Get documents")
 async def get(served: Served, body: IdsBody) -> Answer:
     """Return the documents with some ids; null for an id that no document has."""
 
@@ -218,19 +398,19 @@ async def get(served: Served, body: IdsBody) -> Answer:
     return Answer(b'{"documents":%b}' % await served.read(found))
 
 
-@router.post("/{name}/ids", summary="List ids")
+@of_indexes.post("/{name}/ids", summary="List ids")
 async def ids(served: Served, body: WhereBody) -> Answer:
     """Return the ids of the documents that match a filter, in the order they were added."""
     return Answer(b'{"ids":%b}' % await served.analyse(lambda index: served.json_list(index.ids(body.where))))
 
 
-@router.post("/{name}/count", summary="Count documents")
+@of_indexes.post("/{name}/count", summary="Count documents")
 async def count(served: Served, body: WhereBody) -> Answer:
     """Return how many documents match a filter."""
     return await _counted(served, "count", await served.read(lambda index: index.count(body.where)), body.where)
 
 
-@router.post("/{name}/documents", summary="List documents")
+@of_indexes.post("/{name}/documents", summary="List documents")
 async def documents(served: Served, body: DocumentsBody) -> Answer:
     """Return documents in the order they were added; fewer than `limit` if the answer is full: go on after them."""
 
@@ -241,7 +421,7 @@ async def documents(served: Served, body: DocumentsBody) -> Answer:
     return Answer(b'{"documents":%b}' % await served.read(listed))
 
 
-@router.post("/{name}/facets", summary="Count the values of a metadata field")
+@of_indexes.post("/{name}/facets", summary="Count the values of a metadata field")
 async def facets(served: Served, body: FacetsBody) -> Answer:
     """Return the values of a field with their numbers of documents, most frequent first."""
 
@@ -252,7 +432,7 @@ async def facets(served: Served, body: FacetsBody) -> Answer:
     return Answer(b'{"values":%b}' % await served.analyse(counted))
 
 
-@router.post("/{name}/add", summary="Add documents", dependencies=WRITES)
+@of_indexes.post("/{name}/add", summary="Add documents", dependencies=WRITES)
 async def add(request: Request, served: Served, body: AddBody) -> Answer:
     """Add all documents or none. They are on disk when this returns. An id that is taken is an error."""
     service_of(request).require_texts(body.texts, "texts")
@@ -260,7 +440,7 @@ async def add(request: Request, served: Served, body: AddBody) -> Answer:
     return Answer({"ids": added})
 
 
-@router.post("/{name}/upsert", summary="Add or replace documents", dependencies=WRITES)
+@of_indexes.post("/{name}/upsert", summary="Add or replace documents", dependencies=WRITES)
 async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
     """Add all documents or none. A document whose id is taken replaces the one that has it."""
     service_of(request).require_texts(body.texts, "texts")
@@ -268,27 +448,27 @@ async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
     return Answer({"ids": added})
 
 
-@router.post("/{name}/update_metadata", summary="Change metadata", dependencies=WRITES)
+@of_indexes.post("/{name}/update_metadata", summary="Change metadata", dependencies=WRITES)
 async def update_metadata(served: Served, body: UpdateBody) -> Answer:
     """Change metadata fields of documents. Other fields stay, and nothing is embedded."""
     updated = await served.change(lambda index: index.update_metadata(body.ids, body.changes))
     return Answer({"updated": updated})
 
 
-@router.post("/{name}/delete", summary="Delete documents", dependencies=WRITES)
+@of_indexes.post("/{name}/delete", summary="Delete documents", dependencies=WRITES)
 async def delete(served: Served, body: DeleteBody) -> Answer:
     """Delete documents by id or by a filter; ids that no document has are skipped."""
     deleted = await served.change(lambda index: index.delete(body.ids, where=body.where))
     return await _counted(served, "deleted", deleted, body.where)
 
 
-@router.post("/{name}/topics", summary="Cluster the documents")
+@of_indexes.post("/{name}/topics", summary="Cluster the documents")
 async def topics(served: Served, body: TopicsBody) -> Answer:
     """Return clusters of the documents with their typical words and most central documents, largest first."""
     return Answer(b'{"topics":%b}' % await served.topics(body.count, body.seed))
 
 
-@router.post("/{name}/explain", summary="Explain a similarity")
+@of_indexes.post("/{name}/explain", summary="Explain a similarity")
 async def explain(request: Request, served: Served, body: ExplainBody) -> Answer:
     """Return what each token of a query and of a document adds to their cosine."""
     if (body.id is None) == (body.text is None):
