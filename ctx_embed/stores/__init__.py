@@ -1,20 +1,81 @@
 """Stores of embeddings: write to Parquet; write to and search LanceDB, PostgreSQL with pgvector, and Qdrant.
 
 Called by ``ctx-embed encode --to`` and :mod:`ctx_embed.bulk_encoding`.
-A new store is a class of ``store.py``'s interface in its own file, named in ``opening.py``.
+A new store is a class of ``store.py``'s interface in its own file, named in :func:`open`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ctx_embed.errors import InputError, described, without_secrets
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.stores.opening import open
+    from ctx_embed.index.model import Model
     from ctx_embed.stores.store import Batch, Collection, Store
 
 __all__ = ["Batch", "Collection", "Store", "open"]
 
-_HOMES = dict.fromkeys(__all__, "ctx_embed.stores.store") | {"open": "ctx_embed.stores.opening"}
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, f"{__name__}.store"))
+
+
+def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
+    """Open a store of embeddings; nothing is connected or loaded before it is used.
+
+    Args:
+        address: one of
+
+            - ``postgresql://USER@HOST/DATABASE#TABLE``: a table of PostgreSQL with pgvector;
+            - ``lancedb:FOLDER#TABLE``: a table of LanceDB;
+            - ``qdrant:http://HOST:6333#COLLECTION`` or ``qdrant:FOLDER#COLLECTION``: a collection of Qdrant;
+            - any other folder, or a URI such as ``s3://bucket/folder``: a directory of Parquet files.
+
+            The name after ``#`` is ``passages`` if it is left out; in PostgreSQL it may be ``SCHEMA.TABLE``.
+        model: embeds queries; None: the model that made the vectors.
+
+    Returns:
+        The store, which is a context manager.
+
+    Raises:
+        InputError: the address names no store, or the folder of a search index.
+
+    Example:
+        >>> with ctx_embed.stores.open("postgresql://me@localhost/library#books") as store:  # doctest: +SKIP
+        ...     store.search("a whale", k=5, where="year < 1900")
+    """
+    text = str(address)
+    if not isinstance(address, str | Path) or not text.strip():
+        given = described(address) if not isinstance(address, str | Path) else "an empty one"
+        raise InputError(f"a store's address must be a folder, postgresql://, lancedb: or qdrant:, got {given}")
+    # A password before the last @ may contain a #.
+    user, at, rest = text.rpartition("@")
+    place, _, name = rest.partition("#")
+    place = f"{user}{at}{place}"
+    scheme, colon, rest = place.partition(":")
+    name = name or "passages"
+    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
+        from ctx_embed.stores.postgresql import PostgreSQL
+
+        return PostgreSQL(place, name, model)
+    if colon and scheme in ("lancedb", "qdrant"):
+        if not rest:
+            raise InputError(f"{without_secrets(text)}: names no folder or server; write {scheme}:FOLDER#{name}")
+        if scheme == "lancedb":
+            from ctx_embed.stores.lancedb import LanceDB
+
+            return LanceDB(rest, name, model)
+        from ctx_embed.stores.qdrant import Qdrant
+
+        return Qdrant(rest, name, model)
+    from ctx_embed.index.storage.database import DATABASE
+
+    if "://" not in text and (Path(text) / DATABASE).is_file():
+        raise InputError(
+            f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build "
+            "--from-parquet DIRECTORY INDEX`. To search it, use ctx_embed.SearchIndex"
+        )
+    from ctx_embed.stores.parquet import Parquet
+
+    return Parquet(text, model)

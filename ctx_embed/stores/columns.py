@@ -55,16 +55,8 @@ def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             if value is None or value == []:
                 continue
             # Whether the field can be a column in every store, and be named in a filter.
-            nameable = (
-                bool(name)
-                and name.lower() not in RESERVED
-                and not name.startswith("_")
-                and name.isprintable()
-                and not set(name) & set('`"\\.')
-                and len(name.encode("utf-8", "replace")) <= 63
-                and well_formed(name) == name
-            )
-            if not nameable:
+            nameable = name.isprintable() and well_formed(name) == name and 0 < len(name.encode()) <= 63
+            if not nameable or name.lower() in RESERVED or name.startswith("_") or set(name) & set('`"\\.'):
                 continue
             kind, known = _type(value), found.get(name, "")
             if known in ("", kind):

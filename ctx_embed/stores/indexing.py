@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,15 +20,14 @@ if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
 
+@dataclass(frozen=True)
 class _Vectors:
     """The rows of several directories, one directory after the other."""
 
-    def __init__(self, stores: Sequence[Parquet]) -> None:
-        self.stores = stores
+    stores: Sequence[Parquet]
 
     def __iter__(self) -> Iterator[Embedded]:
-        for store in self.stores:
-            yield from store.documents()
+        return chain.from_iterable(store.documents() for store in self.stores)
 
     def __len__(self) -> int:
         return sum(store.count() for store in self.stores)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.columns import EMBEDDING, ID, LIST, METADATA, TEXT, arrow_schema, arrow_table, metadata_of
-from ctx_embed.stores.filters import Condition, translated
-from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
+from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
@@ -57,22 +54,17 @@ class LanceDB(Database):
         with self._reporting_errors():
             return lancedb.connect(self.folder)
 
-    def _names(self) -> set[str]:
-        names: set[str] = set()
+    def _table(self, name: str) -> Any:
+        """Return a table, or None if there is none of this name."""
         token = None
         while True:
             with self._reporting_errors():
                 page = self._database.list_tables(page_token=token)
-            names |= set(page.tables)
+                if name in page.tables:
+                    return self._database.open_table(name)
             token = page.page_token
             if not token:
-                return names
-
-    def _table(self, name: str) -> Any:
-        if name not in self._names():
-            return None
-        with self._reporting_errors():
-            return self._database.open_table(name)
+                return None
 
     @cached_property
     def _rows(self) -> Any:
@@ -83,7 +75,7 @@ class LanceDB(Database):
     def _notes(self) -> Any:
         import pyarrow as pa
 
-        schema = pa.schema([("collection", pa.string()), ("name", pa.string()), ("note", pa.string())])
+        schema = pa.schema([(name, pa.string()) for name in ("collection", "name", "note")])
         with self._reporting_errors():
             return self._table(NOTES) or self._database.create_table(NOTES, schema=schema, exist_ok=True)
 
@@ -102,9 +94,10 @@ class LanceDB(Database):
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``, from the table ``_ctx_embed``."""
-        if NOTES not in self._names():
+        if self._table(NOTES) is None:
             return {}
-        where = f"collection = {_literal(self.collection_name)} AND starts_with(name, {_literal(prefix)})"
+        quoted = self.collection_name.replace("'", "''")
+        where = f"collection = '{quoted}' AND starts_with(name, '{prefix}')"
         with self._reporting_errors():
             found = self._notes.search().where(where).limit(2**31 - 1).to_list()
         return {row["name"]: json.loads(row["note"]) for row in sorted(found, key=lambda row: str(row["name"]))}
@@ -141,9 +134,8 @@ class LanceDB(Database):
                 self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING, index_type=INDEX_TYPE)
             self._rows.optimize()
 
-    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> Iterator[list[Row]]:
         fields = self._known.fields
-        found = []
         for query in queries:
             search = self._rows.search(query, vector_column_name=EMBEDDING).distance_type("cosine").limit(k)
             search = search.select([ID, TEXT, METADATA, *fields, "_distance"])
@@ -155,25 +147,16 @@ class LanceDB(Database):
                 search = search.where(condition(self.name, tree, fields), prefilter=True)
             with self._reporting_errors():
                 rows = search.to_list()
-            found.append(
-                [
-                    Hit(id=row[ID], score=1 - row["_distance"], text=row[TEXT], metadata=metadata_of(row, fields))
-                    for row in rows
-                    # The cosine with a vector of zeros is NaN.
-                    if not math.isnan(row["_distance"])
-                ]
-            )
-        return found
-
-
-def _literal(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+            yield [(row[ID], 1 - row["_distance"], row[TEXT], metadata_of(row, fields)) for row in rows]
 
 
 def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
     """Return a filter as SQL over the columns of a table, given with their types. It is never null."""
+
+    def literal(value: Value) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
 
     def one(tree: Condition) -> str:
         column, *inner = tree.path
@@ -183,47 +166,30 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
                 f"{name}: the field {'.'.join(tree.path)!r} has no column to filter by (columns: {known}); choose one "
                 "of them, or a store that filters JSON: PostgreSQL, Qdrant, a search index"
             )
-        quoted, kind = f"`{column}`", fields[column]
+        quoted, kind = f"`{column}`", fields[column].removeprefix(LIST)
         if isinstance(tree, IsNull):
             return f"({quoted} IS NULL)"
-        if isinstance(tree, Contains):
-            return _containing(quoted, kind, tree.value)
-        return _compared(quoted, kind, tree.operator, tree.value)
+        value, is_list = tree.value, fields[column].startswith(LIST)
+        # Whether the column, or a list in it, can hold the value.
+        holds = isinstance(value, {"int": int | float, "float": int | float, "bool": bool, "string": str}[kind])
+        test = ""
+        if not holds or (isinstance(value, bool) and kind != "bool"):
+            pass
+        elif isinstance(tree, Contains) and is_list:
+            if kind == "float" or not isinstance(value, float):
+                test = f"array_has({quoted}, {repr(float(value)) if kind == 'float' else literal(value)})"
+            elif value.is_integer():
+                test = f"array_has({quoted}, {int(value)!r})"
+        elif isinstance(tree, Contains):
+            test = f"strpos({quoted}, {literal(value)}) > 0" if kind == "string" else ""
+        elif not is_list and (kind == "float" or isinstance(value, float)):
+            test = f"CAST({quoted} AS DOUBLE) {tree.operator} {float(value)!r}"
+        elif not is_list and kind == "bool" and tree.operator != "=":
+            test = f"CAST({quoted} AS BIGINT) {tree.operator} {int(value)}"
+        elif not is_list:
+            test = f"{quoted} {tree.operator} {literal(value)}"
+        return f"({quoted} IS NOT NULL AND {test})" if test else "false"
 
     return translated(
         tree, one, lambda word, parts: f"({f' {word.upper()} '.join(parts)})", lambda part: f"(NOT {part})"
     )
-
-
-def _can_equal(kind: str, value: Value) -> bool:
-    """Return whether a column of this type can hold a value."""
-    if kind in ("int", "float"):
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, bool if kind == "bool" else str)
-
-
-def _compared(quoted: str, kind: str, operator: str, value: Value) -> str:
-    if kind.startswith(LIST) or not _can_equal(kind, value):
-        return "false"
-    left, right = quoted, _literal(value)
-    if "float" in (kind, type(value).__name__):
-        left, right = f"CAST({quoted} AS DOUBLE)", repr(float(value))
-    elif kind == "bool" and operator != "=":
-        left, right = f"CAST({quoted} AS BIGINT)", str(int(value))
-    return f"({quoted} IS NOT NULL AND {left} {operator} {right})"
-
-
-def _containing(quoted: str, kind: str, value: Value) -> str:
-    if kind.startswith(LIST):
-        of_item = kind.removeprefix(LIST)
-        if not _can_equal(of_item, value):
-            return "false"
-        item = repr(float(value)) if of_item == "float" else _literal(value)
-        if of_item == "int" and isinstance(value, float):
-            if not value.is_integer():
-                return "false"
-            item = repr(int(value))
-        return f"({quoted} IS NOT NULL AND array_has({quoted}, {item}))"
-    if kind == "string" and isinstance(value, str):
-        return f"({quoted} IS NOT NULL AND strpos({quoted}, {_literal(value)}) > 0)"
-    return "false"

@@ -60,8 +60,8 @@ class Parquet(Store):
         if folder.is_dir() and any(not path.name.startswith("_") for path in folder.iterdir()):
             raise InputError(f"cannot write {self.name}: the folder holds other things; choose another name")
 
-    def _files(self, prefix: str, suffix: str) -> list[str]:
-        """Return the paths of the directory's files with such names, sorted."""
+    def _files(self, prefix: str = PART, suffix: str = SUFFIX) -> list[str]:
+        """Return the paths of files with such names, sorted; the rows of later ones replace those of earlier ones."""
         from pyarrow import fs
 
         selector = fs.FileSelector(self.folder, allow_not_found=True)
@@ -73,10 +73,6 @@ class Parquet(Store):
             raise InputError(f"{self.name}: cannot be read ({said(error)})") from None
         names = ((path.rpartition("/")[2], path) for path in found)
         return [path for name, path in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
-
-    def parts(self) -> list[str]:
-        """Return the paths of the files with rows, in the order in which later ones replace earlier ones."""
-        return self._files(PART, SUFFIX)
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``: the files ``_NAME.json``."""
@@ -147,7 +143,7 @@ class Parquet(Store):
         """Write the rows as one file; outside of an encoding run, also remove earlier rows with the same ids."""
         collection = self.require_collection()
         if len(rows):
-            name = part or f"z{len(self.parts()):08d}-{uuid.uuid4().hex[:8]}"
+            name = part or f"z{len(self._files()):08d}-{uuid.uuid4().hex[:8]}"
             self._write(f"{PART}{name}{SUFFIX}", arrow_table(rows.latest(), collection))
         if part is None:
             self.finish()
@@ -158,7 +154,7 @@ class Parquet(Store):
         """Return the number of rows of all parts."""
         self.require_collection()
         total = 0
-        for path in self.parts():
+        for path in self._files():
             with self._opened(path) as file:
                 total += file.metadata.num_rows
         return total
@@ -184,7 +180,7 @@ class Parquet(Store):
 
     def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
         """Yield each batch of rows with its file and the number of its first row there."""
-        for path in self.parts():
+        for path in self._files():
             with self._opened(path) as file:
                 first = 0
                 for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import decimal
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra, without_secrets
-from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull
-from ctx_embed.stores.filters import Condition, translated
-from ctx_embed.stores.store import COLLECTION, NOTES, Batch, Collection, Database, Floats
+from ctx_embed.stores.store import COLLECTION, NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -61,10 +58,9 @@ class PostgreSQL(Database):
             raise InputError(f"{self.name}: cannot connect ({_first_line(error)})") from None
         try:
             connection.execute("SET client_min_messages = warning")
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            register_vector(connection)
-        except psycopg.errors.UniqueViolation:
-            # Another process created the extension at the same moment.
+            # Another process may create the extension at the same moment.
+            with suppress(psycopg.errors.UniqueViolation):
+                connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             register_vector(connection)
         except psycopg.Error as error:
             connection.close()
@@ -85,8 +81,7 @@ class PostgreSQL(Database):
 
     def _there(self, table: str) -> bool:
         with self._transaction() as connection:
-            found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [table]).fetchone()
-        return bool(found[0])
+            return bool(connection.execute("SELECT to_regclass(%s) IS NOT NULL", [table]).fetchone()[0])
 
     def _require_free(self) -> None:
         if self._there(self._quoted):
@@ -115,21 +110,17 @@ class PostgreSQL(Database):
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
         """Store a note in the table ``_ctx_embed``."""
-        if name == COLLECTION:
-            with self._transaction() as connection:
+        with self._transaction() as connection:
+            if name == COLLECTION:
                 connection.execute(
                     f'CREATE TABLE IF NOT EXISTS "{NOTES}" (collection text, name text, note jsonb NOT NULL, '
                     "PRIMARY KEY (collection, name))"
                 )
-        with self._transaction() as connection:
-            self._note(connection, name, note)
-
-    def _note(self, connection: Any, name: str, note: Mapping[str, Any]) -> None:
-        connection.execute(
-            f'INSERT INTO "{NOTES}" VALUES (%s, %s, %s::jsonb) '
-            "ON CONFLICT (collection, name) DO UPDATE SET note = EXCLUDED.note",
-            [self.collection_name, name, _json(note)],
-        )
+            connection.execute(
+                f'INSERT INTO "{NOTES}" VALUES (%s, %s, %s::jsonb) '
+                "ON CONFLICT (collection, name) DO UPDATE SET note = EXCLUDED.note",
+                [self.collection_name, name, _json(note)],
+            )
 
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Copy the rows to a temporary table, and from there into the table, in one commit with the note."""
@@ -148,16 +139,17 @@ class PostgreSQL(Database):
                     copy.set_types(["text", "text", "jsonb", "vector"])
                     columns = (latest.ids, latest.texts, latest.metadata, latest.vectors)
                     for identifier, text, metadata, vector in zip(*columns, strict=True):
-                        copy.write_row(
-                            (_text(identifier), _text(text), Jsonb(_json(metadata), dumps=str), Vector(vector))
-                        )
+                        # NUL is the one character that PostgreSQL cannot store.
+                        plain = identifier.replace("\0", "\ufffd"), text.replace("\0", "\ufffd")
+                        copy.write_row((*plain, Jsonb(_json(metadata), dumps=str), Vector(vector)))
                 # Sorted, so that processes that store the same ids wait for each other instead of deadlocking.
                 connection.execute(
                     f"INSERT INTO {self._quoted} SELECT * FROM arriving ORDER BY id ON CONFLICT (id) DO UPDATE SET "
                     "text = EXCLUDED.text, metadata = EXCLUDED.metadata, embedding = EXCLUDED.embedding"
                 )
             if part is not None:
-                self._note(connection, f"part-{part}", note or {})
+                # A transaction within this one.
+                self.write_note(f"part-{part}", note or {})
 
     def count(self) -> int:
         """Return the number of rows."""
@@ -176,15 +168,14 @@ class PostgreSQL(Database):
         with self._transaction() as connection:
             connection.execute(f"ANALYZE {self._quoted}")
 
-    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> Iterator[list[Row]]:
         from pgvector import Vector
 
         where, values = ("true", []) if tree is None else condition(tree)
         statement = (
-            f"SELECT id, text, metadata, 1 - (embedding <=> %s) FROM {self._quoted} WHERE {where} "
+            f"SELECT id, 1 - (embedding <=> %s), text, metadata FROM {self._quoted} WHERE {where} "
             "ORDER BY embedding <=> %s LIMIT %s"
         )
-        found = []
         with self._transaction() as connection:
             if exact:
                 connection.execute("SET LOCAL enable_indexscan = off")
@@ -194,25 +185,11 @@ class PostgreSQL(Database):
                 connection.execute("SET LOCAL hnsw.iterative_scan = strict_order")
             for query in queries:
                 vector = Vector(query)
-                rows = connection.execute(statement, [vector, *values, vector, k]).fetchall()
-                found.append(
-                    [
-                        Hit(id=identifier, score=float(score), text=text, metadata=metadata)
-                        for identifier, text, metadata, score in rows
-                        # Vectors of zeros, whose distances are NaN, come last in pgvector's order.
-                        if not math.isnan(score)
-                    ]
-                )
-        return found
+                yield connection.execute(statement, [vector, *values, vector, k]).fetchall()
 
 
 def _first_line(error: Exception) -> str:
     return without_secrets(str(error).strip().split("\n")[0])
-
-
-def _text(text: str) -> str:
-    """Return a text that PostgreSQL can store: NUL, the one character that it cannot, becomes U+FFFD."""
-    return text.replace("\0", "\ufffd")
 
 
 def _json(value: Any) -> str:
@@ -222,32 +199,30 @@ def _json(value: Any) -> str:
 def condition(tree: Filter) -> Sql:
     """Return a filter as SQL over the column ``metadata``, with its parameters. It is never null."""
 
+    def one(tree: Condition) -> Sql:
+        field, path = "(metadata" + " -> %s::text" * len(tree.path) + ")", list(tree.path)
+        if isinstance(tree, IsNull):
+            return f"(coalesce(jsonb_typeof({field}), 'null') = 'null')", path
+        value = tree.value
+        # CASE keeps PostgreSQL from casting a value before its type is checked.
+        if isinstance(tree, Contains):
+            sql, values = f"(CASE jsonb_typeof({field}) WHEN 'array' THEN {field} @> %s::jsonb", [json.dumps([value])]
+            if isinstance(value, str):
+                sql += f" WHEN 'string' THEN position(%s::text IN {field} #>> '{{}}') > 0"
+                values += [value, *path]
+            return f"{sql} ELSE false END)", [*path, *path, *values]
+        given: Any = value
+        if isinstance(value, bool):
+            kind, cast, parameter = "boolean", "::boolean", "%s::boolean"
+        elif isinstance(value, str):
+            kind, cast, parameter = "string", ' COLLATE "C"', "%s::text"
+        else:
+            kind, cast, parameter, given = "number", "::numeric", "%s::numeric", decimal.Decimal(repr(value))
+        compared = f"({field} #>> '{{}}'){cast} {tree.operator} {parameter}"
+        return f"(CASE WHEN jsonb_typeof({field}) = '{kind}' THEN {compared} ELSE false END)", [*path, *path, given]
+
     def joined(word: str, parts: Sequence[Sql]) -> Sql:
-        return f"({f' {word.upper()} '.join(sql for sql, _ in parts)})", [
-            each for _, values in parts for each in values
-        ]
+        values = [value for _, values in parts for value in values]
+        return f"({f' {word.upper()} '.join(sql for sql, _ in parts)})", values
 
-    return translated(tree, _one, joined, lambda part: (f"(NOT {part[0]})", part[1]))
-
-
-def _one(tree: Condition) -> Sql:
-    """Return a condition on one field; CASE keeps PostgreSQL from casting a value before its type is checked."""
-    field, path = "(metadata" + " -> %s::text" * len(tree.path) + ")", list(tree.path)
-    if isinstance(tree, IsNull):
-        return f"(coalesce(jsonb_typeof({field}), 'null') = 'null')", path
-    value = tree.value
-    if isinstance(tree, Contains):
-        sql, values = f"(CASE jsonb_typeof({field}) WHEN 'array' THEN {field} @> %s::jsonb", [json.dumps([value])]
-        if isinstance(value, str):
-            sql += f" WHEN 'string' THEN position(%s::text IN {field} #>> '{{}}') > 0"
-            values += [value, *path]
-        return f"{sql} ELSE false END)", [*path, *path, *values]
-    given: Any = value
-    if isinstance(value, bool):
-        kind, cast, parameter = "boolean", "::boolean", "%s::boolean"
-    elif isinstance(value, str):
-        kind, cast, parameter = "string", ' COLLATE "C"', "%s::text"
-    else:
-        kind, cast, parameter, given = "number", "::numeric", "%s::numeric", decimal.Decimal(repr(value))
-    sql = f"(CASE WHEN jsonb_typeof({field}) = '{kind}' THEN ({field} #>> '{{}}'){cast} {tree.operator} {parameter}"
-    return f"{sql} ELSE false END)", [*path, *path, given]
+    return translated(tree, one, joined, lambda part: (f"(NOT {part[0]})", part[1]))

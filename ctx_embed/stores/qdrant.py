@@ -15,7 +15,7 @@ import functools
 import os
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Value
-from ctx_embed.index.storage.filters import Path as FieldPath
-from ctx_embed.stores.filters import Condition, translated
-from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
+from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
+from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
@@ -138,13 +135,12 @@ class Qdrant(Database):
         with self._reporting_errors():
             return int(self._opened.count(self.collection_name, exact=True).count)
 
-    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> Iterator[list[Row]]:
         from qdrant_client import models
 
         # The local mode is always exact, and warns about the option.
         options = models.SearchParams(exact=True) if exact and self.is_server else None
         chosen = None if tree is None else models.Filter(must=[condition(self.name, tree)])
-        found = []
         directed = models.FieldCondition(key=UNDIRECTED, match=models.MatchValue(value=True))
         others = models.Filter(must=None if chosen is None else [chosen], must_not=[directed])
         for query in queries:
@@ -156,18 +152,10 @@ class Qdrant(Database):
                 # For Qdrant, vectors of zeros have the cosine 0. Excluding them is slow, so do it only if one is found.
                 if any(point.payload.get(UNDIRECTED) for point in points):
                     points = ask(query_filter=others).points
-            found.append(
-                [
-                    Hit(
-                        id=point.payload["id"],
-                        score=float(point.score),
-                        text=point.payload["text"],
-                        metadata=_merged(point.payload["metadata"], point.payload["lists"]),
-                    )
-                    for point in points
-                ]
-            )
-        return found
+            yield [
+                (of["id"], score, of["text"], _merged(of["metadata"], of["lists"]))
+                for score, of in ((point.score, point.payload) for point in points)
+            ]
 
 
 def _point(identifier: str) -> str:
@@ -201,27 +189,41 @@ def _merged(plain: dict[str, Any], lists: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _key(root: str, path: FieldPath) -> str:
-    # Quotes keep Qdrant from reading dots and brackets in a name as a path.
-    return ".".join([root, *(name if name.replace("_", "").isalnum() else f'"{name}"' for name in path)])
-
-
 def condition(name: str, tree: Filter) -> Any:
     """Return a filter as a condition of Qdrant, which cannot order booleans, nor strings that are not dates."""
     from qdrant_client import models
+
+    def equal(key: str, value: Value) -> Any:
+        if isinstance(value, str | bool):
+            return models.FieldCondition(key=key, match=models.MatchValue(value=value))
+        return models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
 
     def one(tree: Condition) -> Any:
         if isinstance(tree, IsNull):
             present = models.FieldCondition(key="present", match=models.MatchValue(value=".".join(tree.path)))
             return models.Filter(must_not=[present])
-        plain = _key("metadata", tree.path)
+        # Quotes keep Qdrant from reading dots and brackets in a name as a path.
+        path = ".".join(name if name.replace("_", "").isalnum() else f'"{name}"' for name in tree.path)
+        value, key = tree.value, f"metadata.{path}"
         if isinstance(tree, Contains):
-            element = _equal(_key("lists", tree.path), tree.value)
-            if not isinstance(tree.value, str):
+            element = equal(f"lists.{path}", value)
+            if not isinstance(value, str):
                 return element
-            words = models.FieldCondition(key=plain, match=models.MatchPhrase(phrase=tree.value))
+            words = models.FieldCondition(key=key, match=models.MatchPhrase(phrase=value))
             return models.Filter(should=[element, words])
-        return _compared(name, plain, tree)
+        if tree.operator == "=":
+            return equal(key, value)
+        bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[tree.operator]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return models.FieldCondition(key=key, range=models.Range(**{bound: value}))
+        try:
+            date = datetime.datetime.fromisoformat(str(value))
+        except ValueError:
+            raise InputError(
+                f"{name}: Qdrant can order only numbers and ISO dates, so {'.'.join(tree.path)} {tree.operator} "
+                f"{value!r} is not possible; compare with =, in or contains"
+            ) from None
+        return models.FieldCondition(key=key, range=models.DatetimeRange(**{bound: date}))
 
     return translated(
         tree,
@@ -229,29 +231,3 @@ def condition(name: str, tree: Filter) -> Any:
         lambda word, parts: models.Filter(**{"must" if word == "and" else "should": list(parts)}),
         lambda part: models.Filter(must_not=[part]),
     )
-
-
-def _equal(key: str, value: Value) -> Any:
-    from qdrant_client import models
-
-    if isinstance(value, str | bool):
-        return models.FieldCondition(key=key, match=models.MatchValue(value=value))
-    return models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
-
-
-def _compared(name: str, key: str, tree: Comparison) -> Any:
-    from qdrant_client import models
-
-    if tree.operator == "=":
-        return _equal(key, tree.value)
-    bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[tree.operator]
-    if isinstance(tree.value, int | float) and not isinstance(tree.value, bool):
-        return models.FieldCondition(key=key, range=models.Range(**{bound: tree.value}))
-    try:
-        date = datetime.datetime.fromisoformat(str(tree.value))
-    except ValueError:
-        raise InputError(
-            f"{name}: Qdrant can order only numbers and ISO dates, so {'.'.join(tree.path)} {tree.operator} "
-            f"{tree.value!r} is not possible; compare with =, in or contains"
-        ) from None
-    return models.FieldCondition(key=key, range=models.DatetimeRange(**{bound: date}))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,18 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, described, without_secrets
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits
-from ctx_embed.index.storage.filters import Filter, parse
+from ctx_embed.index.storage.filters import (
+    Among,
+    Comparison,
+    Contains,
+    Filter,
+    IsNull,
+    Junction,
+    Not,
+    is_date,
+    next_day,
+    parse,
+)
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -31,6 +43,10 @@ METRIC = "cosine"
 NOTES = "_ctx_embed"
 
 Floats = NDArray[np.float32]
+T = TypeVar("T")
+# The id, cosine, text and metadata of a document that is found.
+Row: TypeAlias = tuple[str, float, str, dict[str, Any]]
+Condition: TypeAlias = Comparison | Contains | IsNull
 
 
 @dataclass(frozen=True)
@@ -55,25 +71,6 @@ class Collection:
     def of(cls, embedder: IndexModel, fields: Mapping[str, str] | None = None) -> Collection:
         """Return the record of the vectors of an embedder."""
         return cls(embedder.fingerprint, embedder.dimension, embedder.reference, fields=dict(fields or {}))
-
-    @classmethod
-    def from_json(cls, name: str, note: Any) -> Collection:
-        """Return the collection that a note describes; the store's name is for messages."""
-        try:
-            found = cls(**note)
-            sound = (
-                isinstance(found.model_fingerprint, str)
-                and isinstance(found.dimension, int)
-                and isinstance(found.model, str | None)
-                and all(isinstance(kind, str) for kind in found.fields.values())
-            )
-        except (AttributeError, TypeError):
-            sound = False
-        if not sound:
-            raise InputError(f"{name}: the record of its model is damaged; encode it again")
-        if found.metric != METRIC:
-            raise InputError(f"{name}: must compare vectors by the {METRIC}, got {found.metric!r}")
-        return found
 
     def require(self, name: str, other: Collection) -> None:
         """Raise an InputError that names both models unless the vectors of ``other`` come from the same one."""
@@ -111,12 +108,8 @@ class Batch:
 
     def take(self, places: Sequence[int]) -> Batch:
         """Return the rows at these places."""
-        return Batch(
-            [self.ids[place] for place in places],
-            [self.texts[place] for place in places],
-            [self.metadata[place] for place in places],
-            self.vectors[list(places)],
-        )
+        ids, texts = ([column[place] for place in places] for column in (self.ids, self.texts))
+        return Batch(ids, texts, [self.metadata[place] for place in places], self.vectors[list(places)])
 
     def latest(self) -> Batch:
         """Return only the last row of each id, sorted by id, so that all writers lock rows in the same order."""
@@ -148,7 +141,19 @@ class Store(AbstractContextManager["Store"], ABC):
     def collection(self) -> Collection | None:
         """The record of the vectors; None before :meth:`ensure` has made the collection."""
         note = self.notes(COLLECTION).get(COLLECTION)
-        return None if note is None else Collection.from_json(self.name, note)
+        if note is None:
+            return None
+        try:
+            found = Collection(**note)
+            strings = [found.model_fingerprint, found.model or "", *found.fields.values()]
+            sound = isinstance(found.dimension, int) and all(isinstance(value, str) for value in strings)
+        except (AttributeError, TypeError):
+            sound = False
+        if not sound:
+            raise InputError(f"{self.name}: the record of its model is damaged; encode it again")
+        if found.metric != METRIC:
+            raise InputError(f"{self.name}: must compare vectors by the {METRIC}, got {found.metric!r}")
+        return found
 
     def ensure(self, collection: Collection) -> Collection:
         """Make the collection, or check that an existing one has the same model.
@@ -189,19 +194,7 @@ class Store(AbstractContextManager["Store"], ABC):
             raise InputError(f"{self.name}: no embeddings there; make some with `ctx-embed encode INPUT --to TARGET`")
         return collection
 
-    @overload
-    def search(  # type: ignore[overload-overlap]
-        self, query: str, k: int = 10, where: str | None = None, *, exact: bool = False
-    ) -> Hits: ...
-
-    @overload
-    def search(
-        self, query: Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False
-    ) -> list[Hits]: ...
-
-    def search(
-        self, query: str | Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False
-    ) -> Hits | list[Hits]:
+    def search(self, query: str | Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False) -> Any:
         """Embed a query and return the documents nearest to it.
 
         Args:
@@ -233,8 +226,13 @@ class Store(AbstractContextManager["Store"], ABC):
             # A query that the model cannot read is embedded as zeros and finds nothing.
             known = np.flatnonzero(queries.any(axis=1))
             if len(known):
-                for place, hits in zip(known, self._nearest(queries[known], int(k), tree, exact), strict=True):
-                    found[place] = Hits(texts[place], hits)
+                for place, rows in zip(known, self._nearest(queries[known], int(k), tree, exact), strict=True):
+                    found[place] += [
+                        Hit(id=identifier, score=float(score), text=text, metadata=metadata)
+                        for identifier, score, text, metadata in rows
+                        # The cosine with a vector of zeros may be NaN; such vectors come last.
+                        if not math.isnan(score)
+                    ]
         return found[0] if isinstance(query, str) else found
 
     def _require_free(self) -> None:
@@ -243,8 +241,8 @@ class Store(AbstractContextManager["Store"], ABC):
     def _create(self, collection: Collection) -> None:
         """Make an empty collection if there is none yet."""
 
-    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
-        """Return the k nearest documents to each query (Q, dimension), without those whose vectors are zeros."""
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> Iterator[list[Row]]:
+        """Yield the k documents nearest to each query (Q, dimension); the cosine of a vector of zeros may be NaN."""
         raise NotImplementedError
 
     @abstractmethod
@@ -331,3 +329,42 @@ class Database(Store):
         opened = self.__dict__.pop("_opened", None)
         if opened is not None:
             opened.close()
+
+
+def translated(
+    tree: Filter,
+    condition: Callable[[Condition], T],
+    joined: Callable[[str, Sequence[T]], T],
+    negated: Callable[[T], T],
+) -> T:
+    """Return a filter in the language of a database, which says only what it makes of a condition on one field.
+
+    `in`, negated conditions and dates that stand for a whole day are put together from plain conditions. Databases
+    compare ISO dates as strings, which sort like their times if all have the same offset.
+
+    ``condition`` translates a comparison, `contains` or `is null`, and must never give null; ``joined`` joins parts by
+    "and" or "or"; ``negated`` negates a part.
+    """
+
+    def visit(tree: Filter) -> T:
+        if isinstance(tree, Not):
+            return negated(visit(tree.part))
+        if isinstance(tree, Junction):
+            return joined(tree.word, [visit(part) for part in tree.parts])
+        if isinstance(tree, Among):
+            same = joined("or", [visit(Comparison(tree.path, "=", value)) for value in tree.values])
+            return negated(joined("or", [condition(IsNull(tree.path)), same])) if tree.negated else same
+        if isinstance(tree, IsNull):
+            present = condition(IsNull(tree.path))
+            return negated(present) if tree.negated else present
+        day = tree.value if isinstance(tree, Comparison) and isinstance(tree.value, str) else ""
+        if isinstance(tree, Comparison) and len(day) == len("2024-01-31") and is_date(day):
+            following = next_day(day)
+            if tree.operator == "=":
+                bounds = [Comparison(tree.path, ">=", day), Comparison(tree.path, "<", following)]
+                return joined("and", [condition(bound) for bound in bounds])
+            if tree.operator in ("<=", ">"):
+                return condition(Comparison(tree.path, "<" if tree.operator == "<=" else ">=", following))
+        return condition(tree)
+
+    return visit(tree)

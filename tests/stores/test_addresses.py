@@ -143,11 +143,14 @@ def test_damaged_parts_are_one_line(tmp_path, embedder, rows):
 @pytest.mark.parametrize(
     "damage", [{"fields": 3}, {"fields": {"n": 3}}, {"model": 3}, {"dimension": None}, {"more": 1}]
 )
-def test_a_damaged_record_of_the_model_is_one_line(embedder, damage):
+def test_a_damaged_record_of_the_model_is_one_line(tmp_path, embedder, damage):
     note = asdict(stores.Collection.of(embedder))
-    assert stores.Collection.from_json("out", note) == stores.Collection.of(embedder)
-    with pytest.raises(InputError, match=r"^out: the record of its model is damaged; encode it again$"):
-        stores.Collection.from_json("out", note | damage)
+    store = stores.open(tmp_path / "out")
+    store.write_note("collection", note)
+    assert store.collection == stores.Collection.of(embedder)
+    store.write_note("collection", note | damage)
+    with pytest.raises(InputError, match="out: the record of its model is damaged; encode it again"):
+        store.require_collection()
 
 
 def test_a_collection_whose_making_was_cut_short_is_made(new_address, embedder, rows, monkeypatch):
