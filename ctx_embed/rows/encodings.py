@@ -73,26 +73,6 @@ def is_binary(start: bytes) -> bool:
     return 20 * len(_CONTROLS.findall(looked)) > len(looked) or start[257:262] == b"ustar"
 
 
-def detected(sample: bytes) -> str | None:
-    """Return the encoding of text that is neither ASCII nor UTF-8; None if the sample is not text."""
-    from charset_normalizer import from_bytes
-
-    if is_binary(sample):
-        return None
-    matches = from_bytes(b"\n".join(line for line in sample.split(b"\n") if not line.isascii())[:_ANALYSED])
-    best = matches.best()
-    if best is None:
-        return None
-    # Short texts fit many encodings; of these cp1252 (Windows, western Europe) is by far the most common.
-    usual = any(
-        _USUAL in match.could_be_from_charset
-        and match.chaos <= best.chaos
-        and match.coherence >= best.coherence - _DOUBTFUL
-        for match in matches
-    )
-    return _USUAL if usual else best.encoding
-
-
 def settled(sample: bytes, fallback: str | None = None) -> str:
     """Return the encoding of a file from :data:`SAMPLE_BYTES` of it, beginning with a line that is not ASCII.
 
@@ -105,7 +85,22 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
         return UTF_8
     if fallback is None and wrong == len(others) and _BYTES_FOR_A_WRONG_ONE * wrong <= len(sample):
         return UTF_8
-    return fallback or detected(sample) or UTF_8
+    if fallback is not None or is_binary(sample):
+        return fallback or UTF_8
+    from charset_normalizer import from_bytes
+
+    matches = from_bytes(b"\n".join(line for line in sample.split(b"\n") if not line.isascii())[:_ANALYSED])
+    best = matches.best()
+    if best is None:
+        return UTF_8
+    # Short texts fit many encodings; of these cp1252 (Windows, western Europe) is by far the most common.
+    usual = any(
+        _USUAL in match.could_be_from_charset
+        and match.chaos <= best.chaos
+        and match.coherence >= best.coherence - _DOUBTFUL
+        for match in matches
+    )
+    return _USUAL if usual else best.encoding
 
 
 class WrongBytesWarning(UserWarning):
@@ -135,14 +130,11 @@ codecs.register_error(REPAIR, _repaired)
 
 
 class Lines(Iterator[str]):
-    r"""The lines of a stream, without their ends; only ``\n`` ends a line.
+    r"""The lines of a stream, without their ends; only ``\n`` ends a line. ``number`` is that of the last line.
 
     Without ``encoding`` and a byte order mark, the first line that is not UTF-8 and the buffered bytes after it decide
     between UTF-8 and ``fallback`` (None: a detected encoding). A wrong byte then costs one character, and a warning
-    names the first one. ``number`` is that of the last line, and one less than ``first`` before any line was read.
-
-    Raises:
-        InputError: while reading: broken gzip, an error of the system, a line of more than 256 MB, or wrong bytes.
+    names the first one. What cannot be read, or has a line of more than 256 MB, is an InputError.
     """
 
     def __init__(

@@ -6,16 +6,14 @@ import gzip
 import io
 import os
 import re
-import shutil
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ctx_embed.errors import InputError, naming_left_out, without_secrets
 from ctx_embed.files import POINTER, POINTER_BYTES, PathInside, is_pointer, open_regular
@@ -110,18 +108,6 @@ def is_packed(stream: io.BufferedReader) -> bool:
 def unpacked(stream: io.BufferedReader) -> io.BufferedReader:
     """Return a stream, decompressed if it begins like gzip."""
     return cast("io.BufferedReader", gzip.GzipFile(fileobj=stream)) if is_packed(stream) else stream
-
-
-@contextmanager
-def seekable(stream: io.BufferedReader) -> Iterator[IO[bytes]]:
-    """Yield a stream that can be read from any place: a temporary copy if it is gzip or a pipe."""
-    if stream.seekable() and not is_packed(stream):
-        yield stream
-        return
-    with tempfile.TemporaryFile() as copy:
-        shutil.copyfileobj(unpacked(stream), copy)
-        copy.seek(0)
-        yield copy
 
 
 @dataclass(frozen=True)

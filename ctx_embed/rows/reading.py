@@ -68,22 +68,12 @@ def read_documents(
 
     The suffix of a file (also before ``.gz``) names its format: ``.jsonl`` and ``.ndjson`` hold an object per line,
     ``.json`` that or an array of objects, ``.csv``, ``.tsv`` and ``.parquet`` a table. Other files and standard input
-    hold a text per line, without blank lines, unless their content shows one of these formats: a JSON object, an array,
-    or a header that names the text. Lines ``label<TAB>text``, known by labels that come again, are labelled texts.
+    hold a text per line, unless their content shows one of these formats or labelled texts, see :func:`open_rows`.
     Lines and objects are yielded as soon as they arrive; CSV and TSV are read to their end first.
 
-    The field ``id`` (or ``_id``) of a row is its id; all others except the text are its metadata. Empty cells of CSV
-    and TSV and nulls and NaN of Parquet are left out. A column of CSV or TSV holds numbers if each cell is a number as
-    it would be written again (not 007, 3.10 or 1e5), otherwise strings. An object in a field ``metadata``, which
-    exports write, becomes fields of its own.
-
-    Args:
-        source: a path or URI, plain or gzip, or ``-`` for standard input.
-        text_field: the field that holds the text; None: ``text``, of text files the line.
-        encoding: of the file; None: UTF-8, or detected.
-
-    Raises:
-        InputError: the file or a row cannot be read, or a row lacks the field (a ``FieldError``); it says where.
+    The field ``id`` (or ``_id``) of a row is its id; all others except the text (``text_field`` or ``text``) are its
+    metadata. An object in a field ``metadata``, which exports write, becomes fields of its own. An InputError says
+    which row cannot be read or lacks the field (a ``FieldError``).
     """
     for _, document in read_numbered_documents(source, text_field, encoding=encoding):
         yield document
@@ -162,17 +152,11 @@ def read_labelled_rows(
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield number, label and text of each row of a labelled file.
 
-    JSON, CSV and Parquet are recognised as by :func:`read_documents`; any other file, ``.tsv`` included, holds lines
-    of ``label<TAB>text``, unless a field is named or its first line names both columns: then it is a table.
+    JSON, CSV and Parquet are recognised as by :func:`read_documents`; any other file, ``.tsv`` included, holds lines of
+    ``label<TAB>text``, unless a field is named or its first line names both columns: then it is a table.
 
-    Args:
-        source: a path or URI, plain or gzip, or ``-`` for standard input.
-        text_field: the field that holds the text; None: ``text``.
-        label_field: the field that holds the label; None: ``label``.
-        several: whether a text has any number of labels, separated by commas, or in JSONL and Parquet as a list; labels
-            are then tuples of labels, which may be empty.
-        typed: keep numbers and booleans of JSONL and Parquet, instead of their text.
-        encoding: of the file; None: UTF-8, or detected.
+    ``several``: a text has any number of labels, separated by commas, or in JSONL and Parquet as a list; labels are
+    then tuples, which may be empty. ``typed``: keep numbers and booleans of JSONL and Parquet, instead of their text.
     """
     label_of = _labels if several else _label
     text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD

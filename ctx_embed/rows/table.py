@@ -18,6 +18,7 @@ import io
 import json
 import math
 import re
+import shutil
 import tempfile
 import warnings
 from collections import Counter
@@ -30,7 +31,7 @@ from typing import Any, TypeAlias, cast
 
 from ctx_embed.errors import InputError, described, naming_left_out
 from ctx_embed.rows.encodings import LONGEST_LINE, UTF_8, Lines, WrongBytesWarning
-from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, seekable, source_name, suffix_of, unpacked
+from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
 
 TEXT, LABELLED, JSONL, JSON, CSV, TSV, PARQUET = "text", "labelled", "jsonl", "json", "csv", "tsv", "parquet"
 KINDS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": TSV, ".parquet": PARQUET}
@@ -85,14 +86,9 @@ def got(value: Any) -> str:
 class Table:
     """An open file of rows.
 
-    Args:
-        name: the name of the source, for messages.
-        kind: the format.
-        needed: the fields that each row must have, with the option that names each.
-        raw: each row with the number of its last line, in Parquet and JSON of the row itself; 0 marks an error of the
-            whole file, such as a field missing from its header.
-        columns: the columns of a table with the type of each, for people.
-        quoted: whether cells of TSV are quoted where they must be.
+    ``needed`` are the fields that each row must have, with the option that names each. ``raw`` yields each row with the
+    number of its last line, in Parquet and JSON of the row itself; 0 marks an error of the whole file, such as a field
+    missing from its header. ``columns`` have a type for people. ``quoted``: cells of TSV are quoted where they must be.
     """
 
     name: str
@@ -155,16 +151,9 @@ def open_rows(
 
     The suffix names the format of tables, JSONL and JSON; other files and standard input have the one that their first
     line shows: a JSON object, the beginning of a JSON array, or a header that names the needed columns. Lines with one
-    tab each are ``label<TAB>text`` if labels come again and again; without a header, TSV may be that too.
-
-    Args:
-        source: a path, a URI such as ``s3://bucket/file``, or ``-`` for standard input.
-        kind: the format; None: see above.
-        needed: see :class:`Table`.
-        labelled: whether lines of text must be ``label<TAB>text``.
-        encoding: the encoding of any format but Parquet, see :class:`Lines`.
-        start, stop: the first byte or row group to read, and the one after the last (None: all).
-        first: the number of the first row.
+    tab each are ``label<TAB>text`` if labels come again and again (with ``labelled``, always); without a header, TSV
+    may be that too. ``start`` and ``stop``: the first byte or row group to read, and the one after the last (None:
+    all).
     """
     name, needed = source_name(source), needed or {}
     with ExitStack() as stack:
@@ -383,12 +372,17 @@ def _items(lines: Lines) -> Iterator[tuple[int, Raw]]:
 
 @contextmanager
 def open_parquet(name: str, stream: io.BufferedReader) -> Iterator[Any]:
-    """Yield the ParquetFile of a stream, unpacked if it is gzip."""
+    """Yield the ParquetFile of a stream; gzip and pipes are copied to a temporary file."""
     with ExitStack() as stack:
         with _reading_parquet(name):
             from pyarrow import parquet
 
-            file = parquet.ParquetFile(stack.enter_context(seekable(stream)))
+            seekable: Any = stream
+            if is_packed(stream) or not stream.seekable():
+                seekable = stack.enter_context(tempfile.TemporaryFile())
+                shutil.copyfileobj(unpacked(stream), seekable)
+                seekable.seek(0)
+            file = parquet.ParquetFile(seekable)
         yield file
 
 
