@@ -63,26 +63,18 @@ def _ints(*values: int) -> Any:
 
 
 def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
-    """Return the ONNX model of a saved Contextualizer.
-
-    Args:
-        saved: the model.
-        unknown: the ids of unknown tokens; a text with no other tokens keeps c^0.
+    """Return the ONNX model of a saved Contextualizer; a text of ``unknown`` tokens alone keeps c^0.
 
     Inputs: ``input_ids`` (N,) int64, the texts' ids one after the other, phrases merged; ``offsets`` (B,) int64, where
     each text begins. Output: ``embeddings`` (B, m) float32, of length 1 if the model normalises.
-
-    Raises:
-        InputError: c^0 is random and seeded by the text's ids, which a graph cannot do.
     """
     from onnx import TensorProto, helper
 
     config, tensors = saved.config, saved.tensors
     m, K = config["dimension"], config["steps"]
     if config["initial_context"] == "uniform":
-        raise InputError(
-            f'{saved.folder}: initial_context="uniform" is random, seeded by a text\'s ids, which ONNX cannot do'
-        )
+        said = 'initial_context="uniform" is random, seeded by a text\'s ids, which ONNX cannot do'
+        raise InputError(f"{saved.folder}: {said}")
     g = _Graph()
     # The number of the text that a token is in, from 0: one less than the texts that begin at or before the token.
     tokens, texts = g.Shape("input_ids"), g.Shape("offsets")
@@ -134,16 +126,10 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
         length = g.Sqrt(g.ReduceSum(g.Mul(context, context), _ints(1)))
         context = g.Where(read, g.Div(context, g.Max(length, _floats(1e-12))), _floats(0))
     g.nodes.append(helper.make_node("Identity", [context], ["embeddings"]))
-    graph = helper.make_graph(
-        g.nodes,
-        "contextualizer",
-        [
-            helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["tokens"]),
-            helper.make_tensor_value_info("offsets", TensorProto.INT64, ["texts"]),
-        ],
-        [helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["texts", m])],
-        list(g.initializers.values()),
-    )
+    takes = [("input_ids", TensorProto.INT64, ["tokens"]), ("offsets", TensorProto.INT64, ["texts"])]
+    inputs = [helper.make_tensor_value_info(*each) for each in takes]
+    outputs = [helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["texts", m])]
+    graph = helper.make_graph(g.nodes, "contextualizer", inputs, outputs, list(g.initializers.values()))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
@@ -151,18 +137,8 @@ def export(embedder: Embedder, output: str | Path) -> float:
     """Write ``model.onnx``, ``tokenizer.json`` and ``phrases.json`` into a folder, after comparing them with the model.
 
     ``phrases.json`` is a list of pairs of ids. Pair p becomes the id ``entries + p``, where ``entries`` is the
-    tokenizer's number of entries. Pairs are merged as in :class:`ctx_embed.text.phrases.Phrases`.
-
-    Args:
-        embedder: the model.
-        output: the folder; an earlier export in its place is replaced.
-
-    Returns:
-        The largest difference between an embedding's components by graph and by model, over a few texts.
-
-    Raises:
-        InputError: the extra ``onnx`` is not installed, the model cannot be written as a graph, or the folder holds
-            other things.
+    tokenizer's number of entries. Pairs are merged as in :class:`ctx_embed.text.phrases.Phrases`. Returns the largest
+    difference between an embedding's components by graph and by model, over a few texts.
     """
     try:
         import onnx

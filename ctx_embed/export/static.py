@@ -20,14 +20,6 @@ def export(model: SentenceTransformer, output: str | Path) -> None:
     """Write the token table and the tokenizer of a model of the system ``mean``.
 
     Loaded as a StaticEmbedding, it gives the same embeddings; model2vec leaves unknown tokens out of the mean.
-
-    Args:
-        model: from :func:`ctx_embed.load`.
-        output: the folder; an earlier export in its place is replaced.
-
-    Raises:
-        InputError: the extra ``peers`` is not installed, the model has steps, phrases or a length limit, or the folder
-            holds other things.
     """
     try:
         from model2vec import StaticModel

@@ -16,10 +16,6 @@ class CtxEmbeddingFunction(EmbeddingFunction[Documents]):
 
     A collection stores the model's name. To open it in another process, import this module first, so that Chroma knows
     the function, or pass the function to ``get_collection``.
-
-    Args:
-        model: a name or a folder, as :func:`ctx_embed.load` takes it.
-        batch_size: texts embedded at a time.
     """
 
     def __init__(self, model: str = "default", batch_size: int = 512) -> None:
@@ -53,11 +49,7 @@ class CtxEmbeddingFunction(EmbeddingFunction[Documents]):
         return CtxEmbeddingFunction(**config)
 
     def validate_config_update(self, old_config: dict[str, Any], new_config: dict[str, Any]) -> None:
-        """Refuse to change the model of stored vectors.
-
-        Raises:
-            ValueError: the models differ.
-        """
+        """Refuse to change the model of stored vectors."""
         if old_config["model"] != new_config["model"]:
             raise ValueError(
                 f"the collection's model is {old_config['model']!r}, got {new_config['model']!r}; make a new collection"

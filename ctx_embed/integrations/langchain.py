@@ -71,11 +71,7 @@ class CtxVectorStore(VectorStore):
         path: str | Path = "langchain.index",
         **options: Any,
     ) -> CtxVectorStore:
-        """Add texts to the index in a folder, which is created with ``options`` if there is none.
-
-        Raises:
-            InputError: ``embedding`` is not a :class:`CtxEmbeddings`, whose model the index takes.
-        """
+        """Add texts to the index in a folder, which is created with ``options`` if there is none."""
         if not isinstance(embedding, CtxEmbeddings | None):
             raise InputError(f"embedding must be CtxEmbeddings or None, got {described(embedding)}")
         model = None if embedding is None else embedding.model

@@ -32,9 +32,6 @@ def model_meta(model: str = "default") -> ModelMeta:
     """Return the description of a model for ``mteb.evaluate(model_meta(), tasks)``, which also loads the model.
 
     ``mteb.evaluate(ctx_embed.load(), tasks)`` gives the same scores under the same name and revision.
-
-    Args:
-        model: a name or a folder, as :func:`ctx_embed.load` takes it.
     """
     loaded = shared_model(model)
     parameters = sum(parameter.numel() for parameter in loaded.parameters())

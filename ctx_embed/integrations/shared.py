@@ -22,11 +22,7 @@ def _loaded(name: str) -> SentenceTransformer:
 
 
 def shared_model(name: str) -> SentenceTransformer:
-    """Return the model of that name, loaded at the first call in this process.
-
-    Raises:
-        InputError: ``name`` is not a string, or no model has it.
-    """
+    """Return the model of that name, loaded at the first call in this process."""
     if not isinstance(name, str):
         raise InputError(f"model must be a name or a path, such as 'default', got {type(name).__name__}")
     with _lock:

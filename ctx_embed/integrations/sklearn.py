@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from ctx_embed.errors import InputError, require_size
+from ctx_embed.errors import InputError
 from ctx_embed.integrations.shared import shared_model
+from ctx_embed.numpy_model.embedder import require_dimensions
 
 
 class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -31,31 +32,15 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         self.batch_size = batch_size
 
     def fit(self, X: Any, y: Any = None) -> EmbeddingTransformer:
-        """Check the options and that the model can be loaded; nothing is learned.
-
-        Raises:
-            InputError: no such model, or a ``truncate_dim`` that is not between 1 and its dimension.
-        """
-        dimension = shared_model(self.model).get_embedding_dimension()
-        if self.truncate_dim is not None:
-            require_size("truncate_dim", self.truncate_dim)
-            if dimension is not None and self.truncate_dim > dimension:
-                raise InputError(
-                    f"truncate_dim must be at most the model's dimension {dimension}, got {self.truncate_dim}"
-                )
+        """Check that the model can be loaded and ``truncate_dim`` is not above its dimension; nothing is learned."""
+        require_dimensions(self.truncate_dim, shared_model(self.model).get_embedding_dimension())
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return the embeddings. Those of several columns are concatenated.
+        """Return the embeddings (n, m) of n texts: a list, a Series, an array (n,) or (n, columns), or a data frame.
 
-        Args:
-            X: n texts: a list, a Series, an array (n,) or (n, columns), or a data frame of texts.
-
-        Returns:
-            (n, m), or (n, columns * m) for several columns.
-
-        Raises:
-            InputError: an item that is not a string; fill missing values first.
+        Those of several columns are concatenated. An item that is not a string is an InputError; fill missing values
+        first.
         """
         if isinstance(X, str):
             raise InputError("X must be a sequence of texts, got one string; put it into a list")
@@ -66,16 +51,16 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         else:
             columns = [list(X)]
         model = shared_model(self.model)
-        embeddings = [
-            model.encode(
-                self._texts(column),
-                batch_size=self.batch_size,
-                truncate_dim=self.truncate_dim,
-                normalize_embeddings=self.truncate_dim is not None,
-            )
-            for column in columns
-        ]
-        return np.hstack([part.reshape(-1, self._dimension()) for part in embeddings])
+        options: Any = {"truncate_dim": self.truncate_dim, "normalize_embeddings": self.truncate_dim is not None}
+        embeddings = []
+        for column in columns:
+            for row, text in enumerate(column):
+                if not isinstance(text, str):
+                    said = f"row {row} of X must be a string, got {type(text).__name__}; fill missing values first"
+                    raise InputError(said)
+            found = model.encode([str(text) for text in column], batch_size=self.batch_size, **options)
+            embeddings.append(found.reshape(-1, self._dimension()))
+        return np.hstack(embeddings)
 
     def get_feature_names_out(self, input_features: ArrayLike | Sequence[str] | None = None) -> NDArray[Any]:
         """Return a name for each feature: ``embedding0``, ..., after the column's name where there are several."""
@@ -89,15 +74,6 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         dimension = self.truncate_dim or shared_model(self.model).get_embedding_dimension()
         assert dimension is not None
         return dimension
-
-    @staticmethod
-    def _texts(column: list[Any]) -> list[str]:
-        for row, text in enumerate(column):
-            if not isinstance(text, str):
-                raise InputError(
-                    f"row {row} of X must be a string, got {type(text).__name__}; fill missing values first"
-                )
-        return [str(text) for text in column]
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

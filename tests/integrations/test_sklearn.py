@@ -75,7 +75,7 @@ def test_a_grid_search_over_the_dimension():
         ({}, pd.Series(["a", None], dtype=object), "row 1 of X must be a string, got NoneType; fill missing values"),
         ({}, pd.DataFrame({"a": ["b"], "c": [1]}), "row 0 of X must be a string, got int; fill missing values first"),
         ({"truncate_dim": 0}, ["a"], "truncate_dim must be a positive integer, got 0"),
-        ({"truncate_dim": 999}, ["a"], "truncate_dim must be at most the model's dimension 320, got 999"),
+        ({"truncate_dim": 999}, ["a"], "truncate_dim must be at most 320, the model's features, got 999"),
         ({"model": "./nowhere"}, ["a"], "./nowhere: no such model folder"),
     ],
 )
