@@ -1,4 +1,4 @@
-"""The bytes, the members and the text of a file: unpacked up to a maximum size, decoded, and refused if not text."""
+"""The bytes, the members and the text of a file: unpacked up to a maximum size, decoded, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -9,18 +9,51 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from io import BufferedReader
+from typing import Any
 from xml.etree import ElementTree
 
-from ctx_embed.documents.extracted import MOST_BYTES, SECONDS, UnreadableFileError
 from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
 from ctx_embed.rows.opening import GZIP_MAGIC
 
+# Maximum characters of a document: people do not read longer texts, and each step would need much memory for them.
+MOST_CHARACTERS = 64_000_000
+# Maximum bytes of an unpacked file.
+MOST_BYTES = 256 << 20
+# Maximum seconds and megabytes for reading a file.
+SECONDS, MEGABYTES = 60.0, 2048
 _BLOCK_BYTES = 1 << 20
 _NULS = re.compile("\0+")
 # Encrypted office documents are not zip archives but files of an older container format, which begin with these bytes.
 _ENCRYPTED = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+class UnreadableFileError(Exception):
+    """A file has no text that can be read. The message is the reason, in a few words that follow the file's name.
+
+    Reports only count files that are ``counted`` instead of naming each: binary and empty files are no mistakes.
+    """
+
+    def __init__(self, reason: str, *, counted: bool = False) -> None:
+        super().__init__(reason)
+        self.counted = counted
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """The text of a file, its title if it has one, and further fields."""
+
+    text: str
+    # Its structure, a name in :data:`ctx_embed.documents.blocks.KINDS`.
+    kind: str = "prose"
+    title: str | None = None
+    # The number of the text's first line in the file; None if the text's lines are not those of the file.
+    line: int | None = None
+    # Whether form feeds separate numbered pages.
+    pages: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from ctx_embed.documents.extracted import MEGABYTES, SECONDS, Extracted, UnreadableFileError
+from ctx_embed.documents.decoding import MEGABYTES, SECONDS, Extracted, UnreadableFileError
 from ctx_embed.documents.formats import extract, format_of
 from ctx_embed.files import PathInside
 from ctx_embed.rows.encodings import WrongBytesWarning
@@ -112,9 +112,8 @@ class _Worker:
 class Extraction(AbstractContextManager["Extraction"]):
     """Reads files in order, with workers that read ahead. It is a context manager, at whose end all workers end.
 
-    Args:
-        workers: the number of processes; None: one for each core, at most four.
-        seconds, megabytes: the maximum time for a file in a worker, and the maximum memory of a worker.
+    ``workers`` is the number of processes (None: one for each core, at most four); ``seconds`` and ``megabytes`` are
+    the maximum time for a file in a worker, and the maximum memory of a worker.
     """
 
     def __init__(self, workers: int | None = None, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:

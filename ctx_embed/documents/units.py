@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctx_embed.documents.blocks import KINDS, Block, rows
-from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.formats import suffix_of
 from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, unknown_name
@@ -86,27 +86,27 @@ def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> It
         identifier = file.source
         text, blocks = extracted.text, (rows if unit == LINES else KINDS[extracted.kind])(extracted.text)
         if unit not in (PARAGRAPHS, LINES):
-            yield Structured(text, identifier, {**general, **_place(extracted, 0, 0)}, blocks)
+            place = {} if extracted.line is None else {"line": extracted.line}
+            place |= {"page": 1} if extracted.pages else {}
+            yield Structured(text, identifier, {**general, **place}, blocks)
             continue
         at = line = page = 0
         for block in blocks:
-            # Form feeds end lines, too.
-            pages = text.count("\f", at, block.start)
-            line, page = line + text.count("\n", at, block.start) + pages, page + pages
-            at, place = block.start, _place(extracted, line, page)
-            yield Structured(text[block.start : block.stop], f"{identifier}:{line + 1}", {**general, **place})
-
-
-def _place(extracted: Extracted, line: int, page: int) -> dict[str, int]:
-    place = {} if extracted.line is None else {"line": extracted.line + line - page}
-    return {**place, "page": 1 + page} if extracted.pages else place
+            # Form feeds end pages and lines; the lines of a file do not count them.
+            page += text.count("\f", at, block.start)
+            line += text.count("\n", at, block.start)
+            at = block.start
+            place = {} if extracted.line is None else {"line": extracted.line + line}
+            place |= {"page": 1 + page} if extracted.pages else {}
+            number = 1 + line + page
+            yield Structured(text[block.start : block.stop], f"{identifier}:{number}", {**general, **place})
 
 
 def modified(nanoseconds: int) -> str:
-    """Return a time as ISO 8601 in UTC, to the second."""
+    """Return a time as ISO 8601 in UTC, to the second; a time that has no date is 1970."""
     with suppress(OverflowError, ValueError, OSError):
         return datetime.datetime.fromtimestamp(nanoseconds // 1_000_000_000, datetime.timezone.utc).isoformat()
-    return datetime.datetime.fromtimestamp(0, datetime.timezone.utc).isoformat()
+    return "1970-01-01T00:00:00+00:00"
 
 
 def _unreadable(error: Exception, path: str) -> UnreadableFileError:

@@ -177,13 +177,9 @@ def walk(
     """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
 
     Skips hidden files, search indexes, files that a .gitignore in the folder names, and without ``include`` those whose
-    names say that a program wrote them. Follows links to files in the folder, but no links to folders.
-
-    Args:
-        folder: an existing folder.
-        include: globs as in .gitignore; if given, only files that match one are yielded.
-        exclude: globs of files and folders to skip.
-        follow_links: whether to follow links to files outside the folder, too.
+    names say that a program wrote them. Follows links to files in the folder, with ``follow_links`` to files outside
+    it, but no links to folders. Globs are as in .gitignore: of ``include``, a file must match one; those of ``exclude``
+    skip files and folders.
     """
     included, excluded = patterns(include), patterns(exclude)
     root = os.path.join(os.path.realpath(folder), "")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import format_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records

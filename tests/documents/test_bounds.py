@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from ctx_embed.documents.blocks import KINDS
-from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.formats import extract
 from ctx_embed.documents.formats.web import scanned
 from ctx_embed.errors import InputError

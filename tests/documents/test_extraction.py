@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
 from ctx_embed.errors import InputError

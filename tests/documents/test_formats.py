@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from ctx_embed.documents.blocks import code
-from ctx_embed.documents.extracted import MOST_BYTES, UnreadableFileError
+from ctx_embed.documents.decoding import MOST_BYTES, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
 from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, pdf

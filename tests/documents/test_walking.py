@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from ctx_embed.documents.decoding import read_bytes
-from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.decoding import UnreadableFileError, read_bytes
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
 from ctx_embed.documents.walking import File, Skipped, walk

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from ctx_embed.documents.blocks import markdown
-from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
 from ctx_embed.rows.encodings import WrongBytesWarning

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.errors import InputError
 from tests.conftest import SENTENCES, make_model
 from tests.documents.samples import WRITERS

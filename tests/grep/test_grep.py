@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed.documents.extracted import Extracted
+from ctx_embed.documents.decoding import Extracted
 from ctx_embed.grep import Search, grep
 from ctx_embed.grep.reading import PIECE_BYTES, Sources, Text
 from ctx_embed.grep.search import WordCounts

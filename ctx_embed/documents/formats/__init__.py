@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 
-from ctx_embed.documents.extracted import MOST_CHARACTERS, Extracted, UnreadableFileError
+from ctx_embed.documents.decoding import MOST_CHARACTERS, Extracted, UnreadableFileError
 from ctx_embed.rows.opening import suffix_of as suffix_of
 from ctx_embed.texts import well_formed
 
@@ -57,11 +57,11 @@ FORMATS: dict[str, Format] = {
     **dict.fromkeys([".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log"], Format("rows", "plain:rows", apart=False)),
     **dict.fromkeys([".html", ".htm", ".xhtml"], Format("HTML", "web:html")),
     ".rst": Format("reStructuredText", "plain:restructured_text", apart=False),
-    ".pdf": Format("PDF", "pdf:pdf", "pypdfium2"),
+    ".pdf": Format("PDF", "office:pdf", "pypdfium2"),
     ".pptx": Format("PowerPoint", "office:pptx"),
     ".docx": Format("Word", "office:docx"),
     ".odt": Format("OpenDocument", "office:odt"),
-    ".epub": Format("EPUB", "web:epub"),
+    ".epub": Format("EPUB", "office:epub"),
     ".ipynb": Format("notebook", "plain:notebook"),
     # It is text, but not for people to read.
     ".svg": Format("image", "plain:binary", apart=False),

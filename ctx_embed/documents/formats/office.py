@@ -1,21 +1,32 @@
-r"""Word, PowerPoint and OpenDocument as Markdown: all words in reading order, whatever elements they stand in.
+r"""Word, PowerPoint, OpenDocument and EPUB as Markdown, with all words in reading order, and the pages of PDF.
 
-One walk through the XML serves them all. Text stands in paragraphs, and paragraphs in elements of any kind: sections,
-content controls, groups, text boxes. So only what is left out needs a name: deleted text, and second versions of a
-text. Notes, comments, headers, charts and diagrams are in further files of the archive, which references name.
+One walk through the XML serves the first three. Text stands in paragraphs, and paragraphs in elements of any kind:
+sections, content controls, groups, text boxes. So only what is left out needs a name: deleted text, and second versions
+of a text. Notes, comments, headers, charts and diagrams are in further files of the archive, which references name.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from html import unescape
 from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
-from ctx_embed.documents.decoding import opened_archive, parsed
-from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.decoding import (
+    Extracted,
+    UnreadableFileError,
+    decode,
+    member,
+    opened,
+    opened_archive,
+    parsed,
+)
+from ctx_embed.documents.formats.web import scanned
 
 # Elements are known by their names without namespaces; the names of these formats do not clash.
 _UNREAD = {"del", "moveFrom", "tracked-changes", "Fallback", "pPr", "script", "binary-data"}
@@ -28,8 +39,12 @@ _REFERENCES = {
     "endnoteReference": ("endnotes", "Note"),
     "commentReference": ("comments", "Comment"),
 }
+_CONTAINER = "META-INF/container.xml"
 _DRAWN = {"chart", "chartEx", "diagramData"}
 _ODT_MARGINS = ({"header", "header-first", "header-left"}, {"footer", "footer-first", "footer-left"})
+# A PDF ends with a mark; a download that was cut short has at most earlier ones, before further objects.
+_END, _OBJECT = b"%%EOF", b"obj"
+_TAIL_BYTES = 1 << 16
 
 
 def _name(element: Element) -> str:
@@ -163,12 +178,14 @@ def _main(archive: zipfile.ZipFile, format_name: str) -> tuple[str, Element | No
     return related["officeDocument"], None if core is None else _child(parsed(archive, core), "title")
 
 
-def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str, str]], walk: _Walk) -> Iterator[str]:
-    """Yield the words of charts and diagrams: titles, names of series and categories, labels."""
+def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str, str]], walk: _Walk) -> list[str]:
+    """Return the words of charts and diagrams: titles, names of series and categories, labels."""
+    found = []
     for root in [parsed(archive, target) for kind, _, target in related if kind in _DRAWN]:
-        yield from walk.blocks(root)
         named = [value for cache in _named(root, {"strCache", "lvl"}) for value in _named(cache, {"v", "pt"})]
-        yield ", ".join(dict.fromkeys(value.text for value in named if value.text and value.text.strip()))
+        words = dict.fromkeys(value.text for value in named if value.text and value.text.strip())
+        found += [*walk.blocks(root), ", ".join(words)]
+    return list(filter(None, found))
 
 
 def docx(path: str) -> Iterator[Extracted]:
@@ -211,8 +228,8 @@ def docx(path: str) -> Iterator[Extracted]:
             list(dict.fromkeys(block for root in parts.get(kind, []) for block in walk.blocks(root)))
             for kind in ("header", "footer")
         ]
-        drawn = list(filter(None, _drawn(archive, related, walk)))
-    yield Extracted("\n\n".join([*margins[0], *body, *drawn, *margins[1]]), "markdown", _title(title, body))
+        text = "\n\n".join([*margins[0], *body, *_drawn(archive, related, walk), *margins[1]])
+    yield Extracted(text, "markdown", _title(title, body))
 
 
 def _mark(properties: Element | None) -> str:
@@ -242,7 +259,7 @@ def pptx(path: str) -> Iterator[Extracted]:
                     blocks.append(f"# {text}")
                 heading.clear()
             blocks += walk.blocks(root)
-            blocks += filter(None, _drawn(archive, related, walk))
+            blocks += _drawn(archive, related, walk)
             for kind, _, target in related:
                 if kind == "notesSlide":
                     notes = parsed(archive, target)
@@ -291,3 +308,54 @@ def odt(path: str) -> Iterator[Extracted]:
     )
     title = _title(titles[0] if titles else None, body)
     yield Extracted("\n\n".join([*header, *body, *footer]), "markdown", title)
+
+
+# EPUB
+
+
+def epub(path: str) -> Iterator[Extracted]:
+    """Yield the chapters of an EPUB book, in reading order, as one Markdown text."""
+    with opened_archive(path, "EPUB") as book:
+        root = next((_value(found, "full-path") for found in _named(parsed(book, _CONTAINER), {"rootfile"})), "")
+        if not root:
+            raise UnreadableFileError("not EPUB (no root file)")
+        package = parsed(book, root)
+        manifest, spine, metadata = (_child(package, name) for name in ("manifest", "spine", "metadata"))
+        if manifest is None or spine is None:
+            raise UnreadableFileError("not EPUB (no list of chapters)")
+        places = {_value(item, "id"): _value(item, "href") for item in manifest}
+        chapters = [places.get(_value(item, "idref"), "") for item in spine]
+        members = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
+        texts = [scanned(decode(member(book, posixpath.normpath(name)))).markdown() for name in members]
+        title = _child(metadata, "title")
+        named = "" if title is None else unescape(title.text or "")
+    yield Extracted("\n\n".join(texts), "markdown", title=" ".join(named.split()) or None)
+
+
+# PDF
+
+
+def pdf(path: str) -> Iterator[Extracted]:
+    """Yield the pages of a PDF; scanned pages have no text."""
+    import pypdfium2
+
+    try:
+        with opened(path) as file:
+            document = pypdfium2.PdfDocument(file)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            tail = file.read()
+            if tail.rfind(_END) <= tail.rfind(_OBJECT):
+                raise UnreadableFileError("incomplete: its end is missing, as if a download was cut short")
+            texts = [page.get_textpage().get_text_bounded() for page in document]
+            # PDFium writes U+0002 for a hyphen at a line's end, and the line end with it.
+            texts = [re.sub("[\x02\ufffe]", "-\n", text).replace("\r\n", "\n") for text in texts]
+            pages = [text.replace("\f", "\n").strip() for text in texts]
+            title = document.get_metadata_value("Title").strip()
+            document.close()
+    except pypdfium2.PdfiumError as error:
+        if getattr(error, "err_code", None) == pypdfium2.raw.FPDF_ERR_PASSWORD:
+            raise UnreadableFileError("password-protected") from None
+        raise UnreadableFileError(f"not PDF, or broken ({str(error).rstrip('.')})") from None
+    if not any(pages):
+        raise UnreadableFileError("no text, perhaps scanned pages")
+    yield Extracted("\f".join(pages), title=title or None, pages=True)

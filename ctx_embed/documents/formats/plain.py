@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from ctx_embed.documents.blocks import LISTS, front_matter, title_of
-from ctx_embed.documents.decoding import read_text
-from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.decoding import Extracted, UnreadableFileError, read_text
 from ctx_embed.documents.walking import GENERATED
 from ctx_embed.rows.opening import suffix_of
 
@@ -37,7 +36,7 @@ def markdown(path: str, encoding: str | None = None) -> Iterator[Extracted]:
     """Yield a Markdown file, with the title of its front matter or its first heading, and its tags and aliases."""
     content = read_text(path, encoding)
     lists = {field.name: field.values for field in front_matter(content)[1] if field.name in LISTS and field.values}
-    yield Extracted(content, "markdown", title=title_of(content), line=1, metadata=lists)
+    yield Extracted(content, "markdown", title_of(content), 1, metadata=lists)
 
 
 def code(path: str, encoding: str | None = None) -> Iterator[Extracted]:

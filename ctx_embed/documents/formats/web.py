@@ -1,18 +1,17 @@
-"""HTML pages and EPUB books as Markdown."""
+"""HTML pages as Markdown."""
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
-from urllib.parse import unquote
-from xml.etree import ElementTree
 
 from ctx_embed.documents.blocks import title_of
-from ctx_embed.documents.decoding import decode, member, opened_archive, parsed, read_text
-from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.decoding import (
+    Extracted,
+    read_text,
+)
 
 # Tags whose contents nobody reads, and the attribute that says so of any tag: menus and the like.
 _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
@@ -33,7 +32,6 @@ _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)")
 _QUOTE_OR_END = re.compile(r"=\s*[\"']|>")
 # How comments and other hidden parts begin and end.
 _MARKS = (("<!--", "-->"), ("<!", ">"), ("<?", ">"), ("</", ">"))
-_CONTAINER = "META-INF/container.xml"
 # A sign that links to a heading.
 _SIGN = "\xb6"
 
@@ -153,27 +151,3 @@ def html(path: str) -> Iterator[Extracted]:
     found = scanned(read_text(path))
     text = found.markdown()
     yield Extracted(text, "markdown", title=found.title or title_of(text))
-
-
-def epub(path: str) -> Iterator[Extracted]:
-    """Yield the chapters of an EPUB book, in reading order, as one Markdown text."""
-    with opened_archive(path, "EPUB") as book:
-        container = parsed(book, _CONTAINER)
-        root = next((found.get("full-path") for found in container.iter() if _name(found) == "rootfile"), None)
-        if root is None:
-            raise UnreadableFileError("not EPUB (no root file)")
-        package = parsed(book, root)
-        parts = {_name(found): found for found in package}
-        if not {"manifest", "spine"} <= parts.keys():
-            raise UnreadableFileError("not EPUB (no list of chapters)")
-        places = {item.get("id"): item.get("href") or "" for item in parts["manifest"]}
-        chapters = [places.get(item.get("idref"), "") for item in parts["spine"]]
-        members = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
-        texts = [scanned(decode(member(book, posixpath.normpath(name)))).markdown() for name in members]
-        metadata = parts.get("metadata")
-        named = [found.text or "" for found in metadata or () if _name(found) == "title"]
-    yield Extracted("\n\n".join(texts), "markdown", title=" ".join(unescape((named or [""])[0]).split()) or None)
-
-
-def _name(element: ElementTree.Element) -> str:
-    return element.tag.rpartition("}")[2]

@@ -15,7 +15,7 @@ from itertools import chain, count, islice, takewhile
 from pathlib import Path, PurePath
 from typing import Any
 
-from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
 from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, checked_unit, described_records, documents_of
