@@ -19,28 +19,15 @@ def test_the_list():
 
 def test_json():
     rows = {row["name"]: row for row in json.loads(run("--json", "--dimension", "8"))}
-    assert rows["lama"] == {
-        "name": "lama",
-        "kind": "system",
-        **DESCRIPTIONS["lama"]._asdict(),
-        "parameter_count": 2 * 30 * 8,
-        "options": {
-            "heads": 30,
-            "context": "mean",
-            "rank": 1,
-            "layer": 0,
-            "hidden": 0,
-            "output_dimension": None,
-            "max_seq_length": None,
-        },
-    }
-    assert {name for name, row in rows.items() if row["kind"] == "system"} == set(SYSTEMS)
-    assert {name for name, row in rows.items() if row["kind"] == "evaluation baseline"} == {"tfidf", "majority"}
+    options = {"heads": 30, "context": "mean", "rank": 1, "layer": 0, "hidden": 0}
+    options |= {"output_dimension": None, "max_seq_length": None}
+    facts = {"name": "lama", "kind": "system", "parameter_count": 2 * 30 * 8, "options": options}
+    assert rows["lama"] == facts | DESCRIPTIONS["lama"]._asdict()
+    kinds = {"system": set(SYSTEMS), "evaluation baseline": {"tfidf", "majority"}}
+    for kind, names in kinds.items():
+        assert {name for name, row in rows.items() if row["kind"] == kind} == names
 
 
-def test_a_dimension_that_the_heads_do_not_divide():
+def test_a_dimension_that_the_heads_do_not_divide_or_no_memory_holds():
     assert fails("--dimension", "7") == "heads must divide the dimension 7, got 4"
-
-
-def test_a_dimension_that_no_memory_holds():
     assert "1000000000 is not in the range 1<=x<=2048" in fails("--dimension", "1000000000", code=2)

@@ -11,6 +11,7 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
+from tests.index.support.cross_encoder import save_cross_encoder
 from tests.serving.server import asking, get, post, serving
 
 TEXTS = ["great food", "lovely staff", "cold soup", "rude waiter"]
@@ -56,14 +57,8 @@ def test_a_folder_without_labels_is_no_classifier(tiny_model_path):
 def cross_encoder(tmp_path_factory, tokenizer):
     """A CrossEncoder with random weights, and its folder."""
     from sentence_transformers import CrossEncoder
-    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
-    config = BertConfig(
-        vocab_size=200, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=1
-    )
-    folder = tmp_path_factory.mktemp("rerankers") / "cross"
-    BertForSequenceClassification(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    folder = save_cross_encoder(tmp_path_factory.mktemp("rerankers") / "cross", tokenizer)
     return CrossEncoder(str(folder)), folder
 
 

@@ -24,8 +24,11 @@ def reviews(here):
 
 
 def run(*arguments, cost=False):
-    quiet = [] if cost else ["--no-cost"]
-    return COMMAND.run(*quiet, *arguments)
+    return COMMAND.run(*([] if cost else ["--no-cost"]), *arguments)
+
+
+def report(folder: str = "results") -> dict:
+    return json.loads(Path(folder, "results.json").read_text())
 
 
 def rows_of(stdout: str) -> list[list[str]]:
@@ -42,10 +45,9 @@ def test_one_table_for_all_encoders(reviews, tiny_model, tiny_model_path):
         [str(tiny_model_path), "+0.0 (p 1.000)"],
     ]
     assert result.stdout.splitlines()[-1].startswith("protocol standard (stratified 10-fold, ")
-    report = json.loads(Path("results/results.json").read_text())
-    assert [encoder["fingerprint"] for encoder in report["encoders"]] == [fingerprint(tiny_model)] * 2
-    assert [task["rows"] for task in report["tasks"]] == [30]
-    assert len(report["results"][0]["score"]["folds"]) == 10
+    assert [encoder["fingerprint"] for encoder in report()["encoders"]] == [fingerprint(tiny_model)] * 2
+    assert [task["rows"] for task in report()["tasks"]] == [30]
+    assert len(report()["results"][0]["score"]["folds"]) == 10
 
 
 def test_a_system_says_that_it_is_not_trained(reviews):
@@ -54,8 +56,7 @@ def test_a_system_says_that_it_is_not_trained(reviews):
     said = "dan is not trained: it has random weights over the default model's token table; train one with"
     assert [output.count(said) for output in (result.stdout, result.stderr)] == [1, 1]
     assert said in Path("results/results.md").read_text()
-    remarks = [encoder["remark"] for encoder in json.loads(Path("results/results.json").read_text())["encoders"]]
-    assert (remarks[0], remarks[1][:18]) == ("", "dan is not trained")
+    assert [encoder["remark"][:18] for encoder in report()["encoders"]] == ["", "dan is not trained"]
 
 
 def test_a_table_is_scored_as_the_same_lines_are(reviews, tmp_path):
@@ -75,7 +76,7 @@ def test_costs_stand_beside_the_scores(reviews):
     assert result.exit_code == 0, result.output
     costs = [row for row in rows_of(result.stdout) if len(row) == 4]
     assert [(row[0], row[2]) for row in costs] == [("random", "0"), ("majority", "0")]
-    assert json.loads(Path("here/results.json").read_text())["encoders"][0]["cost"]["texts"] == 30
+    assert report("here")["encoders"][0]["cost"]["texts"] == 30
 
 
 def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
@@ -88,7 +89,7 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
         f"{reviews}, default: 100.0",
         "Error: 1 of 2 scores are missing; see the lines above",
     ]
-    assert json.loads(Path("results/results.json").read_text())["failures"] == [missing]
+    assert report()["failures"] == [missing]
 
 
 def test_mistakes_are_found_before_the_work(tmp_path, reviews):

@@ -9,6 +9,7 @@ import pytest
 
 from ctx_embed.index.model import IndexModel
 from tests.helpers.errors import error
+from tests.index.support.cross_encoder import save_cross_encoder
 from tests.index.support.stored import ids
 
 TEXTS = [
@@ -66,16 +67,7 @@ def test_the_rerankers_cosines_take_the_place_of_ours_beside_the_words(index):
 
 @pytest.fixture
 def cross_encoder(tmp_path, tokenizer):
-    """The folder of a CrossEncoder with random weights."""
-    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
-
-    config = BertConfig(
-        vocab_size=200, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=1
-    )
-    folder = tmp_path / "cross"
-    BertForSequenceClassification(config).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
-    return folder
+    return save_cross_encoder(tmp_path / "cross", tokenizer)
 
 
 def test_a_cross_encoder_scores_pairs(index, cross_encoder, tmp_path):
