@@ -19,14 +19,15 @@ def systems(dimension: int, as_json: bool) -> None:
     Example: ctx-embed systems --json
     Example: ctx-embed train reviews.tsv -o model --encoder lama --option heads=10
     """
-    from ctx_embed.systems.registry import baselines, listing
+    from ctx_embed.systems.registry import listing
 
     rows = listing(dimension)
     if as_json:
-        click.echo(json.dumps([*rows, *baselines()], indent=2))
+        click.echo(json.dumps(rows, indent=2))
         return
     for row in rows:
-        click.echo(f"{row['name']:26}{row['parameter_count']:>9,} parameters, {row['complexity']}; {row['source']}")
-        click.echo(f"{'':26}{row['formula']}")
-    for row in baselines():
-        click.echo(f"{row['name']:26}for `ctx-embed eval run`: {row['formula']}")
+        if row["kind"] == "system":
+            click.echo(f"{row['name']:26}{row['parameter_count']:>9,} parameters, {row['complexity']}; {row['source']}")
+            click.echo(f"{'':26}{row['formula']}")
+        else:
+            click.echo(f"{row['name']:26}for `ctx-embed eval run`: {row['formula']}")

@@ -27,7 +27,7 @@ def export(model: SentenceTransformer, output: str | Path) -> None:
         raise missing_extra(f"export static: {error.name}", "peers") from None
     from sentence_transformers.sentence_transformer.modules import Normalize
 
-    from ctx_embed.systems.mean import MeanEmbedding
+    from ctx_embed.systems.pooling import MeanEmbedding
 
     output = Path(output)
     require_replaceable(output, MARK)

@@ -1,7 +1,8 @@
 """The systems a Contextualizer is compared with, and their names.
 
 Called by training, evaluation and explanations.
-A new system is a class in its own file, named and described in ``registry.py``.
+A new system is a class in ``heads.py`` (attention), ``pooling.py`` or ``transformer.py``, and two lines in
+``registry.py``.
 """
 
 from ctx_embed.systems.registry import (

@@ -19,15 +19,16 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.modules import Contextualizer
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL
-from ctx_embed.systems.attentive import AttentivePooling
-from ctx_embed.systems.bigru import BiGru
-from ctx_embed.systems.cnn import Convolution
-from ctx_embed.systems.dan import DeepAveraging
 from ctx_embed.systems.encoder import TableOptions
-from ctx_embed.systems.lama import Bilinear, Lama, LamaCtx
-from ctx_embed.systems.mean import MeanEmbedding
-from ctx_embed.systems.san import StructuredSelfAttention
-from ctx_embed.systems.self_attention import ParametricSelfAttention, SelfAttention
+from ctx_embed.systems.heads import AttentivePooling, Bilinear, Lama, LamaCtx, StructuredSelfAttention
+from ctx_embed.systems.pooling import (
+    BiGru,
+    Convolution,
+    DeepAveraging,
+    MeanEmbedding,
+    ParametricSelfAttention,
+    SelfAttention,
+)
 from ctx_embed.systems.transformer import TransformerEncoder, UseTransformer
 
 SYSTEMS: dict[str, type[TokenEncoder]] = {
@@ -51,14 +52,8 @@ SYSTEMS: dict[str, type[TokenEncoder]] = {
 class Description(NamedTuple):
     """Formula, size, cost and source of an encoder.
 
-    Symbols: m features of a token and d of a state (m, or 2 hidden over a bi-GRU), n tokens of a text, h heads; all
-    others are option names.
-
-    Args:
-        formula: the sentence embedding.
-        parameters: number of parameters with the default options, excluding the tables.
-        complexity: cost of embedding one text.
-        source: the publication.
+    ``parameters`` counts those with the default options, excluding the tables. Symbols: m features of a token and d of
+    a state (m, or 2 hidden over a bi-GRU), n tokens of a text, h heads; all others are option names.
     """
 
     formula: str
@@ -189,8 +184,8 @@ def parameter_count(module: TokenEncoder) -> int:
 
 
 def listing(dimension: int) -> list[dict[str, Any]]:
-    """Return each system's name, kind, formula, parameters, their count for m = ``dimension``, source and options."""
-    return [
+    """Return each system's name, description, parameters for m = ``dimension`` and options, then the baselines."""
+    systems = [
         {
             "name": name,
             "kind": "system",
@@ -200,13 +195,10 @@ def listing(dimension: int) -> list[dict[str, Any]]:
         }
         for name in SYSTEMS
     ]
-
-
-def baselines() -> list[dict[str, Any]]:
-    """Return the baselines that evaluation offers besides the systems."""
-    return [
+    baselines = [
         {"name": name, "kind": "evaluation baseline", "formula": line} for name, line in EVALUATION_BASELINES.items()
     ]
+    return systems + baselines
 
 
 def untrained(

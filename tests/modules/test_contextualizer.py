@@ -21,7 +21,7 @@ from ctx_embed.modules import token_encoder
 from ctx_embed.modules.contextualizer import grouped
 from ctx_embed.numpy_model.contextualizer import PackedContextualizer
 from ctx_embed.second_order import forms
-from ctx_embed.systems.mean import MeanEmbedding
+from ctx_embed.systems.pooling import MeanEmbedding
 from tests.conftest import SENTENCES, make_model
 
 OPTIONS = [

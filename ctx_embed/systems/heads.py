@@ -1,0 +1,381 @@
+"""Systems with attention heads over the tokens, or over a bi-GRU's states: LAMA, bilinear, structured, attentive."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import Unpack
+
+from ctx_embed.errors import InputError, require_size, unknown_name
+from ctx_embed.second_order import token_positions
+from ctx_embed.systems.attention import (
+    SCORES,
+    attended,
+    bilinear_scores,
+    groups_of,
+    low_rank_scores,
+    redundancy,
+    segment_mean,
+    segment_softmax,
+    structured_scores,
+)
+from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, recurrent_states
+
+CONTEXTS = ("learned", "mean")
+
+
+class HeadsEncoder(SystemEncoder):
+    """S = A H, flattened: h weighted sums of the states H, which are the token embeddings or a bi-GRU's outputs.
+
+    ``heads`` is h, the rows of A; ``hidden`` the units of the bi-GRU per direction, 0 without one.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int,
+        *,
+        heads: int = 1,
+        hidden: int = 0,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, **table)
+        require_size("heads", heads)
+        if hidden != 0 or isinstance(hidden, bool):
+            require_size("hidden", hidden)
+            self.recurrent = nn.GRU(dimension, hidden, bidirectional=True)
+        self.heads = heads
+        self.hidden = hidden
+
+    @property
+    def state_dimension(self) -> int:
+        """The number of features of a state."""
+        return 2 * self.hidden or self.dimension
+
+    @property
+    def natural_dimension(self) -> int:
+        """The number of features of all heads' sums."""
+        return self.heads * self.state_dimension
+
+    def states(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        """Return H of packed tokens, (N, state dimension)."""
+        tokens = self.embedding(ids)
+        return recurrent_states(self.recurrent, tokens, offsets) if self.hidden else tokens
+
+    @abstractmethod
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """Return A^T, (N, h), of packed states (N, state dimension)."""
+
+    def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """Return S = A H flattened, (B, h * state dimension); zero for a text without tokens."""
+        offsets = offsets_of(lengths, ids.device)
+        states = self.states(ids, offsets)
+        groups = list(groups_of(lengths, ids.device))
+        return attended(self.token_weights(states, offsets), states, lengths, groups).flatten(1)
+
+    @torch.no_grad()
+    def begin_as_mean(self) -> None:
+        """Set the linear map to the mean over heads if states have its dimension: a weighted mean of the tokens."""
+        if not self.hidden and self.output_dimension == self.dimension:
+            self.output.weight.copy_(torch.eye(self.dimension).repeat(1, self.heads) / self.heads)
+            self.output.bias.zero_()
+
+    @torch.no_grad()
+    def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
+        """Return A of each text, (h, n)."""
+        offsets = offsets_of(lengths, ids.device)
+        return [part.T for part in self.token_weights(self.states(ids, offsets), offsets).split(lengths)]
+
+
+class _AskedByContext(HeadsEncoder):
+    """Heads whose scores compare each state with one context c of the text."""
+
+    def begin_context(self, context: str) -> None:
+        """Set up c: the mean of the text's states, or a learned vector initialised as the mean state of all entries."""
+        if context not in CONTEXTS:
+            raise unknown_name("context", context, CONTEXTS)
+        self.context = context
+        self.c: nn.Parameter | None = None
+        if context == "learned":
+            table = self.embedding.weight
+            mean = table.new_empty(self.state_dimension)
+            if not table.is_meta:  # Without values, only the shape matters.
+                entries = torch.arange(len(table), device=table.device)
+                with torch.no_grad():
+                    mean = self.states(entries, torch.arange(len(entries) + 1, device=entries.device)).mean(0)
+            self.c = nn.Parameter(mean)
+
+    def context_of(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """Return c of each document, (B, d), or (d,) if it is learned."""
+        return segment_mean(states, offsets).to(states.dtype) if self.c is None else self.c
+
+
+class Lama(_AskedByContext):
+    """Low-rank multi-head attention (LAMA): bilinear forms of low rank between a context and each token.
+
+        e_t = tanh((P^T c) * (Q^T h_t)), divided by ||e_t||_2 over the heads
+        A = softmax of e over the tokens, a row a head
+        sentence embedding = A H, flattened
+
+    Shapes: H (n, d); P, Q (d, h); c (d,); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
+    is m, or 2 hidden. Parameters: 2 h d, and d if the context is learned. Cost: O(n d h). A text without tokens is
+    embedded as zeros, or as the bias of the linear map. A rank r above 1 sums the product over r columns of P and Q for
+    each head (equation 10); a layer of l units scores tanh(L h_t + b) in place of h_t, so that Q is (l, h r) (equation
+    7).
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
+        heads: h.
+        context: c: ``mean`` of the text's states, or ``learned``, initialised as the mean of the embeddings.
+        rank: r.
+        layer: l; 0: no layer.
+        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a final linear map; None: no map.
+
+    Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835.
+    """
+
+    config_file_name = "lama_config.json"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        heads: int = 30,
+        context: Literal["mean", "learned"] = "mean",
+        rank: int = 1,
+        layer: int = 0,
+        hidden: int = 0,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, heads=heads, hidden=hidden, **table)
+        require_size("rank", rank)
+        d = scored = self.state_dimension
+        if layer != 0 or isinstance(layer, bool):
+            require_size("layer", layer)
+            self.scored, scored = nn.Linear(d, layer), layer
+        self.rank = rank
+        self.layer = layer
+        self.P = nn.Parameter(torch.randn(d, heads * rank) * d**-0.5)
+        self.Q = nn.Parameter(torch.randn(scored, heads * rank) * scored**-0.5)
+        self.begin_context(context)
+        self.begin_output(output_dimension)
+
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """Return A^T, (N, h), of packed states (N, d)."""
+        tokens = torch.tanh(self.scored(states)) if self.layer else states
+        scores = low_rank_scores(tokens, self.context_of(states, offsets), self.P, self.Q, offsets, self.rank)
+        return segment_softmax(scores, offsets)
+
+
+class LamaCtx(Lama):
+    """:class:`Lama` over the outputs of a bi-GRU (LAMA+ctx).
+
+    H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden), the others as in :class:`Lama`. Parameters: 6
+    hidden (m + hidden + 2) of the bi-GRU and those of :class:`Lama`. Cost: O(n (m hidden + hidden^2 + d h)), one token
+    after the other.
+
+    Args:
+        hidden: units per direction; None: half the dimension.
+        tokenizer, dimension, heads, context, rank, layer, output_dimension, max_seq_length, phrases, weights: as for
+            :class:`Lama`.
+
+    Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835; Cho et al. (2014) for the GRU.
+    """
+
+    config_file_name = "lama_ctx_config.json"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        heads: int = 30,
+        context: Literal["mean", "learned"] = "mean",
+        rank: int = 1,
+        layer: int = 0,
+        hidden: int | None = None,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(
+            tokenizer,
+            dimension,
+            heads=heads,
+            context=context,
+            rank=rank,
+            layer=layer,
+            hidden=max(1, dimension // 2) if hidden is None else hidden,
+            output_dimension=output_dimension,
+            **table,
+        )
+
+
+class Bilinear(_AskedByContext):
+    """Single-head bilinear attention: the full matrix whose factors :class:`Lama` learns.
+
+        e_t = c^T W h_t
+        sentence embedding = sum_t softmax(e)_t h_t
+
+    Shapes: H (n, d); W (d, d); c (d,); the embedding (d,). d is m, or 2 hidden. Parameters: d^2, and d if the context
+    is learned. Cost: O(d^2 + n d). A text without tokens is embedded as zeros, or as the bias of the linear map.
+
+    Args:
+        tokenizer, dimension, context, hidden, output_dimension, max_seq_length, phrases, weights: as for
+            :class:`Lama`.
+
+    Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835, eq. 8; Luong et al. (2015).
+    """
+
+    config_file_name = "bilinear_config.json"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        context: Literal["mean", "learned"] = "mean",
+        hidden: int = 0,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, hidden=hidden, **table)
+        d = self.state_dimension
+        self.W = nn.Parameter(torch.randn(d, d) * d**-0.5)
+        self.begin_context(context)
+        self.begin_output(output_dimension)
+
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """Return softmax(e), (N, 1), of packed states (N, d)."""
+        return segment_softmax(bilinear_scores(states, self.context_of(states, offsets), self.W, offsets), offsets)
+
+
+class StructuredSelfAttention(HeadsEncoder):
+    """Structured self-attention (SAN), with a penalty on heads that look at the same tokens.
+
+        A = softmax(W2 tanh(W1 H^T)) over the tokens
+        sentence embedding = A H, flattened
+        added to the training loss: penalty * ||A A^T - I||_F^2, averaged over the batch's texts
+
+    Shapes: H (n, d); W1 (u, d); W2 (h, u); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
+    is m, or 2 hidden. Parameters: u d + h u. Cost: O(n u (d + h) + n h d). A text without tokens is embedded as zeros,
+    or as the bias of the linear map.
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
+        heads: h.
+        attention_dimension: u, the perceptron's units.
+        penalty: weight of the penalty; 0: none.
+        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a final linear map; None: no map.
+
+    Source: Lin et al. (2017), arXiv 1703.03130, whose H is a bi-LSTM's outputs.
+    """
+
+    config_file_name = "san_config.json"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        heads: int = 30,
+        attention_dimension: int = 350,
+        penalty: float = 1.0,
+        hidden: int = 0,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, heads=heads, hidden=hidden, **table)
+        require_size("attention_dimension", attention_dimension)
+        if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty < float("inf"):
+            raise InputError(f"penalty must be a number of at least 0, got {penalty!r}")
+        d = self.state_dimension
+        self.W1 = nn.Parameter(torch.randn(attention_dimension, d) * d**-0.5)
+        self.W2 = nn.Parameter(torch.randn(heads, attention_dimension) * attention_dimension**-0.5)
+        self.attention_dimension = attention_dimension
+        self.penalty = penalty
+        self._regularizer: Tensor | float = 0.0
+        self.begin_output(output_dimension)
+
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """Return A^T, (N, h), of packed states (N, d); in training, also store the penalty."""
+        weights = segment_softmax(structured_scores(states, self.W1, self.W2), offsets)
+        if self.training and torch.is_grad_enabled() and self.penalty:
+            lengths = offsets.diff().tolist()
+            self._regularizer = self.penalty * redundancy(weights, lengths, list(groups_of(lengths, weights.device)))
+        return weights
+
+    def regularizer(self) -> Tensor | float:
+        """Return the penalty of the last training batch. A second call returns 0."""
+        last, self._regularizer = self._regularizer, 0.0
+        return last
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Drop the penalty: it belongs to an autograd graph, which is not copied.
+        return {**self.__dict__, "_regularizer": 0.0}
+
+
+class AttentivePooling(HeadsEncoder):
+    """Attentive pooling with a learned query q.
+
+        content     e_t = cos(q, h_t)                        Graves et al. (2014)
+        additive    e_t = v^T tanh(W_q q + W_h h_t)          Bahdanau et al. (2015)
+        location    e_t = (W q)_t, depends only on t         Luong et al. (2015)
+        general     e_t = q^T W h_t                          Luong et al. (2015)
+        dot         e_t = q^T h_t                            Luong et al. (2015)
+        scaled-dot  e_t = q^T h_t / sqrt(d)                  Vaswani et al. (2017)
+        sentence embedding = sum_t softmax(e)_t h_t
+
+    Shapes: H (n, d); q (d,); W, W_q, W_h (d, d), under location (locations, d); v (d,); the embedding (d,). d is m, or
+    2 hidden. Parameters: d, and 2 d^2 + d under additive, locations * d under location, d^2 under general. Cost: O(n
+    d), O(n d^2) under additive. A text without tokens is embedded as zeros, or as the bias of the linear map.
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
+        score: one of the above.
+        locations: distinct positions under ``location``; all later ones share the last score.
+        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a final linear map; None: no map.
+
+    Source: next to each score above.
+    """
+
+    config_file_name = "attentive_config.json"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        score: Literal["content", "additive", "location", "general", "dot", "scaled-dot"] = "scaled-dot",
+        locations: int = 512,
+        hidden: int = 0,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, hidden=hidden, **table)
+        if score not in list(SCORES):
+            raise unknown_name("score", score, SCORES)
+        require_size("locations", locations)
+        self.score = score
+        self.locations = locations
+        self.q = nn.Parameter(torch.randn(self.state_dimension))
+        shapes = SCORES[score].shapes(self.state_dimension, locations)
+        self.of_score = nn.ParameterDict(
+            {name: nn.Parameter(torch.randn(shape) * shape[-1] ** -0.5) for name, shape in shapes.items()}
+        )
+        self.begin_output(output_dimension)
+
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """Return softmax(e), (N, 1), of packed states (N, d)."""
+        position = token_positions(offsets)
+        scores = SCORES[self.score].function(states, self.q, position, dict(self.of_score.items()))
+        return segment_softmax(scores[:, None], offsets)
