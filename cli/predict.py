@@ -203,7 +203,7 @@ def predict(
     else:
         deque(rows, maxlen=0)
     if data:
-        from ctx_embed.classify.report import as_text, report
+        from ctx_embed.classify.labelled import as_text, report
 
         result = report(found, data, head.labels)
         click.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text(result))
@@ -252,7 +252,7 @@ def predicted_rows(
                     if blank
                     else [
                         {**vars(each), "words": dict(each.words), "of_meaning": dict(each.of_meaning)}
-                        for each in predictor.explain([text])[0]
+                        for each in predictor.explain(text)
                     ]
                 )
             yield row

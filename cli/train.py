@@ -112,7 +112,7 @@ def train(
                 read_labelled_rows(file, field, label_field, several=job["multi_label"], encoding=job["encoding"]), None
             )
 
-    from ctx_embed.classify.report import as_text
+    from ctx_embed.classify.labelled import as_text
     from ctx_embed.training.supervised.job import train as trained
 
     # Only the options of an encoder from scratch need torch to be checked.

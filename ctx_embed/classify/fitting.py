@@ -9,18 +9,17 @@ Source: Wang and Manning 2012, Baselines and Bigrams, for the ratio, there a fac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.classify.head import Floats, Head
+from ctx_embed.classify.head import LEAST_TEXTS, Floats, Head, Vocabulary, Words
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.classify.logistic import Loss, SideBySide, minimum, principal_directions, sigmoid_loss, softmax_loss
-from ctx_embed.classify.vocabulary import LEAST_TEXTS, Vocabulary, Words
 from ctx_embed.vectors import unit_rows
 
 # Prior deviations to choose from: of a weight of the embedding, whose features have deviation 1; and of a word, as a
@@ -46,6 +45,8 @@ LEAST_WEIGHT = 0.01
 # Relative change of the loss at which a fit ends, and most iterations: of one that is kept, and of one that only helps
 # to choose.
 PRECISE, ROUGH = (2e-6, 100), (1e-5, 25)
+# Takes logits (n, k), targets (n, k) and weights (n, 1) or (n, k); returns the mean loss and its gradient times n.
+Loss = Callable[[Floats, Floats, Any], tuple[float, Floats]]
 
 
 def fitted_head(
@@ -58,11 +59,8 @@ def fitted_head(
     """Return a logistic regression on embeddings of unit length and, unless told otherwise, on words.
 
     The prior deviations, 0 for words included, are those that predict held-out texts best. The logits are scaled by the
-    factor that makes held-out texts most likely, so that probabilities are calibrated.
-
-    Args:
-        embeddings: (n, m) of the texts of ``data``, before any normalisation.
-        weights: of the classes in the loss, from :func:`ctx_embed.classify.head.class_weights`.
+    factor that makes held-out texts most likely, so that probabilities are calibrated. ``embeddings`` (n, m) are before
+    any normalisation; ``weights`` are those of the classes in the loss.
     """
     X = unit_rows(embeddings.astype(np.float32))
     targets = data.targets(labels)
@@ -87,10 +85,8 @@ class Regression:
     """Logistic regressions on parts of some texts.
 
     Args:
-        X: (n, m) embeddings, in whose precision it computes.
-        counts: (n, d) features of words, a scipy.sparse CSR array; None reads none.
+        X, counts: (n, m) embeddings, in whose precision it computes, and (n, d) features of words as CSR, or None.
         targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
-        classes: number of classes.
         weights: (classes,) weight of each class in the loss; with several labels per text, of the texts that have it.
         separately: divide each feature of the embedding by its own deviation, instead of all by a common one: the
             former makes more of features with a small variance, the latter is more reliable with few texts.
@@ -134,11 +130,8 @@ class Regression:
     ) -> Floats:
         """Return the coefficients (directions + features + 1, k), intercept last, fitted on the texts ``rows``.
 
-        Args:
-            meaning: prior deviation of the embedding's weights.
-            words: prior deviation of a word's weights as a multiple of its log ratio; 0 reads no words.
-            start: coefficients of another fit, from which this one begins.
-            effort: relative change of the loss at which the fit ends, and most iterations.
+        ``meaning`` and ``words`` are prior deviations (0 reads no words); ``start`` are coefficients to begin from, and
+        ``effort`` is the relative change of the loss at which the fit ends, and most iterations.
         """
         Z, targets = self.Z[rows], self.targets[rows]
         k = targets.shape[1]
@@ -317,3 +310,115 @@ def _folds(targets: NDArray[Any], random: np.random.Generator) -> Iterator[tuple
         fold[order] = np.arange(n) % folds
         for number in range(folds):
             yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+
+
+# Logistic regression by L-BFGS. A general solver needs hundreds of passes over a table of embeddings, since the variances
+# along their principal directions differ by orders of magnitude. ``principal_directions`` rotates the table into these
+# once, and ``minimum`` scales each coefficient by a bound on the curvature along it: then about ten passes are enough for
+# two classes, and a few tens for many.
+
+
+def sigmoid_loss(logits: Floats, targets: Floats, weights: Any = 1.0) -> tuple[float, Floats]:
+    """Return the mean over the rows of sum_k -log p(target_k), and the gradient times n, expit(logit) - target."""
+    loss = weights * (np.logaddexp(0.0, logits) - targets * logits)
+    return float(loss.sum(dtype=np.float64)) / len(logits), weights * (expit(logits) - targets)
+
+
+def softmax_loss(logits: Floats, targets: Floats, weights: Any = 1.0) -> tuple[float, Floats]:
+    """Return the mean of -log softmax of the true class, and the gradient times n, softmax(logits) - target."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    exponentials = np.exp(shifted)
+    sums = exponentials.sum(axis=1, keepdims=True)
+    loss = weights * (np.log(sums) - np.einsum("ij,ij->i", targets, shifted)[:, None])
+    return float(loss.sum(dtype=np.float64)) / len(logits), weights * (exponentials / sums - targets)
+
+
+# A bound on the second derivative of each loss. Source: Böhning 1992, Annals of the Institute of Statistical
+# Mathematics 44(1).
+CURVATURE: dict[Loss, float] = {sigmoid_loss: 0.25, softmax_loss: 0.5}
+
+
+class SideBySide:
+    """The product of a dense table (n, m) next to a scipy.sparse CSR array (n, d), as one of m + d columns."""
+
+    def __init__(self, dense: Floats, sparse: Any) -> None:
+        self.dense, self.sparse = dense, sparse
+        self.dtype = dense.dtype
+
+    def __matmul__(self, weights: Floats) -> Floats:
+        columns = self.dense.shape[1]
+        product: Floats = self.dense @ weights[:columns] + self.sparse @ weights[columns:]
+        return product
+
+    @property
+    def T(self) -> _Stacked:
+        """The transpose, for products only."""
+        return _Stacked(self.dense.T, self.sparse.T)
+
+
+class _Stacked:
+    def __init__(self, dense: Floats, sparse: Any) -> None:
+        self.dense, self.sparse = dense, sparse
+
+    def __matmul__(self, residuals: Floats) -> Floats:
+        return np.vstack([self.dense @ residuals, self.sparse @ residuals])
+
+
+def minimum(
+    loss_of: Loss,
+    Z: Any,
+    targets: Floats,
+    squares: Floats,
+    penalty: Floats,
+    start: Floats,
+    *,
+    weights: Any = 1.0,
+    gradient_tolerance: float,
+    loss_tolerance: float = 0.0,
+    max_iterations: int,
+    memory: int = 20,
+) -> tuple[Floats, str | None]:
+    """Return the coefficients that minimise a penalised loss, and the solver's message if it did not converge.
+
+    Args:
+        loss_of, targets: the loss, and (n, k).
+        Z: (n, r), anything with ``@``, ``.T @`` and ``dtype``.
+        squares: (r + 1, 1) mean square of each column of ``Z``, 1 for the intercept.
+        penalty: (r + 1, 1) or (r + 1, k), half of which multiplies the square of each coefficient, intercept last;
+            infinity fixes a coefficient at 0.
+        start: (r + 1, k) initial coefficients.
+        weights: of the rows in the loss, (n, 1), or of rows and columns, (n, k).
+        gradient_tolerance, loss_tolerance, max_iterations, memory: of L-BFGS; the gradient is the preconditioned one.
+    """
+    n, k = targets.shape
+    scale = 1.0 / np.sqrt(CURVATURE[loss_of] * squares + penalty)
+    free = np.where(np.isfinite(penalty), penalty, 0.0)
+    transposed = Z.T
+
+    def objective(scaled: Floats) -> tuple[float, Floats]:
+        coefficients = scaled.reshape(-1, k) * scale
+        used = coefficients.astype(Z.dtype, copy=False)
+        loss, residual = loss_of(Z @ used[:-1] + used[-1], targets, weights)
+        gradient = np.vstack([transposed @ residual, residual.sum(axis=0, dtype=np.float64)]) / n + free * coefficients
+        return loss + float((free * coefficients**2).sum()) / 2, (gradient * scale).ravel()
+
+    found: Any = minimize(
+        objective,
+        np.divide(start, scale, out=np.zeros_like(start), where=scale > 0).ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        options={"gtol": gradient_tolerance, "ftol": loss_tolerance, "maxiter": max_iterations, "maxcor": memory},
+    )
+    return found.x.reshape(-1, k) * scale, None if found.success else str(found.message)
+
+
+def principal_directions(X: Floats) -> Floats:
+    """Return an orthonormal basis (d, r) of the span of the rows, along the principal directions."""
+    n, d = X.shape
+    if d <= n:
+        directions: Floats = np.linalg.eigh(X.T @ X / n)[1]
+        return directions
+    # With fewer rows than features, work in the span of the rows, which contains the solution.
+    basis = np.linalg.qr(X.T)[0]
+    within: Floats = basis @ principal_directions(X @ basis)
+    return within

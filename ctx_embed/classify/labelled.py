@@ -1,4 +1,7 @@
-"""Texts with one label each, or with several: strings, integers, floats or booleans, all of one type."""
+"""Texts with one label each, or with several, and how well predictions agree with them.
+
+Labels are strings, integers, floats or booleans, all of one type.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ from ctx_embed.rows.reading import header_hint, read_labelled
 
 Label = str | int | float
 SEVERAL = (tuple, list, set, frozenset)
+# A wider confusion matrix is shown as a list of the most frequent mistakes.
+WIDEST_MATRIX = 20
+MOST_MISTAKES = 20
 
 
 @dataclass(frozen=True)
@@ -79,11 +85,6 @@ class Labelled:
             return "the label must come first (label<TAB>text); the columns may be swapped"
         return header_hint(self.labels)
 
-    @property
-    def repeated(self) -> int:
-        """The number of texts that equal an earlier one."""
-        return len(self.texts) - len(set(self.texts))
-
     def split(self, share: float, seed: int) -> tuple[Labelled, Labelled]:
         """Split off ``share`` of the texts, with labels in similar proportions; return the larger part first.
 
@@ -104,17 +105,18 @@ class Labelled:
             _, held_out = train_test_split(shared, test_size=share, random_state=seed, stratify=classes)
         except ValueError:
             doubt = doubt or "give more texts or validation texts, or leave the encoder frozen"
-            different = f" ({len(distinct)} different ones)" if self.repeated else ""
+            different = f" ({len(distinct)} different ones)" if len(distinct) < len(self.texts) else ""
             raise InputError(
                 f"{len(self.texts)} texts{different} with {len(self.label_set())} labels are too few to hold out "
                 f"{share:.0%} with every label; {doubt}"
             ) from None
         held_out = set(held_out)
-        of_second = [first_row[text] in held_out for text in self.texts]
-        return (
-            self.rows([row for row, second in enumerate(of_second) if not second]),
-            self.rows([row for row, second in enumerate(of_second) if second]),
-        )
+        parts: Any = ([], []), ([], [])
+        for label, text in zip(self.labels, self.texts, strict=True):
+            labels, texts = parts[first_row[text] in held_out]
+            labels.append(label)
+            texts.append(text)
+        return Labelled(*parts[0]), Labelled(*parts[1])
 
     def matched(self, classes: Sequence[Any]) -> Labelled:
         """Return the texts with the classes that their labels mean, whatever their type; unknown labels stay."""
@@ -137,10 +139,6 @@ class Labelled:
             raise InputError(f"the {name} texts and the training texts must both have one label each, or both several")
         if unknown := self.unknown(list(train.label_set())):
             raise InputError(f"the {name} texts have labels that the training texts lack: {unknown}")
-
-    def rows(self, rows: Sequence[int]) -> Labelled:
-        """Return some of the texts."""
-        return Labelled([self.labels[row] for row in rows], [self.texts[row] for row in rows])
 
     def label_set(self) -> set[Any]:
         """Return the labels that occur."""
@@ -198,3 +196,70 @@ class Classes:
     def meant(self, label: Label) -> Label | None:
         """Return the class; None if no class is spelled like the label."""
         return next((self._by_spelling[text] for text in spellings(label) if text in self._by_spelling), None)
+
+
+def report(predicted: Sequence[Any], data: Labelled, labels: Sequence[Any]) -> dict[str, Any]:
+    """Compare predictions with the labels of the same texts, which may include others than the classes ``labels``.
+
+    Returns:
+        JSON values: the number of ``texts``; ``accuracy``, see :func:`label_accuracy`; with several labels ``exact``,
+        the share of texts with exactly the correct labels; the unweighted means ``macro_precision``,
+        ``macro_recall`` and ``macro_f1``; the ``classes`` with ``label``, ``precision``, ``recall``, ``f1`` and
+        ``texts``; and with one label per text ``confusion``: row i column j counts texts of class i predicted as j.
+    """
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    known = [*labels, *sorted(data.label_set() - set(labels), key=str)]
+    place = {label: number for number, label in enumerate(known)}
+    if data.multi_label:
+        truth: Any = data.targets(known)
+        found: Any = Labelled(predicted, data.texts).targets(known)
+        exact = {"exact": float((truth == found).all(1).mean())}
+    else:
+        truth, found = (np.array([place[label] for label in of_texts]) for of_texts in (data.labels, predicted))
+        exact = {}
+    of_classes = precision_recall_fscore_support(truth, found, labels=range(len(known)), zero_division=0)
+    rows = [
+        {"label": label, "precision": float(p), "recall": float(r), "f1": float(f1), "texts": int(texts)}
+        for label, p, r, f1, texts in zip(known, *of_classes, strict=True)
+    ]
+    means = {f"macro_{name}": float(np.mean([row[name] for row in rows])) for name in ("precision", "recall", "f1")}
+    result = {"texts": len(data.texts), "accuracy": label_accuracy(predicted, data), **exact, **means, "classes": rows}
+    if not data.multi_label:
+        result["confusion"] = confusion_matrix(truth, found, labels=range(len(known))).tolist()
+    return result
+
+
+def as_text(report: dict[str, Any]) -> str:
+    """Return a :func:`report` as lines for the terminal."""
+    exact = f", all labels of a text correct {report['exact']:.4f}" if "exact" in report else ""
+    of_classes = [["", "precision", "recall", "f1", "texts"]]
+    for row in report["classes"]:
+        of_classes.append([str(row["label"]), *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1"))])
+        of_classes[-1].append(str(row["texts"]))
+    means = (f"{report[f'macro_{name}']:.3f}" for name in ("precision", "recall", "f1"))
+    of_classes.append(["mean", *means, str(report["texts"])])
+    parts = [f"accuracy {report['accuracy']:.4f}{exact}", _aligned(of_classes)]
+    if "confusion" in report:
+        names, counts = [str(row["label"]) for row in report["classes"]], np.array(report["confusion"])
+        if len(names) <= WIDEST_MATRIX:
+            rows = [[name, *map(str, row)] for name, row in zip(names, counts.tolist(), strict=True)]
+            parts.append(_aligned([["true \\ predicted", *names], *rows]))
+        else:
+            np.fill_diagonal(counts, 0)
+            order = np.argsort(-counts, axis=None, kind="stable")
+            most = [divmod(int(cell), len(names)) for cell in order[:MOST_MISTAKES]]
+            mistakes = [[names[i], names[j], str(counts[i, j])] for i, j in most if counts[i, j]]
+            parts.append(_aligned([["true", "predicted", "texts"], *mistakes]))
+    return "\n\n".join(parts)
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    """Return rows as lines: the first column is left-aligned, the others right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    )

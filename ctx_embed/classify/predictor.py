@@ -1,21 +1,34 @@
-"""A trained classifier for prediction, an encoder and a head, and what speaks for a label. Without torch."""
+"""A trained classifier for prediction: its encoder, on NumPy if the model allows it, and what speaks for a label."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
-from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder, open_encoder
-from ctx_embed.classify.head import ClassWeight, Floats, Head, class_weights
+from ctx_embed.classify.head import FILES, ClassWeight, Floats, Head, class_weights, words_of
 from ctx_embed.classify.labelled import Labelled, label_accuracy
-from ctx_embed.classify.vocabulary import words_of
 from ctx_embed.errors import InputError
-from ctx_embed.numpy_model.checks import modules_of
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.numpy_model import Embedder, UnsupportedModelError
+from ctx_embed.numpy_model.checks import modules_of, read_object
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL
+from ctx_embed.text.unknown import tokenizer_of
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# Files of a model folder that concern its training, not its embeddings.
+NOT_COPIED = ("README.md", "training.json", *FILES)
 # Parts shown of each kind, and words of a text that are left out in turn.
 MOST_PARTS, MOST_WORDS = 10, 200
 
@@ -75,11 +88,8 @@ class Predictor:
         """Return the most likely label of each text, or with several labels a tuple of them."""
         return list(self.head.chosen(self.logits(texts)))
 
-    def explain(self, texts: Sequence[str]) -> list[list[Explanation]]:
-        """Return what speaks for the label that each text gets, or with several labels for each of them."""
-        return [self._explained(text) for text in texts]
-
-    def _explained(self, text: str) -> list[Explanation]:
+    def explain(self, text: str) -> list[Explanation]:
+        """Return what speaks for the label that a text gets, or with several labels for each of them."""
         head = self.head
         words = list(dict.fromkeys(words_of(text)[:MOST_WORDS]))
         # Leave each word out in turn, wherever it occurs, and compare with all of them, spelled in the same way.
@@ -132,3 +142,186 @@ def fitted_predictor(
 def _largest(parts: dict[str, float]) -> list[tuple[str, float]]:
     ordered = sorted(parts.items(), key=lambda part: -abs(part[1]))
     return [(name, part) for name, part in ordered[:MOST_PARTS] if not np.isclose(part, 0, atol=1e-4)]
+
+
+class TorchEncoder:
+    """A SentenceTransformer that returns embeddings before any normalisation.
+
+    Its pickle holds the files of the saved model, without anything that can be computed.
+    """
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        self.model = model
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the model, see :func:`ctx_embed.fingerprint.fingerprint`."""
+        return fingerprint(self.model)
+
+    @property
+    def labelled_texts(self) -> NDArray[np.uint64] | None:
+        """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
+        return getattr(self.model[0], "labelled_texts", None)
+
+    def modules(self) -> list[dict[str, Any]]:
+        """Return the name and config of each module."""
+        modules: list[Any] = list(self.model.children())
+        return [{"module": type(module).__name__, **getattr(module, "get_config_dict", dict)()} for module in modules]
+
+    def about(self) -> list[tuple[str, str]]:
+        """Return what the model is, for a card."""
+        from ctx_embed.model_card import facts
+
+        return facts(self.model)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None if the model has another kind."""
+        return tokenizer_of(self.model)
+
+    @property
+    def dimension(self) -> int:
+        """The dimension m of the embeddings."""
+        from ctx_embed.classify.embedding import dimension_of
+
+        return dimension_of(self.model)
+
+    def embed(self, texts: Sequence[str]) -> Floats:
+        """Return (texts, m) float32."""
+        from ctx_embed.classify.embedding import embedded
+
+        return embedded(self.model, texts)
+
+    def save(self, folder: Path) -> None:
+        """Write the model folder."""
+        self.model.save_pretrained(str(folder))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(Path(folder))
+            return _unpacked, (_packed(Path(folder)),)
+
+
+class SavedEncoder:
+    """A saved Contextualizer that returns embeddings before any normalisation, without torch.
+
+    Its pickle holds the model's files; for the model of this package, only its fingerprint. A folder that is ``owned``
+    is temporary and is deleted with this object.
+    """
+
+    def __init__(self, folder: Path, *, owned: bool = False) -> None:
+        self.folder = folder
+        self._embedder = Embedder.load(folder)
+        if owned:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        # The classifier's head reads the whole embedding.
+        self._embedder.truncate_dim = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the model, see :func:`ctx_embed.fingerprint.fingerprint`."""
+        return self._embedder.fingerprint
+
+    @property
+    def labelled_texts(self) -> NDArray[np.uint64] | None:
+        """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
+        file = self.folder / "labelled_texts.npy"
+        return np.load(file, allow_pickle=False) if file.is_file() else None
+
+    def modules(self) -> list[dict[str, Any]]:
+        """Return the name and config of each module."""
+        first, *others = modules_of(self.folder)
+        config = read_object(first.home / "contextualizer_config.json")
+        return [
+            {"module": "Contextualizer", **config},
+            *({"module": other.kind.rpartition(".")[2]} for other in others),
+        ]
+
+    def about(self) -> list[tuple[str, str]]:
+        """Return what the model is, for a card."""
+        from ctx_embed.model_card import listed
+
+        first = self.modules()[0]
+        return [
+            ("dimension", f"{self.dimension} (float32)"),
+            ("encoder", " ".join([f"{first.pop('module')}:", listed(first)])),
+            ("fingerprint", f"`{self.fingerprint}`"),
+        ]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, without phrases."""
+        return self._embedder.tokenizer
+
+    @property
+    def dimension(self) -> int:
+        """The dimension m of the embeddings."""
+        return self._embedder.dimension
+
+    def embed(self, texts: Sequence[str]) -> Floats:
+        """Return (texts, m) float32."""
+        return self._embedder.encode(texts, normalize=False, prompt="")
+
+    def save(self, folder: Path) -> None:
+        """Copy the model's files."""
+        _write(folder, _packed(self.folder))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.folder == DEFAULT_MODEL:
+            return _shipped, (self.fingerprint,)
+        return _unpacked, (_packed(self.folder),)
+
+
+def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | TorchEncoder:
+    """Open a model folder, ``default``, or a name on the hub; a named device needs torch."""
+    folder = DEFAULT_MODEL if str(path) == "default" else Path(path)
+    if device is None and folder.is_dir():
+        try:
+            return _shipped_encoder(folder) if folder == DEFAULT_MODEL else SavedEncoder(folder)
+        except UnsupportedModelError:
+            pass
+    from ctx_embed.loading import load
+
+    return TorchEncoder(load(path, device))
+
+
+@cache
+def _shipped_encoder(folder: Path) -> SavedEncoder:
+    """Return the encoder of the shipped model, opened once for all classifiers over it."""
+    return SavedEncoder(folder)
+
+
+def _shipped(fingerprint: str) -> SavedEncoder | TorchEncoder:
+    encoder = open_encoder("default")
+    if fingerprint != encoder.fingerprint:
+        raise InputError(
+            "the classifier was pickled with another default model than this version of ctx-embed has; fit it again, "
+            "or use TextClassifier.save, which keeps the model"
+        )
+    return encoder
+
+
+def _packed(folder: Path) -> dict[str, bytes]:
+    """Return the files of a model folder by their names in it."""
+    files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {name: file.read_bytes() for name, file in files.items() if name not in NOT_COPIED}
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def _unpacked(files: dict[str, bytes]) -> SavedEncoder | TorchEncoder:
+    folder = Path(tempfile.mkdtemp(prefix="ctx-embed-"))
+    _write(folder, files)
+    try:
+        return SavedEncoder(folder, owned=True)
+    except UnsupportedModelError:
+        from ctx_embed.loading import load
+
+        try:
+            return TorchEncoder(load(folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -22,7 +22,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.classify.logistic import minimum, principal_directions, sigmoid_loss, softmax_loss
+from ctx_embed.classify.fitting import minimum, principal_directions, sigmoid_loss, softmax_loss
 from ctx_embed.errors import InputError
 from ctx_embed.eval.scoring.statistics import Interval, wilson
 from ctx_embed.progress import Meter
@@ -272,7 +272,7 @@ def logistic_path(
     """Yield logistic regressions with L2 penalty, one for each C, each started from the previous one.
 
     They converge to a preconditioned gradient of 1e-6. A probe fits some three hundred of them on one table of
-    embeddings, which is rotated into its principal directions once, see :mod:`ctx_embed.classify.logistic`. Minimises
+    embeddings, which is rotated into its principal directions once, see :mod:`ctx_embed.classify.fitting`. Minimises
     ``mean_i loss_i + ||W||^2 / (2 C n)`` with a free intercept, the objective of scikit-learn's
     ``LogisticRegression(C=C)``: one logit for two classes, else softmax over all classes. Ascending Cs are fastest.
 

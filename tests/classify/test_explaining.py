@@ -5,9 +5,8 @@ import pytest
 
 from ctx_embed import TextClassifier
 from ctx_embed.classify import predictor as prediction
-from ctx_embed.classify.head import Head
+from ctx_embed.classify.head import Head, Vocabulary, Words
 from ctx_embed.classify.predictor import Predictor
-from ctx_embed.classify.vocabulary import Vocabulary, Words
 
 
 class Lengths:
@@ -27,7 +26,7 @@ def predictor(multi_label: bool = False) -> Predictor:
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_the_parts_add_up_to_the_logit(multi_label):
     text = "a Good,good film"
-    ((found, *_),) = predictor(multi_label).explain([text])
+    found, *_ = predictor(multi_label).explain(text)
     logits = predictor(multi_label).logits([text])[0]
     assert found.label == "a"
     assert found.logit == pytest.approx(logits[0] - (0 if multi_label else logits.mean()), rel=1e-5)
@@ -41,7 +40,7 @@ def test_the_parts_add_up_to_the_logit(multi_label):
 
 def test_a_word_is_compared_with_all_words_spelled_alike():
     """Here the logit counts characters, but not those that the text has between its words, or none."""
-    ((found, *_),) = predictor(multi_label=True).explain(["good,good     FILM"])
+    found, *_ = predictor(multi_label=True).explain("good,good     FILM")
     # "good , good film" has 16 characters; without a word, a space goes, too.
     assert dict(found.of_meaning) == {"good": 5.0, "film": 2.5, ",": 1.0}
     assert found.meaning == 0.5 * len("good,good     FILM")
@@ -49,7 +48,7 @@ def test_a_word_is_compared_with_all_words_spelled_alike():
 
 def test_as_many_words_are_left_out_as_are_shown(monkeypatch):
     monkeypatch.setattr(prediction, "MOST_WORDS", 3)
-    ((found, *_),) = predictor(multi_label=True).explain(["one two three four"])
+    found, *_ = predictor(multi_label=True).explain("one two three four")
     assert [word for word, _ in found.of_meaning] == ["three", "one", "two"]
 
 

@@ -6,9 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from ctx_embed.classify.head import Head, class_weights
+from ctx_embed.classify.head import Head, Vocabulary, Words, class_weights
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.classify.vocabulary import Vocabulary, Words
 from tests.helpers.errors import error
 
 RNG = np.random.default_rng(0)

@@ -51,7 +51,7 @@ def test_equal_texts_are_on_one_side():
     rows = Labelled(labels * 2, [f"text {number}" for number in range(400)] * 2)
     train, valid = rows.split(0.1, seed=0)
     assert not set(train.texts) & set(valid.texts)
-    assert (len(train.texts), len(valid.texts), rows.repeated) == (720, 80, 400)
+    assert (len(train.texts), len(valid.texts)) == (720, 80)
 
 
 def test_labels_of_another_type_are_matched():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ctx_embed.classify.vocabulary import Vocabulary
+from ctx_embed.classify.head import Vocabulary, Words
 
 TEXTS = ["Very good!", "very good food", "good, not bad", "bad food", "bad food, very", "", "odd"]
 
@@ -26,7 +26,7 @@ def test_no_features(texts):
     vocabulary = Vocabulary.learn(texts, 100)
     assert len(vocabulary) == 0
     assert vocabulary.matrix(["a b c", ""]).shape == (2, 0)
-    assert vocabulary.sums(["a b c", ""], np.zeros((0, 2))).tolist() == [[0, 0], [0, 0]]
+    assert Words(vocabulary, np.zeros((0, 2))).logits(["a b c", ""]).tolist() == [[0, 0], [0, 0]]
 
 
 def test_features_are_counted_once_for_each_occurrence():
@@ -37,11 +37,11 @@ def test_features_are_counted_once_for_each_occurrence():
     lengths = np.array([3, 1, 3, 2, 1])
     assert dense == pytest.approx(np.array(expected) / np.sqrt(2 * lengths)[:, None])
     weight = np.random.default_rng(0).normal(size=(4, 3))
-    assert vocabulary.sums(texts, weight) == pytest.approx(dense @ weight, abs=1e-6)
+    assert Words(vocabulary, weight).logits(texts) == pytest.approx(dense @ weight, abs=1e-6)
 
 
 def test_a_text_has_the_same_sum_in_any_batch():
     vocabulary = Vocabulary.learn(TEXTS, 100)
     weight = np.random.default_rng(0).normal(size=(len(vocabulary), 2))
-    together = vocabulary.sums(TEXTS, weight)
-    assert np.array_equal(together, np.concatenate([vocabulary.sums([text], weight) for text in TEXTS]))
+    words = Words(vocabulary, weight)
+    assert np.array_equal(words.logits(TEXTS), np.concatenate([words.logits([text]) for text in TEXTS]))

@@ -14,10 +14,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from typing_extensions import Self
 
-from ctx_embed.classify.encoder import TorchEncoder, open_encoder
 from ctx_embed.classify.head import THRESHOLD, ClassWeight
 from ctx_embed.classify.labelled import SEVERAL, Label, Labelled
-from ctx_embed.classify.predictor import Explanation, Predictor, fitted_predictor
+from ctx_embed.classify.predictor import Explanation, Predictor, TorchEncoder, fitted_predictor, open_encoder
 from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.texts import as_texts
@@ -222,7 +221,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def explain(self, X: str | Iterable[str]) -> list[list[Explanation]]:
         """Return for each text what speaks for its label, or with several labels for each: :class:`.Explanation`."""
         self._require_fitted()
-        return self.predictor_.explain([X] if isinstance(X, str) else as_texts(X))
+        return [self.predictor_.explain(text) for text in ([X] if isinstance(X, str) else as_texts(X))]
 
     def save(self, folder: str | Path) -> None:
         """Write a model folder for ``ctx-embed predict`` and :meth:`load`, completely or not at all.

@@ -9,10 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ctx_embed.classify.encoder import TorchEncoder, open_encoder
-from ctx_embed.classify.labelled import Labelled, label_accuracy
-from ctx_embed.classify.predictor import Predictor, fitted_predictor
-from ctx_embed.classify.report import report
+from ctx_embed.classify.labelled import Labelled, label_accuracy, report
+from ctx_embed.classify.predictor import Predictor, TorchEncoder, fitted_predictor, open_encoder
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import identity
@@ -50,7 +48,7 @@ def train(
         which without ``valid`` is the runs' mean accuracy on the texts that each held out, without words; and
         ``valid_floor``, that of always answering the most frequent training label. A frozen encoder has no
         ``best_epochs``, and the other two only if ``valid`` is given. With ``test`` also ``test_accuracy``,
-        ``test_floor`` and ``test``, see :func:`ctx_embed.classify.report.report`.
+        ``test_floor`` and ``test``, see :func:`ctx_embed.classify.labelled.report`.
 
     Raises:
         InputError: a file, name or value that cannot be used, or another model is there.
@@ -185,7 +183,7 @@ def _trained(job: TrainingJob, data: _Data) -> _Made:
     learned, measured = data.train, data.valid
     if measured is None:
         learned, measured = data.train.split(options.valid_share, options.seed)
-        if repeated := data.train.repeated:
+        if repeated := len(data.train.texts) - len(set(data.train.texts)):
             say(f"{repeated:,} of {len(data.train.texts):,} texts equal another one; equal texts are held out together")
     _warn_of_known_texts(job, encoder.labelled_texts, measured, data.test)
     settings, of_model = {**_settings(job), **vars(options), "modules": encoder.modules()}, encoder.fingerprint

@@ -13,12 +13,10 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from ctx_embed.classify.embedding import dimension_of, embedded, embeddings
-from ctx_embed.classify.encoder import TorchEncoder
 from ctx_embed.classify.fitting import Regression
-from ctx_embed.classify.head import Floats, Head
+from ctx_embed.classify.head import Floats, Head, Words
 from ctx_embed.classify.labelled import Labelled, label_accuracy
-from ctx_embed.classify.predictor import Predictor
-from ctx_embed.classify.vocabulary import Words
+from ctx_embed.classify.predictor import Predictor, TorchEncoder
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.text.tokenizer import TextTokenizer
 

@@ -17,11 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ctx_embed.classify.embedding import embedded
-from ctx_embed.classify.fitting import fitted_head
-from ctx_embed.classify.head import ClassWeight, Floats, class_weights
+from ctx_embed.classify.fitting import fitted_head, sigmoid_loss, softmax_loss
+from ctx_embed.classify.head import ClassWeight, Floats, Words, class_weights
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.classify.logistic import sigmoid_loss, softmax_loss
-from ctx_embed.classify.vocabulary import Words
 from ctx_embed.loading import load, require_device
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say

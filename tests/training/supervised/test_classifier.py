@@ -20,8 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from ctx_embed import TextClassifier, load
-from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder
 from ctx_embed.classify.head import Head
+from ctx_embed.classify.predictor import SavedEncoder, TorchEncoder
 from ctx_embed.training.supervised.train import new_encoder, train_classifier
 from tests.conftest import make_model
 from tests.helpers.errors import error
