@@ -21,16 +21,15 @@ from ctx_embed.cli.options import (
     section,
 )
 from ctx_embed.progress import duration
-from ctx_embed.training.distillation.options import (
+from ctx_embed.training.options import (
     FILES,
     OBJECTIVES,
     STUDENT,
     TRAINING,
+    ContextualizerOptions,
     DistillationJob,
-    DistillationOptions,
     Source,
 )
-from ctx_embed.training.options import ContextualizerOptions
 
 # The sections of the help.
 SECTIONS = {
@@ -39,8 +38,8 @@ SECTIONS = {
         *section(FILES, DistillationJob),
     ),
     STUDENT: (*section(STUDENT, DistillationJob),),
-    TRAINING: (*section(None, DistillationOptions), *section(TRAINING, DistillationJob)),
-    OBJECTIVES: section(OBJECTIVES, DistillationOptions, DistillationJob),
+    TRAINING: (*section(None, DistillationJob), *section(TRAINING, DistillationJob)),
+    OBJECTIVES: section(OBJECTIVES, DistillationJob),
     "Other": (),
 }
 # Options of the command that a recipe must not set.
@@ -50,7 +49,7 @@ NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "devi
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
     """Make the recipe's values the defaults of the other options."""
     if value is not None:
-        from ctx_embed.training.distillation.recipe import read_recipe
+        from ctx_embed.training.options import read_recipe
 
         names = {option.name or "" for option in context.command.params} - NOT_OF_RECIPE | {"sources"}
         recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
@@ -87,7 +86,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 )
 @encoder_options
 @options_of(ContextualizerOptions, hidden=True)
-@options_of(DistillationJob, DistillationOptions)
+@options_of(DistillationJob)
 def distill(
     output: Path,
     corpus: tuple[str, ...],

@@ -28,7 +28,7 @@ from ctx_embed.files import replaced_folder
 from ctx_embed.fingerprint import identity
 from ctx_embed.progress import Meter
 from ctx_embed.training.batches import PackedTexts, seeded_batches
-from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.supervised.train import new_encoder
 from papers.inputs import Workplace
 from papers.pretraining import ARCHITECTURE, BATCH, HIDDEN, RATE, RECORD

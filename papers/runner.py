@@ -21,7 +21,7 @@ from ctx_embed.files import require_file
 from ctx_embed.fingerprint import identity
 from ctx_embed.progress import Meter
 from ctx_embed.systems import option_defaults, without_vocabulary
-from ctx_embed.training.supervised.options import SupervisedOptions
+from ctx_embed.training.options import SupervisedOptions
 from papers.cell_file import CellFile
 from papers.classifier_cells import (
     INITIAL,

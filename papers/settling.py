@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.systems import parameter_count, without_vocabulary
-from ctx_embed.training.supervised.network import ClassifierNetwork
+from ctx_embed.training.supervised.train import ClassifierNetwork
 from papers.classifier_cells import (
     INITIAL,
     TOKEN_DEVIATION,

@@ -312,10 +312,10 @@ def _folds(targets: NDArray[Any], random: np.random.Generator) -> Iterator[tuple
             yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
 
 
-# Logistic regression by L-BFGS. A general solver needs hundreds of passes over a table of embeddings, since the variances
-# along their principal directions differ by orders of magnitude. ``principal_directions`` rotates the table into these
-# once, and ``minimum`` scales each coefficient by a bound on the curvature along it: then about ten passes are enough for
-# two classes, and a few tens for many.
+# Logistic regression by L-BFGS. A general solver needs hundreds of passes over a table of embeddings, since the
+# variances along their principal directions differ by orders of magnitude. ``principal_directions`` rotates the table
+# into these once, and ``minimum`` scales each coefficient by a bound on the curvature along it: then about ten passes
+# are enough for two classes, and a few tens for many.
 
 
 def sigmoid_loss(logits: Floats, targets: Floats, weights: Any = 1.0) -> tuple[float, Floats]:

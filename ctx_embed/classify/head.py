@@ -279,7 +279,7 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
     """Return the weight of each class in the loss, (classes,); None: all are 1.
 
     ``wanted`` is ``balanced``, or weights by label (other labels have weight 1). The balanced weight of a label is
-    n / (classes * n_label); with several labels per text, the number of texts without the label divided by that with it.
+    n / (classes * n_label); with several labels per text, the number of texts without the label divided by that with.
     """
     if wanted is None:
         return None

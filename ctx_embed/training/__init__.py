@@ -17,10 +17,9 @@ from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.training.distillation.job import distill
-    from ctx_embed.training.distillation.options import DistillationOptions, Source
+    from ctx_embed.training.options import DistillationOptions, Source, SupervisedOptions
     from ctx_embed.training.supervised.classifier import TextClassifier
     from ctx_embed.training.supervised.job import train
-    from ctx_embed.training.supervised.options import SupervisedOptions
     from ctx_embed.training.vocabulary import learn_vocabulary
 
 __all__ = [
@@ -34,9 +33,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DistillationOptions": "ctx_embed.training.distillation.options",
-    "Source": "ctx_embed.training.distillation.options",
-    "SupervisedOptions": "ctx_embed.training.supervised.options",
+    "DistillationOptions": "ctx_embed.training.options",
+    "Source": "ctx_embed.training.options",
+    "SupervisedOptions": "ctx_embed.training.options",
     "TextClassifier": "ctx_embed.training.supervised.classifier",
     "distill": "ctx_embed.training.distillation.job",
     "learn_vocabulary": "ctx_embed.training.vocabulary",

@@ -39,7 +39,7 @@ from ctx_embed.eval.tasks.catalogue import Row
 from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.progress import Meter
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 
 # MTEB's protocol: its draws of training rows, its seed, and the iterations after which its regressions stop.

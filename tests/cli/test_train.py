@@ -17,9 +17,9 @@ from ctx_embed import load
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.training import train
 from ctx_embed.training.labelled_texts import are_known, hashes_of
+from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.classifier import TextClassifier
-from ctx_embed.training.supervised.network import ClassifierNetwork
-from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.supervised.train import ClassifierNetwork
 from tests.conftest import make_model
 from tests.helpers.cli import Command
 from tests.helpers.errors import error

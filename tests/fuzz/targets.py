@@ -161,7 +161,7 @@ def _make_recipe(folder: Path) -> None:
 
 
 def _use_recipe(folder: Path, name: str) -> None:
-    from ctx_embed.training.distillation.recipe import LISTS, read_recipe
+    from ctx_embed.training.options import LISTS, read_recipe
 
     read_recipe(folder / name, {*LISTS, "steps", "learning_rate", "system", "encoder_options", "sources"})
 
@@ -169,13 +169,13 @@ def _use_recipe(folder: Path, name: str) -> None:
 def _make_checkpoint(folder: Path) -> None:
     import torch
 
-    from ctx_embed.training.checkpoint import Checkpoint
+    from ctx_embed.training.run import Checkpoint
 
     Checkpoint(folder / "model", "run").save({"step": 3, "weights": {"a": torch.arange(9.0)}, "losses": [0.1]})
 
 
 def _use_checkpoint(folder: Path, _: str) -> None:
-    from ctx_embed.training.checkpoint import Checkpoint
+    from ctx_embed.training.run import Checkpoint
 
     Checkpoint(folder / "model", "run").load()
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from ctx_embed.loading import load
 from ctx_embed.modules import Contextualizer
-from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.run import Checkpoint
 from papers import RunOptions, find_experiment, masked_words, reproduce
 from papers.pretraining import gain
 from papers.report import as_markdown

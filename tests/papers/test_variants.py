@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.modules import Contextualizer
 from ctx_embed.second_order import Steps, direct
-from ctx_embed.training.supervised.network import ClassifierNetwork
+from ctx_embed.training.supervised.train import ClassifierNetwork
 from papers import find_experiment, reproduce
 from papers.classifier_cells import initial_encoder, split, trained
 from papers.runner import RunOptions, chosen

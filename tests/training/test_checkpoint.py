@@ -7,7 +7,7 @@ import torch
 
 from ctx_embed.errors import InputError, UnwritableError
 from ctx_embed.fingerprint import identity
-from ctx_embed.training.checkpoint import Checkpoint, TrainingLog
+from ctx_embed.training.run import Checkpoint, TrainingLog
 from tests.helpers.disk import full_disk
 
 

@@ -8,9 +8,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.training.supervised.network import ClassifierNetwork
-from ctx_embed.training.supervised.options import SupervisedOptions
-from ctx_embed.training.supervised.train import new_encoder
+from ctx_embed.training.options import SupervisedOptions
+from ctx_embed.training.supervised.train import ClassifierNetwork, new_encoder
 
 GOOD = ["joy", "good", "fine", "glad"]
 BAD = ["dull", "bad", "sad", "poor"]

@@ -25,9 +25,6 @@ from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.options import takes
 from ctx_embed.progress import say
 from ctx_embed.systems import system
-from ctx_embed.training.card import distilled_card
-from ctx_embed.training.checkpoint import Checkpoint, TrainingLog
-from ctx_embed.training.distillation.options import DistillationJob, DistillationOptions, Source, require_spare
 from ctx_embed.training.distillation.phrases import learn_phrases, more_phrases
 from ctx_embed.training.distillation.student import (
     entry_texts,
@@ -49,8 +46,13 @@ from ctx_embed.training.distillation.texts import (
 )
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of, joined
-from ctx_embed.training.options import ContextualizerOptions
-from ctx_embed.training.record import RECORD, content_hash, file_hashes, finished
+from ctx_embed.training.options import (
+    ContextualizerOptions,
+    DistillationJob,
+    Source,
+    require_spare,
+)
+from ctx_embed.training.run import RECORD, Checkpoint, TrainingLog, content_hash, distilled_card, file_hashes, finished
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 LOG = "training.jsonl"
@@ -59,7 +61,7 @@ RANK = 64
 SUMMARY = ("texts", "trained_texts", "held_out_texts", "held_out_distance", "kept_epoch")
 
 
-@takes(DistillationOptions, DistillationJob, ContextualizerOptions)
+@takes(DistillationJob, ContextualizerOptions)
 def distill(
     sources: Sequence[Source | str | Path] | str | Path, output: str | Path, *, teacher: str, **options: Any
 ) -> dict[str, Any]:
@@ -83,10 +85,25 @@ def distill(
     """
     job = _job(sources, Path(output), teacher, options)
     architecture = student_options(job.encoder, job.dimension, job.encoder_options or {})
-    asked = _identity(job, architecture)
+    # A hash of everything that the model depends on, including the contents of the files.
+    models = (job.teacher, job.second_teacher, job.start)
+    asked = identity(
+        {"encoder": job.encoder, "architecture": architecture},
+        {"dimension": job.dimension, "spare": job.spare_dimensions, "start_share": job.start_share},
+        {"vocabulary_size": job.vocabulary_size, "phrases": job.phrases},
+        {"teacher_dtype": job.teacher_dtype, "store": job.store},
+        {"text_field": job.text_field, "label_field": job.label_field},
+        job.of_training(),
+        [content_hash(model_folder(model)) if model else None for model in models],
+        [{**asdict(source), "files": [content_hash(file) for file in source.files]} for source in job.sources],
+        [
+            [content_hash(file) for file in files]
+            for files in (job.exclude, job.labelled, (job.skip, job.validation, job.tokenizer))
+        ],
+    )
     if (record := finished(job.output, asked, overwrite=job.overwrite)) is not None:
         return {name: record[name] for name in SUMMARY}
-    material = _read(job, architecture.get("rank"))
+    job, material = _read(job, architecture.get("rank"))
     record = {"asked": asked, **_record(job, architecture, material)}
     checkpoint = Checkpoint(job.output, asked)
     log = checkpoint.folder / LOG
@@ -114,15 +131,15 @@ def distill(
 
 
 def _job(
-    sources: Sequence[Source | str | Path] | str | Path, output: Path, teacher: str, options: Mapping[str, Any]
+    sources: Sequence[Source | str | Path] | str | Path, output: Path, teacher: str, options: dict[str, Any]
 ) -> DistillationJob:
     """Return the job with these options by name."""
-    kinds = (DistillationOptions, DistillationJob, ContextualizerOptions)
-    names = {field.name for kind in kinds for field in fields(kind)} - {"options"}
+    kinds = (DistillationJob, ContextualizerOptions)
+    names = {field.name for kind in kinds for field in fields(kind)}
     for name in options:
         if name not in names:
             raise unknown_name("option", name, names - {"sources", "output", "teacher"})
-    training, job, contextualizer = (
+    job, contextualizer = (
         {field.name: options[field.name] for field in fields(kind) if field.name in options} for kind in kinds
     )
     encoder_options = dict(options.get("encoder_options") or {})
@@ -133,37 +150,9 @@ def _job(
         given = {k: v for k, v in asdict(ContextualizerOptions(**contextualizer)).items() if v is not None}
         encoder_options = {**rank, **given, **encoder_options}
     files = [sources] if isinstance(sources, str | Path) else sources
-    return DistillationJob(
-        **{
-            **job,
-            "sources": [source if isinstance(source, Source) else Source([Path(source)]) for source in files],
-            "output": output,
-            "teacher": teacher,
-            "options": DistillationOptions(**training),
-            "encoder_options": encoder_options,
-        }
-    )
-
-
-def _identity(job: DistillationJob, architecture: Mapping[str, Any]) -> str:
-    """Return a hash of everything that the model depends on, including the contents of the files."""
-    return identity(
-        {"encoder": job.encoder, "architecture": architecture},
-        {"dimension": job.dimension, "spare": job.spare_dimensions, "start_share": job.start_share},
-        {"vocabulary_size": job.vocabulary_size, "phrases": job.phrases},
-        {"teacher_dtype": job.teacher_dtype, "store": job.store},
-        {"text_field": job.text_field, "label_field": job.label_field},
-        asdict(job.options),
-        [
-            content_hash(model_folder(model)) if model else None
-            for model in (job.teacher, job.second_teacher, job.start)
-        ],
-        [{**asdict(source), "files": [content_hash(file) for file in source.files]} for source in job.sources],
-        [
-            [content_hash(file) for file in files]
-            for files in (job.exclude, job.labelled, (job.skip, job.validation, job.tokenizer))
-        ],
-    )
+    listed = [source if isinstance(source, Source) else Source([Path(source)]) for source in files]
+    named = {"sources": listed, "output": output, "teacher": teacher, "encoder_options": encoder_options}
+    return DistillationJob(**{**job, **named})
 
 
 @dataclass(frozen=True)
@@ -172,7 +161,6 @@ class _Material:
 
     teacher: SentenceTransformer
     mixture: Mixture
-    options: DistillationOptions
     labelled: tuple[list[str], list[str]] | None
     pairs: Pairs | None
     tokenizer: Tokenizer
@@ -181,8 +169,8 @@ class _Material:
     start: SentenceTransformer | None = None
 
 
-def _read(job: DistillationJob, rank: int | None) -> _Material:
-    """Return texts, teacher and vocabulary. Every quick check comes before the long work."""
+def _read(job: DistillationJob, rank: int | None) -> tuple[DistillationJob, _Material]:
+    """Return the job for its texts; and texts, teacher and vocabulary. Every quick check comes before the long work."""
     require_device(job.device)
     tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None
@@ -197,11 +185,11 @@ def _read(job: DistillationJob, rank: int | None) -> _Material:
     for model in (teacher, second_teacher):
         if model is not None and taught_dimension > (most := model.get_embedding_dimension() or dimension):
             raise InputError(f"dimension must be at most the teacher's {most}, got {taught_dimension}")
-    mixture = read_mixture(job.sources, job.options.seed, read_excluded(job.exclude), job.text_field)
+    mixture = read_mixture(job.sources, job.seed, read_excluded(job.exclude), job.text_field)
     taught = len(mixture.taught_rows)
-    options = job.options.for_texts(taught)
-    options.trained_on(taught, mixture.excluded)
-    for option, weight in (("--pair-weight", options.pair_weight), ("--contrast-weight", options.contrast_weight)):
+    job = job.for_texts(taught)
+    job.trained_on(taught, mixture.excluded)
+    for option, weight in (("--pair-weight", job.pair_weight), ("--contrast-weight", job.contrast_weight)):
         if weight > 0 and not len(mixture.pairs):
             raise InputError(f"{option} needs pairs; give a recipe a source of pairs (.jsonl) that has `fair = true`")
     if job.progress:
@@ -232,28 +220,23 @@ def _read(job: DistillationJob, rank: int | None) -> _Material:
     else:
         tokenizer = tokenizer or learn_vocabulary(mixture.texts, job.vocabulary_size, progress=job.progress)
         phrases = learn_phrases(mixture.texts, tokenizer, job.phrases)
-    return _Material(teacher, mixture, options, labelled, pairs, tokenizer, phrases, second_teacher, start)
+    return job, _Material(teacher, mixture, labelled, pairs, tokenizer, phrases, second_teacher, start)
 
 
 def _record(job: DistillationJob, architecture: Mapping[str, Any], material: _Material) -> dict[str, Any]:
     """Return the part of training.json that is known before the training."""
-    if material.start is None:
-        sizes = {"dimension": job.dimension, "spare_dimensions": job.spare_dimensions}
-        student = {
-            "encoder": job.encoder,
-            "architecture": {**sizes, **architecture},
-            "phrases": 0 if material.phrases is None else len(material.phrases),
-        }
-    else:
+    sizes = {"dimension": job.dimension, "spare_dimensions": job.spare_dimensions}
+    phrases: Any = material.phrases
+    student: dict[str, Any] = {"encoder": job.encoder, "architecture": {**sizes, **architecture}}
+    if material.start is not None:
         module = require_encoder(material.start)
-        phrases = module.phrases if material.phrases is None else material.phrases
+        phrases = module.phrases if phrases is None else phrases
         rank = {"rank": architecture["rank"]} if "rank" in architecture else {}
-        sizes = {"dimension": module.dimension, "spare_dimensions": job.spare_dimensions, **rank}
         student = {
             "from": {"name": job.start, "fingerprint": fingerprint(material.start), "share": job.start_share},
-            "architecture": sizes,
-            "phrases": 0 if phrases is None else len(phrases),
+            "architecture": {**sizes, "dimension": module.dimension, **rank},
         }
+    student["phrases"] = 0 if phrases is None else len(phrases)
     if material.second_teacher is not None:
         student["second_teacher"] = {
             "name": job.second_teacher,
@@ -262,7 +245,7 @@ def _record(job: DistillationJob, architecture: Mapping[str, Any], material: _Ma
         }
     return {
         **student,
-        "options": asdict(material.options),
+        "options": job.of_training(),
         "teacher": {"name": job.teacher, "dtype": job.teacher_dtype, "fingerprint": fingerprint(material.teacher)},
         "sources": [{**asdict(source), "files": file_hashes(source.files)} for source in job.sources],
         "exclude": file_hashes(job.exclude),
@@ -302,7 +285,7 @@ def _prepare(
             taught,
             entries.astype(np.float32),
             job.dimension,
-            material.options.seed,
+            job.seed,
             phrases=material.phrases,
             spare_dimensions=job.spare_dimensions,
             **architecture,
@@ -318,7 +301,7 @@ def _prepare(
         material.mixture,
         embeddings,
         rotation,
-        material.options,
+        job,
         checkpoint,
         second=second,
         labelled=material.labelled,

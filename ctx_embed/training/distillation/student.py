@@ -66,7 +66,7 @@ def new_student(
         dimension: m.
         seed: seed of the other initial weights.
         phrases: from :func:`.learn_phrases`; their own rows are initialised to 0, so that a phrase is the sum of its
-            parts (:mod:`.composition`).
+            parts (:mod:`.phrases`).
         spare_dimensions: number of dimensions that are 0 in the teacher's targets and free for other objectives.
         **options: the system's options.
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError
 from ctx_embed.rows.reading import read_columns, read_documents, read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
-from ctx_embed.training.distillation.options import Source
 from ctx_embed.training.labelled_texts import words_of
+from ctx_embed.training.options import Source
 
 # Lines of a file in a block, and texts of a fair source in one.
 BLOCK_LINES, FAIR_BLOCK_TEXTS = 2048, 1024

@@ -22,30 +22,34 @@ from torch.optim.swa_utils import AveragedModel
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
 from ctx_embed.training.batches import PackedTexts, batches_per_epoch, held_out, numbered, seeded_batches
-from ctx_embed.training.checkpoint import Checkpoint, TrainingLog, require_finite
-from ctx_embed.training.distillation.composition import Composition
-from ctx_embed.training.distillation.labels import Genres, LabelHead, LabelledSpans, Labels, TaughtLabels, taught_labels
 from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 from ctx_embed.training.distillation.objectives import (
     Batch,
+    Contrasts,
     Features,
+    Genres,
+    LabelHead,
+    Labels,
     Objective,
+    Partners,
     Relations,
     SecondTeacher,
     Similarity,
+    TaughtLabels,
     Words,
     places_of,
     similarity_loss,
+    taught_labels,
+    triples,
 )
-from ctx_embed.training.distillation.options import DistillationOptions
-from ctx_embed.training.distillation.pairs import Contrasts, Partners, triples
+from ctx_embed.training.distillation.phrases import Composition
 from ctx_embed.training.distillation.texts import Mixture, Pairs
+from ctx_embed.training.options import DistillationOptions
+from ctx_embed.training.run import Checkpoint, TrainingLog, require_finite
 
 # A run logs its loss at least about this many times; short runs log it more often.
 FEWEST_LOGGED = 40
 BETAS, WEIGHT_DECAY = (0.9, 0.99), 0.01
-# Labelled spans per batch.
-LABEL_BATCH = 64
 # Texts whose embeddings tell how much each feature varies.
 DEVIATION_TEXTS = 20_000
 
@@ -155,8 +159,8 @@ class Distillation:
             targets = self.teacher[sample].astype(np.float32) @ self.rotation.cpu().numpy()
             terms["features"] = Features(targets.std(0)), options.feature_weight
         if labelled is not None:
-            spans = LabelledSpans(self.student.text_tokenizer, *labelled, options.seed)
-            terms["labels"] = Labels(read, spans, LABEL_BATCH), options.label_weight
+            labels = Labels(read, self.student.text_tokenizer, *labelled, options.seed)
+            terms["labels"] = labels, options.label_weight
         if options.word_weight > 0:
             counts = np.bincount(self.packed.ids, minlength=self.student.entries)
             terms["words"] = Words(dimension, counts), options.word_weight

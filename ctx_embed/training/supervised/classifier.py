@@ -132,7 +132,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, data: Labelled, valid: Labelled | None, chosen: dict[str, Any]
     ) -> tuple[Predictor, list[dict[str, float]]]:
         from ctx_embed.loading import load
-        from ctx_embed.training.supervised.options import FINE_TUNING
+        from ctx_embed.training.options import FINE_TUNING
         from ctx_embed.training.supervised.train import train_classifier
 
         options = replace(FINE_TUNING, valid_share=self.valid_share, seed=self.random_state, **chosen)

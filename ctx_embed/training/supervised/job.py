@@ -18,13 +18,12 @@ from ctx_embed.loading import model_folder
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.options import takes
 from ctx_embed.progress import say
-from ctx_embed.training.card import classifier_card
 from ctx_embed.training.labelled_texts import Hashes, are_known, warning
-from ctx_embed.training.record import MODEL, RECORD, content_hash, finished
-from ctx_embed.training.supervised.options import SupervisedOptions, TrainingJob
+from ctx_embed.training.options import SupervisedOptions, TrainingJob
+from ctx_embed.training.run import MODEL, RECORD, classifier_card, content_hash, finished
 
 if TYPE_CHECKING:
-    from ctx_embed.training.checkpoint import Checkpoint
+    from ctx_embed.training.run import Checkpoint
 
 
 @takes(TrainingJob)
@@ -165,7 +164,7 @@ def _fitted(job: TrainingJob, data: _Data) -> _Made:
 
 def _trained(job: TrainingJob, data: _Data) -> _Made:
     """Train the encoder and the head."""
-    from ctx_embed.training.checkpoint import Checkpoint
+    from ctx_embed.training.run import Checkpoint
     from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
 
     data.train.classes()

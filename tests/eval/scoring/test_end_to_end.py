@@ -17,7 +17,7 @@ from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import untrained
-from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model
 from tests.helpers.errors import error

@@ -15,25 +15,27 @@ from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation import objectives
-from ctx_embed.training.distillation.composition import Composition
-from ctx_embed.training.distillation.labels import (
+from ctx_embed.training.distillation.objectives import (
     SPAN_TOKENS,
+    Batch,
+    Contrasts,
+    Features,
     Genres,
     LabelHead,
-    LabelledSpans,
-    TaughtLabels,
-    taught_labels,
-)
-from ctx_embed.training.distillation.objectives import (
-    Batch,
-    Features,
+    Labels,
+    Partners,
     SecondTeacher,
+    TaughtLabels,
     Words,
+    contrast_loss,
+    negated,
     places_of,
     relation_loss,
     similarity_loss,
+    taught_labels,
+    triples,
 )
-from ctx_embed.training.distillation.pairs import Contrasts, Partners, contrast_loss, negated, triples
+from ctx_embed.training.distillation.phrases import Composition
 from ctx_embed.training.distillation.student import (
     aligned_rotation,
     leave_own_rows,
@@ -342,17 +344,17 @@ def _packed(encoder, texts):
     return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
 
 
-def spans(tokenizer) -> LabelledSpans:
+def labels(tokenizer) -> Labels:
     texts = [" ".join([sentence] * 9) for sentence in SENTENCES] + [""]
-    labels = ["good"] * 7 + ["bad"] * 2
-    return LabelledSpans(
-        TextTokenizer(tokenizer), labels * 10, [text and f"{text} {n}" for n in range(10) for text in texts], seed=3
-    )
+    every = [text and f"{text} {n}" for n in range(10) for text in texts]
+    return Labels(4, TextTokenizer(tokenizer), (["good"] * 7 + ["bad"] * 2) * 10, every, seed=3)
 
 
-def test_spans_are_pieces_of_their_texts(tokenizer):
-    labelled = spans(tokenizer)
-    ids, lengths, targets = labelled.draw(500, step=0)
+def test_spans_are_pieces_of_their_texts(tokenizer, monkeypatch):
+    monkeypatch.setattr(objectives, "LABEL_BATCH", 500)
+    labelled = labels(tokenizer)
+    ids, lengths = labelled.more_texts(batch([], step=0))
+    targets = labelled._drawn
     assert len(lengths) == len(targets) == 500
     assert sum(lengths) == len(ids)
     assert max(lengths) <= SPAN_TOKENS[1]
@@ -364,24 +366,34 @@ def test_spans_are_pieces_of_their_texts(tokenizer):
         assert any(piece in str(texts[row]) for row in rows)
 
 
-def test_labels_are_drawn_alike_and_by_the_step(tokenizer):
-    labelled = spans(tokenizer)
-    targets = labelled.draw(4000, step=1)[2]
-    assert abs(targets.float().mean() - 0.5) < 0.05
-    assert torch.equal(targets, labelled.draw(4000, step=1)[2])
-    assert not torch.equal(targets, labelled.draw(4000, step=2)[2])
+def test_labels_are_drawn_alike_and_by_the_step(tokenizer, monkeypatch):
+    monkeypatch.setattr(objectives, "LABEL_BATCH", 4000)
+    labelled, drawn = labels(tokenizer), []
+    for step in (1, 1, 2):
+        labelled.more_texts(batch([], step))
+        drawn.append(labelled._drawn)
+    assert abs(drawn[0].mean() - 0.5) < 0.05
+    assert (drawn[0] == drawn[1]).all()
+    assert (drawn[0] != drawn[2]).any()
 
 
 def test_the_held_out_part_is_not_drawn(tokenizer):
-    labelled = spans(tokenizer)
+    labelled = labels(tokenizer)
     assert 9 <= len(labelled.held_out_rows) < 19  # ten texts are empty
     assert not set(labelled.held_out_rows) & {row for rows in labelled.rows_of_class for row in rows}
-    assert torch.equal(labelled.held_out()[0], labelled.held_out()[0])
+    measured = []
+
+    def embed(ids, lengths):
+        measured.append(ids)
+        return torch.ones(len(lengths), 4)
+
+    assert labelled.measures(embed) == labelled.measures(embed)
+    assert torch.equal(*measured)
 
 
 def test_no_copy_of_a_held_out_text_is_drawn(tokenizer):
     texts = [f"text {number % 40}" for number in range(80)]
-    labelled = LabelledSpans(TextTokenizer(tokenizer), ["a", "b"] * 40, texts, seed=0)
+    labelled = Labels(4, TextTokenizer(tokenizer), ["a", "b"] * 40, texts, seed=0)
     held_out = {texts[row] for row in labelled.held_out_rows}
     drawn = {texts[row] for rows in labelled.rows_of_class for row in rows}
     assert (len(labelled.held_out_rows), held_out & drawn) == (8, set())

@@ -10,8 +10,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from ctx_embed.modules import Contextualizer
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.distillation.composition import Composition
-from ctx_embed.training.distillation.phrases import learn_phrases, more_phrases
+from ctx_embed.training.distillation.phrases import Composition, learn_phrases, more_phrases
 from ctx_embed.training.distillation.student import leave_own_rows
 from ctx_embed.training.vocabulary import learn_vocabulary
 

@@ -12,11 +12,10 @@ from safetensors.torch import load_file
 from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training.distillation import job
-from ctx_embed.training.distillation.options import DistillationOptions, Source
-from ctx_embed.training.distillation.recipe import read_recipe
 from ctx_embed.training.distillation.teacher import TeacherCache
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of
+from ctx_embed.training.options import DistillationOptions, Source, read_recipe
 from tests.helpers.errors import error
 
 NAMES = {"corpus", "epochs", "teacher", "learning_rate", "held_out"}

@@ -7,7 +7,6 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.training.distillation import texts as reading
-from ctx_embed.training.distillation.options import Source
 from ctx_embed.training.distillation.texts import (
     Block,
     Pairs,
@@ -22,6 +21,7 @@ from ctx_embed.training.distillation.texts import (
     spans,
 )
 from ctx_embed.training.labelled_texts import words_of
+from ctx_embed.training.options import Source
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from torch.nn import functional as F
 from ctx_embed.errors import InputError
 from ctx_embed.systems import system
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.checkpoint import Checkpoint, TrainingLog
 from ctx_embed.training.distillation import objectives
-from ctx_embed.training.distillation.options import DistillationOptions
 from ctx_embed.training.distillation.phrases import learn_phrases
 from ctx_embed.training.distillation.student import entry_texts, new_student, rotation_to, token_table
 from ctx_embed.training.distillation.texts import Block, Mixture, Pairs
 from ctx_embed.training.distillation.trainer import Distillation
+from ctx_embed.training.options import DistillationOptions
+from ctx_embed.training.run import Checkpoint, TrainingLog
 from tests.helpers.errors import error
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)

@@ -14,9 +14,8 @@ from ctx_embed.classify.embedding import embedded
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.modules import Contextualizer
 from ctx_embed.systems import system
-from ctx_embed.training.supervised.network import PROBE_DEVIATION, ClassifierNetwork, compact_tables
-from ctx_embed.training.supervised.options import SupervisedOptions
-from ctx_embed.training.supervised.train import train_classifier
+from ctx_embed.training.options import SupervisedOptions
+from ctx_embed.training.supervised.train import PROBE_DEVIATION, ClassifierNetwork, compact_tables, train_classifier
 from tests.conftest import make_model
 from tests.training.toy import OPTIONS, forty_texts, small_encoders
 

@@ -12,10 +12,9 @@ from torch.nn import functional as F
 
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.training.batches import seeded_batches
-from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.supervised.network import ClassifierNetwork
-from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
-from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
+from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.run import Checkpoint
+from ctx_embed.training.supervised.train import ClassifierNetwork, best_epochs, new_encoder, train_classifier
 from tests.helpers.errors import error
 from tests.training.toy import OPTIONS, forty_texts, same, small_encoders, state
 

@@ -1,0 +1,231 @@
+"""A training's run: the state that it resumes from and its log, then the record and the card of the model it made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_file, require_replaceable
+from ctx_embed.model_card import facts, inherited, licence, listed, name_of, page, table, usage
+from ctx_embed.progress import say
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# The record in a model folder: how the model was made, and whether the same command has already made it.
+RECORD = "training.json"
+MODEL = "modules.json"
+# Maximum number of labels that the card lists; of more, it states only the number.
+MOST_LABELS = 20
+
+
+class Checkpoint:
+    """One file in the folder ``OUT.partial`` next to a run's output, created with the first state.
+
+    Args:
+        output: what the run writes at its end.
+        run: the run's :func:`ctx_embed.fingerprint.identity`; the state of another run is ignored and replaced.
+    """
+
+    def __init__(self, output: Path, run: str) -> None:
+        self.folder = output.with_name(output.name + ".partial")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder} must be a folder for the state of the run, got a file; remove it first")
+        self.run = run
+        self.path = self.folder / "checkpoint.pt"
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the state last saved by the same run, or None if there is none that can be read."""
+        import torch
+
+        try:
+            state: dict[str, Any] = torch.load(self.path, weights_only=True)
+            return state if state.pop("run") == self.run else None
+        except Exception:
+            # The file is missing or damaged (torch.load raises many kinds of errors): start from the beginning.
+            return None
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Store a state of tensors, numbers, strings and containers of them."""
+        import torch
+
+        self.folder.mkdir(exist_ok=True)
+        # torch does not say why it cannot write to a path.
+        with replaced_file(self.path) as beside, beside.open("wb") as file:
+            torch.save({**state, "run": self.run}, file)
+
+    def remove(self) -> None:
+        """Remove the state, and the folder if nothing else is in it."""
+        for path in (self.path, *self.folder.glob(f".{self.path.name}.*")):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+
+class TrainingLog:
+    """Appends entries, each with its ``step``, to a file of JSON lines.
+
+    Args:
+        path: file to append to; the first entry makes its folder. None keeps no log.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def resume(self, step: int) -> None:
+        """Remove the entries after ``step``, from which the run resumes, and those that were not written whole."""
+        if self.path is None or not self.path.exists():
+            return
+        *lines, _cut_off = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
+        kept = []
+        for line in lines:
+            with suppress(ValueError, LookupError, TypeError):
+                if json.loads(line)["step"] <= step:
+                    kept.append(line + "\n")
+        with replaced_file(self.path) as beside:
+            beside.write_text("".join(kept), encoding="utf-8")
+
+    def add(self, step: int, **figures: Any) -> None:
+        """Append an entry."""
+        if self.path is not None:
+            self.path.parent.mkdir(exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **figures}) + "\n")
+
+
+def require_finite(value: float, step: int) -> None:
+    """Raise an error if a loss or a metric is infinite or NaN: the training has failed and must not be saved."""
+    if not math.isfinite(value):
+        raise InputError(f"the training diverged at step {step} ({value}); lower --learning-rate")
+
+
+def content_hash(path: str | Path | None) -> str | None:
+    """Return the sha256 of a file, or of all files in a folder with their names; None if there is neither."""
+    path = Path(path) if path is not None else None
+    if path is None or not path.exists():
+        return None
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    parts = [f"{file.relative_to(path)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def file_hashes(files: Sequence[Path]) -> dict[str, str]:
+    """Return the sha256 by file name; files of the same name are listed with their folder's name."""
+    alike = Counter(path.name for path in files)
+    names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in files]
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(names, files, strict=True)}
+
+
+def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | None:
+    """Return the record if the same command has already finished, and say so on stderr; None if a model is to be made.
+
+    A record holds a hash of everything that its command ``asked`` for. Raise an InputError if the folder holds
+    something else, or another model that is not to be replaced.
+    """
+    require_replaceable(output, MODEL)
+    if overwrite or not (output / MODEL).is_file():
+        return None
+    try:
+        record: Any = json.loads((output / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or record.get("asked") != asked:
+        raise InputError(
+            f"{output}: a model exists already and this command would make another; replace it with --overwrite, or "
+            "choose another name"
+        )
+    say(f"nothing to do: this command has made {output} already")
+    return record
+
+
+def classifier_card(
+    name: str, about: Sequence[tuple[str, str]], labels: Sequence[Any], record: Mapping[str, Any], start: Path | None
+) -> str:
+    """Return the card of a classifier in the folder ``name``.
+
+    Args:
+        about: what the encoder is, see :func:`ctx_embed.model_card.facts`.
+        labels: the classes.
+        record: the record of the run.
+        start: the folder of the model that the run started from; None: from scratch.
+    """
+    stated = inherited(start)
+    origin = None if start is None else name_of(start)
+    result, data = record["result"], record["data"]
+    named = ", ".join(map(repr, labels)) if len(labels) <= MOST_LABELS else f"{len(labels)}, see classifier.json"
+    texts = {"valid": "held out of train", **{part: f"{known['rows']:,}" for part, known in data.items()}}
+    scores = [
+        [part, texts[part], f"{100 * result[f'{part}_accuracy']:.1f}", f"{100 * result[f'{part}_floor']:.1f}"]
+        for part in ("valid", "test")
+        if f"{part}_accuracy" in result
+    ]
+    options = {option: value for option, value in record["options"].items() if option not in ("from", "modules")}
+    beginning = f"from {origin}" if origin else "from scratch"
+    described = [*about, ("labels", named)]
+    if result["words"]:
+        described.append(("words", f"{result['words']:,} words and pairs of words"))
+    if origin:
+        described.append(("made from", f"{origin}, fingerprint `{record['start']}`"))
+    return page(
+        {**stated, "pipeline_tag": "text-classification", "tags": ["text-classification"]},
+        name,
+        {
+            "": f"A text classifier: an encoder with a linear head, trained on labelled texts {beginning}.\n\n"
+            + table(["", ""], described),
+            "Use": f"```sh\nctx-embed predict {name} FILE\n```\n\n```python\nimport ctx_embed\n\n"
+            f'classifier = ctx_embed.TextClassifier.load("{name}")\nlabels = classifier.predict(["a text"])\n```\n\n'
+            f"Its encoder alone gives sentence embeddings:\n\n{usage(name)}",
+            "Scores": "Accuracy in %; the validation texts chose the epoch.\n\n"
+            + table(["texts", "number", "accuracy", "most frequent label"], scores),
+            "Training": table(
+                ["data", "file", "rows", "sha256"],
+                [[part, known["file"], f"{known['rows']:,}", known["sha256"] or ""] for part, known in data.items()],
+            )
+            + f"\n\nOptions: {listed(options)}.\n\n`training.json` has the course of the training.",
+            "Licence": licence(origin, stated),
+        },
+    )
+
+
+def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, Any], teacher: Path) -> str:
+    """Return the card of the distilled ``model`` in the folder ``name``, from its record and its teacher's folder."""
+    stated, origin, dtype = inherited(teacher), record["teacher"]["name"], record["teacher"]["dtype"]
+    about = [*facts(model), ("teacher", f"{origin} in {dtype}, fingerprint `{record['teacher']['fingerprint']}`")]
+    for label, key in (("second teacher", "second_teacher"), ("made from", "from")):
+        if key in record:
+            about.append((label, f"{record[key]['name']}, fingerprint `{record[key]['fingerprint']}`"))
+    first, last = record["history"][0], record["history"][-1]
+    measured = [key for key in last if key not in ("epoch", "step")]
+    figures = [[key.replace("_", " "), f"{first[key]:.4f}", f"{last[key]:.4f}"] for key in measured]
+    kinds = [("corpus", source["files"]) for source in record["sources"]]
+    kinds += [("labelled", record["labelled"]), ("excluded", record["exclude"])]
+    # Several sources may read one file.
+    files = dict.fromkeys((kind, file, sha256) for kind, hashes in kinds for file, sha256 in hashes.items())
+    return page(
+        {**stated, "pipeline_tag": "sentence-similarity", "tags": ["sentence-similarity"]},
+        name,
+        {
+            "": f"Sentence embeddings, distilled from {origin}: an encoder that learned its teacher's embeddings.\n\n"
+            + table(["", ""], about),
+            "Use": usage(name),
+            "Scores": f"On {record['held_out_texts']:,} texts that were held out; held out distance is the mean of "
+            "1 - cos to the teacher.\n\n"
+            + table(["", "before training", "after"], figures)
+            + f"\n\n`ctx-embed eval run --encoder {name} --task STSB` measures how good its embeddings are.",
+            "Training": f"{record['trained_texts']:,} texts were trained on.\n\n"
+            + table(["data", "file", "sha256"], files)
+            + f"\n\nOptions: {listed(record['options'])}, {listed(record['architecture'])}, "
+            f"phrases {record['phrases']}, stored as {record['store']}.\n\n"
+            "`training.json` has every option and the course of the training.",
+            "Licence": licence(origin, stated),
+        },
+    )
