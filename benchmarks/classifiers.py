@@ -218,7 +218,7 @@ def measure(system: str, task: str, labels: int, data: Path, work: Path) -> dict
     if system in LIBRARIES:
         library = {LIBRARIES[system]: version(LIBRARIES[system])}
     else:
-        from ctx_embed.classify.encoder import open_encoder
+        from ctx_embed.classify.predictor import open_encoder
 
         library = {"model": open_encoder("default").fingerprint}
     return {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ctx_embed.index import Hit, SearchIndex
     from ctx_embed.loading import load, path
     from ctx_embed.modules import Contextualizer, ContextualizerPooling
-    from ctx_embed.systems.weights import attention_weights
+    from ctx_embed.systems.attention import attention_weights
     from ctx_embed.training.supervised.classifier import TextClassifier
 
 __version__ = "0.2.0"
@@ -40,7 +40,7 @@ _HOMES = {
     "InputError": "ctx_embed.errors",
     "SearchIndex": "ctx_embed.index",
     "TextClassifier": "ctx_embed.training.supervised.classifier",
-    "attention_weights": "ctx_embed.systems.weights",
+    "attention_weights": "ctx_embed.systems.attention",
     "dedupe": "ctx_embed.deduplication",
     "explain": "ctx_embed.explanations",
     "load": "ctx_embed.loading",

@@ -148,9 +148,7 @@ class Head:
     """A linear function of the embedding, and of words if it reads any, for each class.
 
     Args:
-        weight: (classes, m).
-        bias: (classes,).
-        labels: the classes' names: strings, integers, floats or booleans.
+        weight, bias, labels: (classes, m), (classes,) and the classes' names: strings, numbers or booleans.
         multi_label: whether a text may have any number of labels; each output is then a binary decision.
         normalized: whether it reads embeddings scaled to unit length; otherwise it reads them before normalisation.
         indicators: whether it was fitted on an array (texts, classes) of 0 and 1.

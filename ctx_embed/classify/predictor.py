@@ -152,32 +152,29 @@ class TorchEncoder:
 
     def __init__(self, model: SentenceTransformer) -> None:
         self.model = model
+        # Hashes of the labelled texts that it was trained on, see ctx_embed.training.labelled_texts.
+        self.labelled_texts: NDArray[np.uint64] | None = getattr(model[0], "labelled_texts", None)
 
     @property
     def fingerprint(self) -> str:
         """The identity of the model, see :func:`ctx_embed.fingerprint.fingerprint`."""
         return fingerprint(self.model)
 
-    @property
-    def labelled_texts(self) -> NDArray[np.uint64] | None:
-        """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
-        return getattr(self.model[0], "labelled_texts", None)
-
     def modules(self) -> list[dict[str, Any]]:
         """Return the name and config of each module."""
         modules: list[Any] = list(self.model.children())
         return [{"module": type(module).__name__, **getattr(module, "get_config_dict", dict)()} for module in modules]
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None if the model has another kind."""
+        return tokenizer_of(self.model)
 
     def about(self) -> list[tuple[str, str]]:
         """Return what the model is, for a card."""
         from ctx_embed.model_card import facts
 
         return facts(self.model)
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer; None if the model has another kind."""
-        return tokenizer_of(self.model)
 
     @property
     def dimension(self) -> int:
@@ -216,6 +213,7 @@ class SavedEncoder:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # The classifier's head reads the whole embedding.
         self._embedder.truncate_dim = None
+        self.tokenizer, self.dimension = self._embedder.tokenizer, self._embedder.dimension
 
     @property
     def fingerprint(self) -> str:
@@ -247,16 +245,6 @@ class SavedEncoder:
             ("encoder", " ".join([f"{first.pop('module')}:", listed(first)])),
             ("fingerprint", f"`{self.fingerprint}`"),
         ]
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer, without phrases."""
-        return self._embedder.tokenizer
-
-    @property
-    def dimension(self) -> int:
-        """The dimension m of the embeddings."""
-        return self._embedder.dimension
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return (texts, m) float32."""

@@ -140,7 +140,7 @@ def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
     require_explainable(text)
     read = _contextualizer(model, text)
     if read is None:
-        from ctx_embed.systems.weights import attention_weights
+        from ctx_embed.systems.attention import attention_weights
 
         (found,) = attention_weights(cast("SentenceTransformer", model), [text])
         return Explanation(text, found.tokens, found.weights, found.axes)
@@ -188,7 +188,7 @@ def _contextualizer(
     if isinstance(model, Embedder):
         return model.contextualizer, model.text_tokenizer, model.tokens([text])[0]
     from ctx_embed.modules import Contextualizer
-    from ctx_embed.systems.weights import token_encoder, token_ids
+    from ctx_embed.systems.attention import token_encoder, token_ids
 
     module = token_encoder(model)
     if not isinstance(module, Contextualizer):

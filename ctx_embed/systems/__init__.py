@@ -5,6 +5,7 @@ A new system is a class in ``heads.py`` (attention), ``pooling.py`` or ``transfo
 ``registry.py``.
 """
 
+from ctx_embed.systems.attention import AttentionWeights, attention_weights
 from ctx_embed.systems.registry import (
     SYSTEMS,
     option_defaults,
@@ -14,7 +15,6 @@ from ctx_embed.systems.registry import (
     untrained,
     without_vocabulary,
 )
-from ctx_embed.systems.weights import AttentionWeights, attention_weights
 
 __all__ = [
     "SYSTEMS",

@@ -1,4 +1,4 @@
-"""The attention of the systems as pure tensor functions over packed tokens, padded in groups where that is needed.
+"""Attention as pure tensor functions over packed tokens, padded in groups if need be, and that of models over texts.
 
 Dimensions: B documents, N tokens in all, n tokens of one document, m features, h heads. ``offsets`` (B + 1,) holds the
 start of each document among the N packed tokens and, last, N; ``lengths`` lists the number of tokens of each document.
@@ -7,14 +7,23 @@ start of each document among the N packed tokens and, last, N; ``lengths`` lists
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from ctx_embed.errors import InputError
+from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.second_order import document_ids, segment_sum
+from ctx_embed.texts import as_texts
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 # Maximum token positions of a group: its intermediate values then stay in the cache.
 GROUP_TOKENS = 8192
@@ -25,12 +34,9 @@ LIKE_LENGTH = 0.75
 
 
 class Group(NamedTuple):
-    """Documents of similar length and the positions of their tokens.
+    """Documents (G,) of similar length, and the places (G, L) of their tokens among all packed ones.
 
-    Args:
-        documents: (G,) their indices.
-        places: (G, L) the index of each token among all packed ones; any valid index where ``mask`` is False.
-        mask: (G, L) True for tokens, False for padding.
+    Where ``mask`` (G, L) is False there is padding, and any valid place.
     """
 
     documents: Tensor
@@ -124,18 +130,8 @@ def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offse
     """Return the scores of LAMA: for each head a bilinear form of low rank between the context and each token.
 
     e_t = tanh((P^T c) * (Q^T h_t)), divided by its length over the heads; of a rank above 1, the product is summed over
-    the ``rank`` columns of each head before tanh.
-
-    Args:
-        tokens: (N, l).
-        context: (B, m), or (m,) if all documents share it.
-        P: (m, h * rank), a head's columns next to each other.
-        Q: (l, h * rank).
-        offsets: (B + 1,).
-        rank: of a head's bilinear form.
-
-    Returns:
-        (N, h), at least in float32; zeros for a token whose e_t is zero in all heads.
+    the ``rank`` columns of each head before tanh. (N, h), at least in float32, for tokens (N, l), context (B, m) or, if
+    all documents share it, (m,), P (m, h * rank) and Q (l, h * rank), a head's columns next to each other.
 
     Source: Mehta et al. (2019), arXiv 1912.00835, eq. 10 to 12.
     """
@@ -259,3 +255,76 @@ def self_attention(query: Tensor, key: Tensor, value: Tensor, groups: list[Group
 def self_attention_weights(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Return softmax(scale * Q K^T) of one document, (h, n, n) from (n, h, d); row i is what token i looks at."""
     return torch.softmax(scale * torch.einsum("ihd,jhd->hij", query, key), dim=2)
+
+
+# Of models over texts -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """The weights of one text's tokens.
+
+    Attributes:
+        tokens: n vocabulary entries; a phrase is its words with spaces between them.
+        weights: a float array; its last axis runs over the tokens.
+        axes: the names of the axes of ``weights``, such as ``("head", "token")``.
+    """
+
+    tokens: tuple[str, ...]
+    weights: NDArray[np.float32]
+    axes: tuple[str, ...]
+
+
+def attention_weights(model: SentenceTransformer, texts: Iterable[str]) -> list[AttentionWeights]:
+    """Return how much each token of each text contributes to its embedding.
+
+    The meaning of the weights depends on the system; ``axes`` names it. (step, token) for a Contextualizer: the exact
+    share of each token in the update z^k, summing to 1, negative where a token works against the others. (head, token)
+    for systems with heads, and for the mean, 1/n. (token, token) for self-attention and (layer, head, token, token) for
+    Transformers: row i is what token i looks at; these take memory quadratic in the length of the text. (share, token)
+    for max pooling (bigru, cnn): the share of the features that each token wins.
+
+    Args:
+        model: a SentenceTransformer whose first module is a system of ctx_embed.
+        texts: a list, array, series or generator; read with the model's default prompt, as by ``encode``.
+
+    Raises:
+        InputError: the model's first module is another or has no attention weights; ``texts`` are not strings.
+    """
+    texts = as_texts(texts)
+    module = token_encoder(model)
+    training = module.training
+    module.eval()
+    try:
+        entries = module.entry_texts()
+        found: list[AttentionWeights] = []
+        for text in texts:
+            ids = token_ids(model, text)
+            (weights,) = module.attention_weights(ids, [len(ids)])
+            tokens = tuple(entries[token] for token in ids.tolist())
+            found.append(AttentionWeights(tokens, weights.float().cpu().numpy(), module.weight_axes))
+        return found
+    finally:
+        module.train(training)
+
+
+def token_encoder(model: SentenceTransformer) -> TokenEncoder:
+    """Return the model's first module.
+
+    Raises:
+        InputError: it is not a system of ctx_embed.
+    """
+    module = model[0]
+    if not isinstance(module, TokenEncoder):
+        raise InputError(
+            f"the model's first module must be a system of ctx_embed, got {type(module).__name__}; "
+            "see `ctx-embed systems`"
+        )
+    return module
+
+
+def token_ids(model: SentenceTransformer, text: str) -> Tensor:
+    """Return the ids (n,) of one text, read with the model's default prompt, on the device of its token table."""
+    module = token_encoder(model)
+    features = module.preprocess([text], prompt=model.prompts.get(model.default_prompt_name or ""))
+    return features["input_ids"].flatten().to(module.embedding.weight.device)

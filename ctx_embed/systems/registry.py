@@ -214,13 +214,11 @@ def untrained(
     """Return a SentenceTransformer with randomly initialised weights and l2-normalised embeddings.
 
     Args:
-        name: a name of :data:`ctx_embed.systems.SYSTEMS`.
         tokenizer: the tokenizer; None takes that of the default model, with its token table.
         dimension: m; None takes 256, or the dimension of the default model's table.
         seed: seed of all random weights; torch's own generator keeps its state.
         phrases: pairs of ids that form an entry; only with a tokenizer.
         weights: (entries, m) token table; None initialises it randomly if there is a tokenizer.
-        **options: options of the encoder.
 
     Raises:
         InputError: an unknown name or option, or another dimension than the default model's table has.

@@ -1,7 +1,7 @@
 """Training a Contextualizer: from labels, by distillation, and the vocabulary before either.
 
 Called by ``ctx-embed train``, ``distill`` and ``vocab``.
-An option is declared in the ``options.py`` of its kind; the command line follows.
+An option is declared in ``options.py``; the command line follows.
 
 from ctx_embed.training import distill, train
 

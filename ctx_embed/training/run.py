@@ -29,9 +29,7 @@ MOST_LABELS = 20
 class Checkpoint:
     """One file in the folder ``OUT.partial`` next to a run's output, created with the first state.
 
-    Args:
-        output: what the run writes at its end.
-        run: the run's :func:`ctx_embed.fingerprint.identity`; the state of another run is ignored and replaced.
+    ``run`` is the run's :func:`ctx_embed.fingerprint.identity`; the state of another run is ignored and replaced.
     """
 
     def __init__(self, output: Path, run: str) -> None:
@@ -70,11 +68,7 @@ class Checkpoint:
 
 
 class TrainingLog:
-    """Appends entries, each with its ``step``, to a file of JSON lines.
-
-    Args:
-        path: file to append to; the first entry makes its folder. None keeps no log.
-    """
+    """Appends entries, each with its ``step``, to a file of JSON lines, if there is one; makes its folder."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -150,13 +144,9 @@ def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | N
 def classifier_card(
     name: str, about: Sequence[tuple[str, str]], labels: Sequence[Any], record: Mapping[str, Any], start: Path | None
 ) -> str:
-    """Return the card of a classifier in the folder ``name``.
+    """Return the card of a classifier in the folder ``name``, from what its encoder is and the record of its run.
 
-    Args:
-        about: what the encoder is, see :func:`ctx_embed.model_card.facts`.
-        labels: the classes.
-        record: the record of the run.
-        start: the folder of the model that the run started from; None: from scratch.
+    ``start`` is the folder of the model that the run started from; None: from scratch.
     """
     stated = inherited(start)
     origin = None if start is None else name_of(start)

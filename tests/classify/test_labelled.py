@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ctx_embed.classify.labelled import Classes, Labelled, first_labels, label_accuracy, require_labels
+from ctx_embed.classify.labelled import Classes, Labelled, label_accuracy, require_labels
 from tests.helpers.errors import error
 from tests.training.toy import forty_texts
 
@@ -139,12 +139,6 @@ def test_a_label_means_the_class_that_is_spelled_alike(classes, label, meant):
     found = Classes(classes).meant(label)
     assert found == meant
     assert type(found) is type(meant)
-
-
-def test_the_first_labels():
-    assert first_labels([]) == ""
-    assert first_labels(["a", 2]) == "'a', 2"
-    assert first_labels([1, 2, 3, 4, 5, 6]) == "1, 2, 3, 4, 5, ..."
 
 
 def test_labels_are_of_one_type():

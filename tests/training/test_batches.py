@@ -17,15 +17,6 @@ from ctx_embed.training.batches import (
 )
 
 
-def test_a_batch_by_hand():
-    packed = PackedTexts(np.array([10, 11, 12, 13, 14], dtype=np.int32), np.array([0, 2, 2, 5]))
-    assert len(packed) == 3
-    ids, lengths = packed.batch(np.array([2, 0, 1, 2]))
-    assert ids.tolist() == [12, 13, 14, 10, 11, 12, 13, 14]
-    assert ids.dtype == torch.int64
-    assert lengths == [3, 2, 0, 3]
-
-
 @given(st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=20), st.data())
 def test_a_batch_is_a_slice_of_each_text(texts, data):
     flat = np.array([token for text in texts for token in text], dtype=np.int32)
@@ -34,6 +25,7 @@ def test_a_batch_is_a_slice_of_each_text(texts, data):
     ids, lengths = packed.batch(np.array(rows))
     assert ids.tolist() == [token for row in rows for token in texts[row]]
     assert lengths == [len(texts[row]) for row in rows]
+    assert ids.dtype == torch.int64
 
 
 def test_tokenize(tokenizer, sentences):

@@ -22,12 +22,7 @@ class LazyAdamW:
 
     where for each step j in turn :math:`D \leftarrow (1 - \eta_j w) D` and :math:`C \leftarrow (1 - \eta_j w) C +
     \eta_j r^j \sqrt{1 - \beta_2^t} / (1 - \beta_1^t)`, t being the number of the step. The result is that of AdamW over
-    the whole table, but for rounding and for :math:`\epsilon` (1e-8), which does not fade with v.
-
-    Args:
-        table: (rows, m) float32, changed in place.
-        betas: decay rates of the two moments.
-        weight_decay: w.
+    the whole table (rows, m) in float32, but for rounding and for :math:`\epsilon` (1e-8), which does not fade with v.
     """
 
     def __init__(self, table: Tensor, *, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.01) -> None:
@@ -64,13 +59,7 @@ class LazyAdamW:
 
     @torch.no_grad()
     def step(self, indices: Tensor, gradient: Tensor, learning_rate: float) -> None:
-        """Take a step.
-
-        Args:
-            indices: the rows that :meth:`rows` last returned.
-            gradient: (k, m) of these rows; that of all other rows is 0.
-            learning_rate: the rate of this step.
-        """
+        """Take a step with the gradient (k, m) of the rows that :meth:`rows` last returned; that of others is 0."""
         self.steps += 1
         table, first, second = self._read
         beta, beta_second = self.betas

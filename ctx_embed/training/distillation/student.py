@@ -57,21 +57,14 @@ def new_student(
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
     """Return a student whose table is initialised from the teacher's embeddings of single entries, and its rotation.
 
+    The student learns the teacher's embeddings under this rotation (d, m).
+
     Args:
         system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
-        tokenizer: its vocabulary names the rows of the table.
-        texts: the corpus, for the entries' frequencies and the rotation.
-        teacher_embeddings: (texts, d).
-        entry_embeddings: (vocabulary, d), the teacher's embeddings of :func:`entry_texts`.
-        dimension: m.
-        seed: seed of the other initial weights.
+        teacher_embeddings, entry_embeddings: of the texts, (texts, d), and of :func:`entry_texts`, (vocabulary, d).
         phrases: from :func:`.learn_phrases`; their own rows are initialised to 0, so that a phrase is the sum of its
             parts (:mod:`.phrases`).
         spare_dimensions: number of dimensions that are 0 in the teacher's targets and free for other objectives.
-        **options: the system's options.
-
-    Returns:
-        The student and the rotation (d, m) under which it learns the teacher's embeddings.
     """
     rotation = np.pad(rotation_to(dimension - spare_dimensions, teacher_embeddings), ((0, 0), (0, spare_dimensions)))
     ids, _ = TextTokenizer(tokenizer)(texts)
@@ -113,13 +106,8 @@ def started_student(
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
     """Return a student initialised as a trained model, and the rotation of the teacher into that model's space.
 
-    Args:
-        model: the model whose first module is trained further, see :func:`require_encoder`.
-        texts: texts of the corpus that the teacher has embedded.
-        teacher_embeddings: (texts, d).
-        spare_dimensions: how many of the model's last dimensions the teacher leaves free.
-        rank: see :func:`with_rank`; None: the model's.
-        phrases: from :func:`.more_phrases`: the model's and new ones, whose own rows start at 0; None: the model's.
+    ``teacher_embeddings`` are (texts, d); the teacher leaves the last ``spare_dimensions`` of the model free. Without a
+    ``rank``, see :func:`with_rank`, or ``phrases``, see :func:`.more_phrases`, the model's own stay.
     """
     student = require_encoder(model)
     chosen = np.sort(np.random.default_rng(0).permutation(len(texts))[:ALIGNED_TEXTS])

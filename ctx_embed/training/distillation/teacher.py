@@ -34,10 +34,7 @@ SAMPLED_TEXTS = 5000
 class TeacherCache:
     """Teacher embeddings of blocks, in ``folder/<teacher>/<block key>.safetensors`` (float16).
 
-    Args:
-        folder: created if it does not exist.
-        teacher: any SentenceTransformer; everything that its embeddings depend on, such as its dtype, is part of the
-            folder's name.
+    Everything that the embeddings depend on, such as the teacher's dtype, is part of the folder's name.
     """
 
     def __init__(self, folder: str | Path, teacher: SentenceTransformer) -> None:

@@ -34,14 +34,10 @@ NO_PAIRS: NDArray[np.int64] = np.zeros((0, 2), dtype=np.int64)
 
 @dataclass(frozen=True)
 class Block:
-    """Texts that a teacher embeds and a cache stores together.
+    """Texts that a teacher embeds and a cache stores together; ``second``: a second teacher embeds them too.
 
-    Attributes:
-        texts: the block's texts.
-        families: the file family of each text, see :func:`genre`.
-        paired, opposed: for each text, whether the next one is its partner, of similar meaning, or contradicts it.
-        taught: whether the teacher embeds the block.
-        second: whether a second teacher embeds it, too.
+    Each text has a file family, see :func:`genre`. It is ``paired`` if the next one is its partner, of similar meaning,
+    and ``opposed`` if that contradicts it.
     """
 
     texts: tuple[str, ...]
@@ -59,14 +55,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The texts of all sources, one after the other.
+    """The texts of all sources, one after the other, in the blocks in which they were read.
 
-    Attributes:
-        blocks: the blocks in which they were read.
-        shown: (texts,) whether each is trained on; the others are excluded.
-        genres: (texts,) the number of the file family it came from, see :func:`genre`.
-        pairs: (P, 2) rows of texts that belong together, such as a question and its answer.
-        opposed: (Q, 2) rows of texts that contradict each other.
+    ``shown`` (texts,) are trained on, the others are excluded; ``genres`` (texts,) number the file families. ``pairs``
+    (P, 2) are rows of texts that belong together, such as a question and its answer; ``opposed`` (Q, 2) contradict.
     """
 
     blocks: list[Block] = field(repr=False)
@@ -289,10 +281,8 @@ def read_labelled_files(
 ) -> tuple[list[str], list[str]]:
     """Return the labels and texts of files, see :func:`ctx_embed.rows.reading.read_labelled_rows`.
 
-    Args:
-        paths: plain or gzip; in lines of tab-separated columns the last one is the text.
-        skip: a JSON file of lines to leave out, ``{"lines": {file name: [numbers from 1]}}``.
-        text_field, label_field: the columns of files that are tables.
+    In lines of tab-separated columns the last one is the text. ``skip`` is a JSON file of lines to leave out,
+    ``{"lines": {file name: [numbers from 1]}}``.
     """
     skipped: dict[str, set[int]] = {}
     if skip is not None:

@@ -59,21 +59,12 @@ class Distillation:
 
     Args:
         student: trained in place, on the device where it is.
-        mixture: the texts.
-        teacher_embeddings: (texts, d); 0 where it has embedded none.
-        rotation: (d, m) from :func:`.new_student`.
-        options: how to train.
-        checkpoint: where the state is saved; None saves none.
+        teacher_embeddings, rotation: (texts, d), 0 where it has embedded none, and (d, m) from :func:`.new_student`.
         second: a second teacher's embeddings (n, d) of the mixture's ``second_rows``, and its rotation (d, m), or None.
         labelled: labels and texts to learn in addition to the teacher, or None.
         pairs: measured after each epoch, or None.
         start_share: the share of the weights before training in the mean of weights that is measured and becomes the
             student (Wortsman et al. 2022, arXiv 2109.01903).
-        log: where the losses and metrics are written.
-
-    Raises:
-        InputError: fewer texts than two batches, without the held-out and the excluded ones; :meth:`run`: the training
-            diverged.
     """
 
     # Steps between saved states, and at most between entries of the log.
@@ -241,19 +232,6 @@ class Distillation:
                 state["average"] = self.average.state_dict()
             self.checkpoint.save(state)
 
-    def _resume(self) -> None:
-        state = None if self.checkpoint is None else self.checkpoint.load()
-        if state is not None:
-            self.trained.load_state_dict(state["trained"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.table_optimizer.load_state_dict(state["table_optimizer"])
-            self.step, self.history = state["step"], state["history"]
-            self.kept_epoch, self.kept = state["kept_epoch"], state["kept"]
-            if self.average is not None:
-                self.average.load_state_dict(state["average"])
-        # If the run starts from the beginning, delete all entries of an earlier log.
-        self.log.resume(self.step if self.history else -1)
-
     def train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
         """Take one step of the optimizer; return the loss and that of each objective."""
         rate = self.options.learning_rate_at(self.step, total)
@@ -318,7 +296,17 @@ class Distillation:
         student ends as in epoch ``kept_epoch``: the one of smallest held-out distance or, if labels, pairs, genres,
         words or a second teacher are learned too, the last one.
         """
-        self._resume()
+        state = None if self.checkpoint is None else self.checkpoint.load()
+        if state is not None:
+            self.trained.load_state_dict(state["trained"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.table_optimizer.load_state_dict(state["table_optimizer"])
+            self.step, self.history = state["step"], state["history"]
+            self.kept_epoch, self.kept = state["kept_epoch"], state["kept"]
+            if self.average is not None:
+                self.average.load_state_dict(state["average"])
+        # If the run starts from the beginning, delete all entries of an earlier log.
+        self.log.resume(self.step if self.history else -1)
         if not self.history:
             self._end_epoch(0, progress)
         options = self.options

@@ -116,32 +116,26 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"{names} cannot be given with frozen=True, which does not train the encoder; leave out either"
             )
+        given = self.model
         if self.frozen or (self.frozen is None and not chosen):
-            given = self.model
             encoder = open_encoder(given, self.device) if isinstance(given, str | Path) else TorchEncoder(given)
             predictor = fitted_predictor(encoder, data, self.class_weight, self.words)
             self.history_: list[dict[str, float]] = []
         else:
+            from ctx_embed.loading import load
+            from ctx_embed.training.options import FINE_TUNING
+            from ctx_embed.training.supervised.train import train_classifier
+
             held_out = None if valid is None else _labelled(*valid)[0].matched(data.classes())
-            predictor, self.history_ = self._trained(data, held_out, chosen)
+            options = replace(FINE_TUNING, valid_share=self.valid_share, seed=self.random_state, **chosen)
+            model = load(given, self.device) if isinstance(given, str | Path) else copy.deepcopy(given)
+            network, self.history_ = train_classifier(
+                model, data, held_out, options, class_weight=self.class_weight, words=self.words, progress=self.verbose
+            )
+            predictor = network.predictor()
         if columns:
             predictor = replace(predictor, head=predictor.head.for_indicators(columns, len(data.texts)))
         return self._with(predictor)
-
-    def _trained(
-        self, data: Labelled, valid: Labelled | None, chosen: dict[str, Any]
-    ) -> tuple[Predictor, list[dict[str, float]]]:
-        from ctx_embed.loading import load
-        from ctx_embed.training.options import FINE_TUNING
-        from ctx_embed.training.supervised.train import train_classifier
-
-        options = replace(FINE_TUNING, valid_share=self.valid_share, seed=self.random_state, **chosen)
-        given = self.model
-        model = load(given, self.device) if isinstance(given, str | Path) else copy.deepcopy(given)
-        network, history = train_classifier(
-            model, data, valid, options, class_weight=self.class_weight, words=self.words, progress=self.verbose
-        )
-        return network.predictor(), history
 
     def _with(self, predictor: Predictor) -> Self:
         self.predictor_ = predictor

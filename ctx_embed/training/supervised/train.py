@@ -39,13 +39,7 @@ PROBE_DEVIATION = 0.1
 
 
 class ClassifierNetwork(nn.Module):
-    """An encoder with a linear head over its embedding, before any normalisation.
-
-    Args:
-        encoder: a SentenceTransformer.
-        labels: the names of the classes, in the order of the head's outputs.
-        multi_label: whether a text may have several labels.
-    """
+    """An encoder with a linear head over its embedding, before any normalisation; its outputs are of ``labels``."""
 
     def __init__(self, encoder: SentenceTransformer, labels: Sequence[Any], multi_label: bool = False) -> None:
         super().__init__()
@@ -120,10 +114,6 @@ def compact_tables(encoder: SentenceTransformer, texts: Sequence[str]) -> Iterat
 
     No other texts may be encoded inside. Rows that no text uses would have no gradient, and Adam does not change such
     rows: the result is that of training the whole table.
-
-    Args:
-        encoder: its modules that only look up rows by ids are changed in place.
-        texts: all texts that are encoded inside.
     """
     changed: list[tuple[Any, nn.Embedding, TextTokenizer, NDArray[np.int32]]] = []
     for module in encoder.children():
@@ -154,17 +144,10 @@ def new_encoder(
     encoder: str = "contextualizer",
     **architecture: Any,
 ) -> SentenceTransformer:
-    """Return the encoder that a training starts from.
+    """Return the encoder that a training starts from: a model by its path, or ``default``.
 
-    Args:
-        start: a model's path, or ``default``; None initialises a system randomly, with the other arguments.
-        texts: learn a vocabulary from these if no ``tokenizer`` is given.
-        tokenizer: path of a ``tokenizer.json``.
-        vocabulary_size: maximum number of entries of a learned vocabulary.
-        seed: seed of the random weights.
-        device: as in sentence-transformers.
-        encoder: the system's name.
-        **architecture: the system's dimension and options.
+    None initialises the system ``encoder`` randomly, with its dimension and options (``architecture``), over the
+    ``tokenizer``'s vocabulary or else over one that is learned from ``texts``.
     """
     require_device(device)
     if start is not None:
@@ -200,11 +183,8 @@ def train_classifier(
         encoder: trained in place.
         train: texts of at least two classes, or with several labels per text, each then a binary decision.
         valid: texts whose accuracy chooses the epoch; None: each run holds out another stratified part of ``train``.
-        options: how to train.
-        checkpoint: stores the state after each epoch; None stores nothing.
         class_weight: weights of the classes in the loss, see :func:`ctx_embed.classify.head.class_weights`.
         words: read words too, if that predicts the texts better that the runs hold out.
-        progress: show a bar on stderr.
         optimizer: makes the optimizer of parameters from the learning rate.
 
     Returns:
@@ -291,12 +271,10 @@ def _run(
                 held_out.append(torch.from_numpy(network.logits(measured.texts)))
             if checkpoint is not None:
                 checkpoint.save({**state, "classifier": network.state_dict(), "optimizer": optimizer.state_dict()})
-    network.load_state_dict(
-        {
-            name: tensor / options.runs if tensor.is_floating_point() else tensor
-            for name, tensor in state["total"].items()
-        }
-    )
+    averaged = {
+        name: total / options.runs if total.is_floating_point() else total for name, total in state["total"].items()
+    }
+    network.load_state_dict(averaged)
     network.eval()
     return history, held_out
 
@@ -314,12 +292,8 @@ def _let_read_words(
 
     The words are those of a network over the encoder as it was before, fitted on the same texts as the run: the
     trained encoder says too much about the texts that it was trained on. One factor of the logits and one of the words
-    are fitted on the held-out texts, so the probabilities are calibrated, too.
-
-    Args:
-        before: (n, m) embeddings of the training texts by the encoder before the training.
-        held_out: the logits of each run for the texts that it held out.
-        network, weights, data, valid, options: of the training.
+    are fitted on the held-out texts, so the probabilities are calibrated, too. ``before`` (n, m) are embeddings of the
+    training texts by the encoder before the training, ``held_out`` the logits of each run for its held-out texts.
     """
     rows = {text: row for row, text in enumerate(data.texts)}
     logits, words, targets = [], [], []

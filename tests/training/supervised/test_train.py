@@ -153,26 +153,6 @@ def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch
     assert not set(seen) & set(valid.texts)
 
 
-def test_the_best_epoch_is_kept_over_an_interruption(encoder, data, tmp_path, monkeypatch):
-    states = []
-    accuracies = iter([0.2, 0.9, KeyboardInterrupt, 0.5, 0.3])
-
-    def measured(self, _):
-        states.append(state(self))
-        if (accuracy := next(accuracies)) is KeyboardInterrupt:
-            raise KeyboardInterrupt
-        return accuracy
-
-    monkeypatch.setattr(ClassifierNetwork, "accuracy", measured)
-    checkpoint = Checkpoint(tmp_path / "model", "run")
-    with pytest.raises(KeyboardInterrupt):
-        train_classifier(encoder(), data, data, OPTIONS, checkpoint, progress=False)
-    classifier, history = train_classifier(encoder(), data, data, OPTIONS, checkpoint, progress=False)
-    assert [entry["valid_accuracy"] for entry in history] == [0.2, 0.9, 0.5, 0.3]
-    del states[1]["encoder.0.embedding.weight"]
-    assert same(states[1], state(classifier))
-
-
 def test_runs_are_averaged_and_each_holds_out_another_part(encoder, data):
     options = replace(OPTIONS, runs=3, head="probe", seed=4)
     classifier, history = train_classifier(encoder(), data, None, options, progress=False)
@@ -247,12 +227,6 @@ def test_an_encoder_with_dropout_resumes_as_well(encoder, data, tmp_path, monkey
     monkeypatch.setattr(Checkpoint, "save", save)
     resumed, _ = train_classifier(dropping(), data, data, OPTIONS, checkpoint, progress=False)
     assert same(state(resumed), state(whole))
-
-
-def test_one_class_only(encoder):
-    rows = Labelled(["+"] * 9, ["text"] * 9)
-    message = "the training texts must have at least two classes, got 1 ('+')"
-    assert error(train_classifier, encoder(), rows) == message
 
 
 def test_labels_that_training_lacks(encoder, data):
