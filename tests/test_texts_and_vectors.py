@@ -10,6 +10,7 @@ import pytest
 
 from ctx_embed import InputError
 from ctx_embed.texts import BATCH_CHARACTERS, BATCH_TEXTS, as_texts, length_batches, well_formed
+from ctx_embed.vectors import unit_rows
 
 
 def test_well_formed():
@@ -56,3 +57,12 @@ def test_texts_come_in_any_collection(make, tiny_model):
 def test_what_holds_no_texts_is_one_line(values, message):
     with pytest.raises(InputError, match=re.escape(message)):
         as_texts(values)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_have_length_1_and_zero_stays_zero(dtype):
+    vectors = np.array([[3, 4], [0, 0], [1e-30, 0], [3e30, -4e30]], dtype)
+    found = unit_rows(vectors)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0], [1, 0], [0.6, -0.8]], rtol=1e-6)
+    np.testing.assert_array_equal(unit_rows(vectors[0]), found[0])
