@@ -24,7 +24,6 @@ import click
 
 from ctx_embed import __version__
 from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, without_secrets
-from ctx_embed.progress import restart
 
 # The commands, named like their modules, with their lines in the help, so that `--help` imports none of them.
 COMMANDS = {
@@ -289,7 +288,6 @@ class MainGroup(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; print a user's or system error as one line and exit with 1."""
-        restart()
         with errors_in_one_line(lambda: RESUME.get(" ".join(ctx.meta.get(RUNNING, [])), "nothing was changed")):
             try:
                 return super().invoke(ctx)

@@ -17,7 +17,7 @@ _subject: ContextVar[str] = ContextVar("subject", default="")
 
 
 def restart() -> None:
-    """Begin the interval until the next line now; a command calls this when it starts."""
+    """Begin the interval until the next line now."""
     global _last_line
     _last_line = time.monotonic()
 
@@ -79,7 +79,7 @@ class Meter:
             from tqdm import tqdm
 
             self._bar = tqdm(total=total, initial=done, desc=self.what, unit=f" {unit}", leave=leave)
-        elif _last_line is None:
+        elif _last_line is None or time.monotonic() - _last_line > interval:
             restart()
 
     def __enter__(self) -> Meter:

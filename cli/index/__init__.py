@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ctx_embed.cli.main import Group
 
 if TYPE_CHECKING:
@@ -63,9 +61,12 @@ def opened(path: str, **options: Any) -> SearchIndex:
     return SearchIndex.open(path, **options)
 
 
-@click.group(cls=Group, homes={name: f"index.{home}" for name, home in HOMES.items()}, other_names=OTHER_NAMES)
-def index() -> None:
-    """Build, query and change search indexes.
+index = Group(
+    "index",
+    homes={name: f"index.{home}" for name, home in HOMES.items()},
+    other_names=OTHER_NAMES,
+    help="""Build, query and change search indexes.
 
     Example: ctx-embed index build notes.txt notes.index && ctx-embed index query notes.index "a question"
-    """
+    """,
+)

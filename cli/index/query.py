@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.index import opened
 from ctx_embed.cli.index.documents import SHOWN_CHARACTERS, IdCommand, chosen_ids, string_option
 from ctx_embed.cli.main import command, one_line
 from ctx_embed.cli.options import Command, backend_option, options_of
@@ -138,7 +137,10 @@ def _format(options: dict[str, Any]) -> str | None:
 def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]) -> None:
     """Search, print the hits in the format ``chosen``, and say why there are none."""
     of_index = {name: options.pop(name) for name in ("model", "memory_map", "backend")}
-    with opened(path, **of_index) as index:
+    # It would slow down the help.
+    from ctx_embed.index.search_index import SearchIndex
+
+    with SearchIndex.open(path, **of_index) as index:
         # Read a number as an integer id if a document has it, else as a string.
         exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
         hits_or_lists = index.search(**{**options, "exclude": exclude})
