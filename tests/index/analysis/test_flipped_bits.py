@@ -53,7 +53,22 @@ def exported(index, path) -> list:
     return [answer for line in lines for answer in ([line["id"], line["text"]], [line["id"], line["metadata"]])]
 
 
-def flip_bits(path, count: int, seed: int) -> None:
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "index"
+    pairs = itertools.permutations(SENTENCES, 2)
+    texts = [f"{first} {second} Number {number}." for number, (first, second) in enumerate(pairs)]
+    ids = [number if number % 3 else f"document {number}" for number in range(len(texts))]
+    metadata = [{"n": number, "tags": ["a", "b"], "source": f"notes/{number}.md"} for number in range(len(texts))]
+    with SearchIndex.create(path, chunk="sentences") as index:
+        index.add(texts, ids, metadata)
+        index.delete([4, "document 6"])
+        index.update_metadata(5, {"title": "changed"})
+    return path
+
+
+@pytest.mark.parametrize(("count", "seed"), [(150, 0), pytest.param(3000, 1, marks=pytest.mark.slow)])
+def test_flipped_bits(path, count, seed):
     model = Embedder.load(DEFAULT_MODEL)
     with SearchIndex.open(path, model) as index:
         whole = contents(index, path)
@@ -86,26 +101,8 @@ def flip_bits(path, count: int, seed: int) -> None:
     assert reported > count // 10
 
 
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "index"
-    pairs = itertools.permutations(SENTENCES, 2)
-    texts = [f"{first} {second} Number {number}." for number, (first, second) in enumerate(pairs)]
-    ids = [number if number % 3 else f"document {number}" for number in range(len(texts))]
-    metadata = [{"n": number, "tags": ["a", "b"], "source": f"notes/{number}.md"} for number in range(len(texts))]
-    with SearchIndex.create(path, chunk="sentences") as index:
-        index.add(texts, ids, metadata)
-        index.delete([4, "document 6"])
-        index.update_metadata(5, {"title": "changed"})
-    return path
-
-
-@pytest.mark.parametrize(("count", "seed"), [(150, 0), pytest.param(3000, 1, marks=pytest.mark.slow)])
-def test_flipped_bits(path, count, seed):
-    flip_bits(path, count, seed)
-
-
-def swap_pages(path, count: int, seed: int) -> None:
+@pytest.mark.parametrize(("count", "seed"), [(24, 0), pytest.param(1000, 1, marks=pytest.mark.slow)])
+def test_swapped_pages(path, count, seed):
     """Swap, copy, zero or cut off pages of the database; each command answers as before or raises an InputError."""
     model = Embedder.load(DEFAULT_MODEL)
     with SearchIndex.open(path, model) as index:
@@ -151,11 +148,6 @@ def swap_pages(path, count: int, seed: int) -> None:
             reported += 1
         shutil.rmtree(work)
     assert reported > count // 2
-
-
-@pytest.mark.parametrize(("count", "seed"), [(24, 0), pytest.param(1000, 1, marks=pytest.mark.slow)])
-def test_swapped_pages(path, count, seed):
-    swap_pages(path, count, seed)
 
 
 def test_compaction_keeps_no_damaged_text(path):
