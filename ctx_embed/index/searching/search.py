@@ -297,8 +297,10 @@ class Search:
         seen: list[set[int]] = [set() for _ in range(count)]
         groups: list[set[Any]] = [set() for _ in range(count)]
         while True:
-            # In the mode ``hybrid``, what ranks lower by meaning is a hit only if it is found by words, too.
-            surely = NEIGHBOURS if self.mode == "hybrid" else depth
+            # In the mode ``hybrid``, what ranks lower by meaning is a hit only if it is found by words, too; not where
+            # hits shall differ from each other.
+            is_plain = options.group is None and options.mmr is None
+            surely = NEIGHBOURS if self.mode == "hybrid" and is_plain else depth
             pieces = [] if self.mode == "words" else dense(view, allowed, vectors, depth, surely)
             if self.mode != "dense":
                 pieces = [
