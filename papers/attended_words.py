@@ -81,9 +81,8 @@ def words_of(attention: AttentionWeights) -> Iterator[tuple[str, float]]:
 def attention_by_class(settings: Settings, part: str, workplace: Workplace) -> Figures:
     """Train a classifier, and collect the attention to each word over test texts of each class.
 
-    Returns:
-        The ``accuracy`` on the test texts read, and under ``attention`` for each class by word the number of texts
-        with the word and its mean attention, for words in at least ``least`` texts of the class.
+    Return the ``accuracy`` on the test texts read, and under ``attention`` for each class by word the number of texts
+    with the word and its mean attention, for words in at least ``least`` texts of the class.
     """
     sample: tuple[int | None, int | None] = (settings.get("tokens"), settings.get("rows"))
     task = settings["task"]

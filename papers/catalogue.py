@@ -32,11 +32,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def find_experiment(name: str) -> Experiment:
-    """Return the experiment of that name.
-
-    Raises:
-        InputError: the name is unknown.
-    """
+    """Return the experiment of that name."""
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]

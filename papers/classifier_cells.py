@@ -11,12 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 from torch import nn
 
 from ctx_embed.classify.embedding import embeddings
 from ctx_embed.classify.labelled import Labelled
+from ctx_embed.errors import missing_extra
 from ctx_embed.eval.scoring.probes import check_classes, folds_of
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.systems import parameter_count, system
@@ -32,7 +38,36 @@ from ctx_embed.training.supervised.train import (
 from papers.experiment import FOLDS, Figures, Settings
 from papers.inputs import Workplace
 from papers.variants import REDRAWN, TIED, VARIANTS
-from papers.word_vectors import words_and_vectors
+
+UNKNOWN_WORD = "[UNK]"
+# Words that occur fewer times are unknown, as in LAMA's paper.
+LEAST = 5
+
+
+def words_and_vectors(texts: Sequence[str], dimension: int, seed: int) -> tuple[Tokenizer, NDArray[np.float32]]:
+    """Return a tokenizer of whole words, in lower case and with punctuation apart, and word2vec's vectors of them.
+
+    Words that occur fewer than five times in the training texts are unknown, with zeros as their vector. word2vec runs
+    on one thread to be reproducible.
+    """
+    try:
+        from gensim.models import Word2Vec
+    except ImportError:
+        raise missing_extra("word vectors", "papers") from None
+    normalizer, splitter = BertNormalizer(), BertPreTokenizer()
+    read = [[word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))] for text in texts]
+    model = Word2Vec(read, vector_size=dimension, min_count=min(LEAST, len(texts)), seed=seed, workers=1)
+    words = {UNKNOWN_WORD: 0}
+    vectors = [np.zeros(dimension, np.float32)]
+    for word in model.wv.index_to_key:
+        if word not in words:
+            words[word] = len(words)
+            vectors.append(model.wv[word])
+    tokenizer = Tokenizer(WordLevel(words, unk_token=UNKNOWN_WORD))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
+    return tokenizer, np.stack(vectors)
+
 
 SPEED = "speed"
 TEST = "test"
@@ -154,15 +189,9 @@ def rows_of(labelled: Labelled, places: Any) -> Labelled:
 def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figures:
     """Train on the training part of a fold or task and score its test part; or measure a batch's time.
 
-    Args:
-        settings: from :func:`settings_of` or :func:`settings_from`, perhaps with ``tokens`` and ``rows``, see
-            :meth:`Workplace.labelled`.
-        part: ``speed``, ``fold N`` (from 1) or ``test``.
-        workplace: data and seed; each fold has other initial weights.
-
-    Returns:
-        ``accuracy`` in percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) of each
-        epoch and the number of ``parameters`` excluding the token table; or the result of :func:`batch_times`.
+    The part is ``speed``, ``fold N`` (from 1) or ``test``; each fold has other initial weights. Return ``accuracy`` in
+    percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) of each epoch and the number
+    of ``parameters`` excluding the token table; or the result of :func:`batch_times`.
     """
     if part == SPEED:
         return batch_times(settings, workplace)

@@ -23,11 +23,11 @@ from papers.experiment import (
     Outcome,
     Settings,
     Verdict,
+    lines,
     number,
     published,
 )
 from papers.inputs import Workplace
-from papers.plotting import lines
 
 Run = Callable[[], Tensor]
 WIDTH = 3

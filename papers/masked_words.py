@@ -45,17 +45,8 @@ def pretrain(
     """Train a Contextualizer from random weights to name the hidden words of sentences, and write it to a folder.
 
     Of each batch, 15 % of the tokens are hidden, see :func:`loss_of_hidden`. The learning rate falls to 0 in a straight
-    line.
-
-    Args:
-        out: the model's folder, which also gets ``pretraining.json``: sentences, tokens, losses, cost.
-        files: a sentence on each line, plain or gzip.
-        sentences: how many to read, once, an even sample of all lines.
-        seed: seed of the sample, the order, the weights and the hidden words.
-        tokenizer: a ``tokenizer.json`` with an entry [MASK]; None is BERT's.
-
-    Raises:
-        InputError: the files hold fewer sentences, or the vocabulary has no [MASK].
+    line. The folder also gets ``pretraining.json``: sentences, tokens, losses, cost. The sentences are read once, an
+    even sample of all lines; the vocabulary, by default BERT's, must have an entry [MASK].
     """
     encoder = new_encoder(
         None,
@@ -129,12 +120,8 @@ def pretrain(
 def loss_of_hidden(module: Any, ids: Tensor, lengths: list[int], hidden: Tensor, mask: int) -> Tensor:
     """Return the cross-entropy of the hidden tokens, which c^K of their sentences scores among the batch's entries.
 
-    Args:
-        module: the Contextualizer.
-        ids: (N,) the tokens of the batch's sentences one after the other.
-        lengths: tokens in each sentence; they sum to N.
-        hidden: (N,) whether a token is hidden; at least one is.
-        mask: the id that stands in the place of a hidden token.
+    ``ids`` (N,) are the tokens of the sentences one after the other, ``hidden`` (N,) says which are hidden (at least
+    one), and the id ``mask`` stands in their place.
     """
     contexts = module.embed(ids.masked_fill(hidden, mask), lengths)
     entries, targets = torch.unique(ids, return_inverse=True)

@@ -307,11 +307,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
 
 
 def put(page: str, block: str, opening: str) -> str:
-    """Return the page with a block in the place of the lines that begin with ``opening``, up to an empty one.
-
-    Raises:
-        ValueError: not exactly one line of the page begins so.
-    """
+    """Return the page with a block in the place of the lines that begin with ``opening``, up to an empty one."""
     lines = page.split("\n")
     (start,) = (place for place, line in enumerate(lines) if line.startswith(opening))
     old = len(list(takewhile(bool, lines[start:])))

@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from papers.classifier_cells import accuracy_summary, fold_parts, quick_training, settings_of, train_and_test
-from papers.experiment import Cell, Claim, Experiment, Figures, Found, Settings
+from papers.experiment import Cell, Claim, Experiment, Figures, Found, Settings, bars
 from papers.inputs import Workplace
-from papers.plotting import bars
 from papers.tables import ACCURACY, ERROR, PAPER, PARAMETERS, PROTOCOL, SECONDS, TABLE4_TASKS, TESTS
 
 ARCHITECTURE = {"dimension": 128, "steps": 3, "rank": 64}

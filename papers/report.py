@@ -132,11 +132,7 @@ def _flags(options: RunOptions, seed: int, tokenizer: Path | None) -> list[tuple
 
 
 def report_folder(folder: Path, options: RunOptions, seed: int, tokenizer: Path | None) -> Path:
-    """Return the report's folder: ``folder``, or one in it for a quick run, other options, seeds or vocabularies.
-
-    Raises:
-        InputError: one of the report's files cannot be written there.
-    """
+    """Return the report's folder: ``folder``, or one in it for a quick run, other options, seeds or vocabularies."""
     flags = ["-".join(flag).removeprefix("--").removeprefix("option-") for flag in _flags(options, seed, tokenizer)]
     if tokenizer:
         # Distinguish vocabularies by a hash: their files are often all named tokenizer.json.

@@ -1,11 +1,15 @@
-"""The run of an experiment: cell by cell, part by part, each stored when it is computed."""
+"""The run of an experiment: cell by cell, part by part, each stored when it is computed, and used only by runs that
+would compute the same.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cache
@@ -17,12 +21,11 @@ from typing import Any
 import torch
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.files import require_file
+from ctx_embed.files import locked, replaced_file, require_file
 from ctx_embed.fingerprint import identity
 from ctx_embed.progress import Meter
 from ctx_embed.systems import option_defaults, without_vocabulary
 from ctx_embed.training.options import SupervisedOptions
-from papers.cell_file import CellFile
 from papers.classifier_cells import (
     INITIAL,
     INPUTS,
@@ -34,6 +37,78 @@ from papers.classifier_cells import (
 from papers.experiment import FOLDS, QUICK_FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from papers.inputs import Workplace
 from papers.variants import REDRAWN, TIED
+
+# Name of the folder of lock files, within the folder of the cells.
+LOCKS = ".locks"
+
+
+class CellFile:
+    """The computed parts of a cell, in ``FOLDER/KEY-HASH.json``; ``run`` hashes everything that determines the outcome.
+
+    A file of another table's cell with the same hash serves this cell too. If it is damaged, the cell is computed
+    again, and ``tell`` is called with a line.
+    """
+
+    def __init__(self, folder: Path, cell: Cell, run: str, tell: Callable[[str], None]) -> None:
+        self.folder = folder
+        self.cell = cell
+        self.run = run
+        self.parts: dict[str, Figures] = {}
+        if self.path.exists():
+            parts = self._read()
+            if parts is None:
+                tell(f"{self.path}: damaged; the cell will be computed again")
+            self.parts = parts or {}
+
+    @property
+    def path(self) -> Path:
+        """The cell's file, looked up each time, since another table's run may have created it meanwhile."""
+        name = f"-{self.run[:12]}.json"
+        return next(iter(sorted(self.folder.glob(f"*{name}"))), self.folder / f"{self.cell.key}{name}")
+
+    @contextmanager
+    def claimed(self, part: str, wait: bool) -> Iterator[bool]:
+        """Lock a part against other runs inside the block, and yield whether this run holds the lock.
+
+        If so, parts that other runs have stored by then are loaded. The system releases the lock of a killed run.
+        """
+        with locked(self._lock(part), wait=wait) as mine:
+            if mine:
+                self.refresh()
+            yield mine
+
+    def refresh(self) -> None:
+        """Load the parts that other runs have stored meanwhile."""
+        self.parts = {**(self._read() or {}), **self.parts}
+
+    def _lock(self, name: str) -> Path:
+        return self.folder / LOCKS / f"{self.run[:12]}-{name.replace(' ', '-')}"
+
+    def _read(self) -> dict[str, Figures] | None:
+        try:
+            content: Any = json.loads(self.path.read_text(encoding="utf-8"))
+            parts: dict[str, Figures] = content["parts"]
+            whole = content["run"] == self.run and content["parts_sha256"] == identity(parts)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return parts if whole else None
+
+    def keep(self, part: str, figures: Figures) -> None:
+        """Add the results of a part and write the file atomically."""
+        # Other runs may store parts of the same cell in this file.
+        with locked(self._lock("file")):
+            self.refresh()
+            self.parts[part] = figures
+            content = {
+                "cell": self.cell.key,
+                "settings": dict(self.cell.settings),
+                "run": self.run,
+                "parts": self.parts,
+                "parts_sha256": identity(self.parts),
+            }
+            with replaced_file(self.path) as temporary:
+                temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
 
 # Increase this when a change of the code changes results, so that stored ones are computed again.
 FORMAT = 1
@@ -49,13 +124,9 @@ UNKNOWN_RUN = "unknown"
 class RunOptions:
     """The options of a run.
 
-    Args:
-        quick: run a small sample of the same work.
-        folds: how many of the ten folds to run; None runs all, in a quick run two.
-        patterns: cell names with wildcards as for files; empty runs all.
-        paper: use the paper's settings where the experiment's differ.
-        changes: new values for options of the cells' encoders and training by name, for each cell that has them. A
-            changed cell is stored in addition to the unchanged one.
+    ``folds`` is how many of the ten folds to run (None: all, in a quick run two), ``patterns`` cell names with
+    wildcards (empty: all), ``changes`` new values for options of the cells' encoders and training by name, for each
+    cell that has them; a changed cell is stored in addition to the unchanged one.
     """
 
     quick: bool = False
@@ -67,14 +138,9 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of an experiment's cells, including those of earlier runs.
+    """The results of an experiment's cells, including those of earlier runs, with the files of all cells in order.
 
-    Attributes:
-        experiment, options: the experiment and the options of the run.
-        folds: the largest number of folds run.
-        seed: the seed of the run.
-        tokenizer: the vocabulary's file; None is BERT's.
-        files: the files of all cells in the order of the table.
+    ``folds`` is the largest number of folds run; the tokenizer is the vocabulary's file, or None for BERT's.
     """
 
     experiment: Experiment
@@ -102,11 +168,7 @@ class Results:
 
 
 def chosen(experiment: Experiment, patterns: Sequence[str]) -> list[Cell]:
-    """Return the cells whose names match one of the patterns; all without patterns.
-
-    Raises:
-        InputError: a pattern matches no cell.
-    """
+    """Return the cells whose names match one of the patterns; all without patterns."""
     patterns = [pattern.lower() for pattern in patterns]
     for pattern in patterns:
         if not any(fnmatch(cell.key, pattern) for cell in experiment.cells):
@@ -138,11 +200,7 @@ def _alike(value: Any, other: Any) -> bool:
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Return the settings with those changes that apply to them.
-
-    Raises:
-        InputError: a value differs in kind from the one it would replace, or is out of range.
-    """
+    """Return the settings with those changes that apply to them."""
     for group, names in changeable(settings).items():
         for name in names & changes.keys():
             current = VALUE_LIKE.get(name, 1.0) if group in ("", INITIAL) else settings[group].get(name)
@@ -174,24 +232,10 @@ def reproduce(
     tell: Callable[[str], None] = print,
     after_cell: Callable[[Results], None] = lambda results: None,
 ) -> Results:
-    """Compute the cells of an experiment that ``folder`` does not hold yet.
+    """Compute the cells of an experiment that ``folder`` does not hold yet, and return all with their results so far.
 
-    Several runs may share the same cells: each part is computed by one of them.
-
-    Args:
-        experiment: what to run.
-        folder: the folder of the cells' files, which experiments may share; created if missing.
-        workplace: data, seed and vocabulary.
-        options: which cells and folds to run, and changes to their settings.
-        tell: called with a line for each part computed.
-        after_cell: called after each cell with the results so far.
-
-    Returns:
-        All cells with their results so far for the same settings, data and seed.
-
-    Raises:
-        InputError: a pattern matches no cell, a change applies to none, ``folds`` is set for cells without folds, data
-            are missing, the folder cannot be created, or a cell's file cannot be written.
+    Several runs may share the same cells: each part is computed by one of them. ``tell`` is called with a line for each
+    part computed, ``after_cell`` after each cell with the results so far.
     """
     results, todo = prepared(experiment, folder, workplace, options, tell)
     files = results.files

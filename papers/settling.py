@@ -22,9 +22,8 @@ from papers.classifier_cells import (
     split,
     trained,
 )
-from papers.experiment import Cell, Claim, Column, Experiment, Figures, Found, Outcome, Settings
+from papers.experiment import COLOURS, Cell, Claim, Column, Experiment, Figures, Found, Outcome, Settings
 from papers.inputs import Workplace
-from papers.plotting import COLOURS
 from papers.tables import ACCURACY, ERROR, PAPER, PARAMETERS, PROTOCOL, SECONDS, TESTS
 from papers.variants import TIED
 
@@ -62,9 +61,8 @@ def _cell(row: str, steps: int) -> Cell:
 def train_and_follow(settings: Settings, part: str, workplace: Workplace) -> Figures:
     """Train on the training part of a fold, score its test part, and follow the contexts of its texts.
 
-    Returns:
-        As :func:`papers.classifier_cells.train_and_test`, with the ``parameters`` of tied steps counted once; and those
-        of :func:`followed`.
+    Return the same as :func:`papers.classifier_cells.train_and_test`, with the ``parameters`` of tied steps counted
+    once, and :func:`followed`.
     """
     train, test, fold = split(settings, part, workplace)
     classifier, figures = trained(settings, workplace, train, fold)
@@ -76,14 +74,12 @@ def train_and_follow(settings: Settings, part: str, workplace: Workplace) -> Fig
 
 @torch.no_grad()
 def followed(classifier: ClassifierNetwork, test: Labelled) -> Figures:
-    """Return what the contexts of texts do from step to step.
+    """Return what the contexts of texts do from step to step: lists of a value for each step k = 1..K.
 
-    Returns:
-        Lists of a value for each step k = 1..K, means over the texts where nothing else is said: ``length`` |z^k|,
-        ``of_bound`` the longest z^k over its bound (:func:`bounds`), ``cosine`` of c^k and c^(k-1), ``turn`` the cosine
-        of z^k and z^(k-1) (1 for the first), ``accuracy_at`` in percent when the trained head reads c^k, ``agreement``
-        the percentage of texts for which it says the same of c^k as of c^K, and ``certain`` the percentage for which
-        the bounds of the remaining steps say so.
+    They are means over the texts where nothing else is said: ``length`` |z^k|, ``of_bound`` the longest z^k over its
+    bound (:func:`bounds`), ``cosine`` of c^k and c^(k-1), ``turn`` the cosine of z^k and z^(k-1) (1 for the first),
+    ``accuracy_at`` in percent when the trained head reads c^k, ``agreement`` the percentage of texts for which it says
+    the same of c^k as of c^K, and ``certain`` the percentage for which the bounds of the remaining steps say so.
     """
     classifier.eval()
     module: Any = classifier.encoder[0]

@@ -24,13 +24,14 @@ from papers.experiment import (
     Outcome,
     Settings,
     Verdict,
+    bars,
     beside,
     difference,
+    lines,
     number,
     published,
     span,
 )
-from papers.plotting import bars, lines
 from papers.variants import MATRICES
 
 PAPER = "Maupome & Meurs 2022, Information 13(6):290"

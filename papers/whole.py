@@ -12,12 +12,11 @@ from statistics import fmean
 from ctx_embed.files import replaced_file
 from ctx_embed.progress import Meter, duration
 from papers.catalogue import EXPERIMENTS
-from papers.cell_file import CellFile
 from papers.classifier_cells import training_seconds
 from papers.experiment import Experiment
 from papers.inputs import Workplace
 from papers.report import PLOT, command_of, report_folder, table_of, write_report, write_tables
-from papers.runner import Results, RunOptions, prepared, reproduce
+from papers.runner import CellFile, Results, RunOptions, prepared, reproduce
 
 PAGE = "report.html"
 # Estimated seconds of a part that trains nothing: counting parameters takes less, timing layers more.
@@ -42,11 +41,7 @@ img { max-width: 56rem; width: 100%; background: #fff; }
 def missing_parts(
     folder: Path, workplace: Workplace, options: RunOptions, experiments: Sequence[Experiment]
 ) -> Iterator[tuple[Experiment, CellFile, str]]:
-    """Yield each part of the experiments that ``folder`` does not hold, once, with the first experiment that needs it.
-
-    Raises:
-        InputError: as :func:`papers.reproduce`.
-    """
+    """Yield each part that ``folder`` does not hold, once, with the first of the experiments that needs it."""
     seen = set()
     for experiment in experiments:
         results, todo = prepared(experiment, folder, workplace, _options_for(experiment, options), lambda line: None)
@@ -69,25 +64,13 @@ def estimated_seconds(
     missing = list(missing_parts(folder, workplace, options, experiments))
     for experiment, file, part in Meter("estimating", len(missing), "parts", leave=False).each(missing):
         if file.run not in of_cell:
-            known = [figures["seconds"] for figures in file.parts.values() if "accuracy" in figures]
-            trains = "training" in file.cell.settings
-            of_cell[file.run] = (
-                fmean(known)
-                if known
-                else training_seconds(file.cell.settings, part, workplace)
-                if trains
-                else OTHER_SECONDS
-            )
+            of_cell[file.run] = OTHER_SECONDS
+            if known := [figures["seconds"] for figures in file.parts.values() if "accuracy" in figures]:
+                of_cell[file.run] = fmean(known)
+            elif "training" in file.cell.settings:
+                of_cell[file.run] = training_seconds(file.cell.settings, part, workplace)
         seconds[experiment.name] += of_cell[file.run]
     return seconds
-
-
-def told_hours(seconds: dict[str, float]) -> str:
-    """Return the estimate as one line."""
-    if not any(seconds.values()):
-        return "nothing is missing: the page is written from what is stored"
-    each = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items() if value)
-    return f"about {duration(sum(seconds.values()))} of computing: {each}; interrupt at any time, and repeat to resume"
 
 
 def reproduce_all(
@@ -97,23 +80,16 @@ def reproduce_all(
     tell: Callable[[str], None] = print,
     experiments: Sequence[Experiment] = tuple(EXPERIMENTS.values()),
 ) -> Path:
-    """Compute the missing parts of every table and figure, write the reports, and one page with all of them.
+    """Compute the missing parts of every table and figure, and write the reports and one page with all: its path.
 
-    Args:
-        out: the folder to write; ``OUT/cells`` stores the parts, ``OUT/NAME`` is the report of an experiment.
-        workplace: data, seed and vocabulary.
-        options: ``quick``, ``folds`` and ``paper`` apply to the experiments that have them.
-        tell: called with the estimate, and a line for each part computed.
-        experiments: which ones; by default all.
-
-    Returns:
-        The page, ``OUT/report.html``, rewritten after each experiment.
-
-    Raises:
-        InputError: as :func:`papers.reproduce`.
+    ``OUT/cells`` stores the parts, ``OUT/NAME`` is the report of an experiment; ``OUT/report.html`` is rewritten after
+    each. ``quick``, ``folds`` and ``paper`` apply to the experiments that have them.
     """
     options = options or RunOptions()
-    tell(told_hours(estimated_seconds(out / "cells", workplace, options, experiments)))
+    seconds = estimated_seconds(out / "cells", workplace, options, experiments)
+    each = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items() if value)
+    hours = f"about {duration(sum(seconds.values()))} of computing: {each}; interrupt at any time, and repeat to resume"
+    tell(hours if each else "nothing is missing: the page is written from what is stored")
     done: list[tuple[Results, Path]] = []
     for experiment in experiments:
         own = _options_for(experiment, options)
@@ -151,7 +127,10 @@ def _page(done: Sequence[tuple[Results, Path]]) -> str:
 def _section(results: Results, folder: Path) -> str:
     experiment, table = results.experiment, table_of(results)
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
-    bodies = "".join(f"<tbody>{''.join(f'<tr>{_cells(row)}</tr>' for row in rows)}</tbody>" for rows in table.sections)
+    bodies = ""
+    for rows in table.sections:
+        lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+        bodies += f"<tbody>{''.join(f'<tr>{line}</tr>' for line in lines)}</tbody>"
     plot = folder / PLOT
     image = ""
     if plot.exists():
@@ -164,7 +143,3 @@ def _section(results: Results, folder: Path) -> str:
         f"<div><table><thead><tr>{head}</tr></thead>{bodies}</table></div>{image}"
         f"<p><code>{escape(command_of(results))}</code></p><ul>{notes}</ul></section>\n"
     )
-
-
-def _cells(row: Sequence[str]) -> str:
-    return "".join(f"<td>{escape(cell)}</td>" for cell in row)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from papers.plotting import bars
+from papers.experiment import bars
 
 
 @pytest.mark.parametrize("values", [[(51.0, 9.0), (60.0, 3.0)], [(90.0, 0.2), (90.5, 0.1)], [(99.0, 4.0)]])

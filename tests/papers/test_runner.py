@@ -16,8 +16,7 @@ import pytest
 
 from ctx_embed.fingerprint import identity
 from papers import RunOptions, Workplace, find_experiment, reproduce, write_report, write_tables
-from papers.cell_file import CellFile
-from papers.runner import FORMAT, chosen
+from papers.runner import FORMAT, CellFile, chosen
 from tests.helpers.errors import error
 from tests.papers.conftest import silent
 
