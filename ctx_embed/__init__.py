@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
-import ctx_embed.forks  # noqa: F401
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -47,5 +48,16 @@ _HOMES = {
     "path": "ctx_embed.loading",
 }
 
-
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+
+
+def _use_one_thread() -> None:
+    """Let a forked child compute: OpenMP's threads do not survive a fork, and it would wait for them for ever."""
+    if "ctx_embed.modules" in sys.modules and (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+    if (faiss := sys.modules.get("faiss")) is not None:
+        faiss.omp_set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_use_one_thread)

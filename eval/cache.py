@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ctx_embed import __version__
 from ctx_embed.encoders import Encoder, embed
-from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
 
@@ -42,28 +41,22 @@ def read_sealed(path: Path) -> bytes | None:
     return sealed[:length] if sealed[length:] == _seal(sealed[:length]) else None
 
 
-class StoredScores:
-    """JSON values in ``FOLDER/scores``, each under the hash of everything that determines it; None stores nothing."""
+def stored_score(
+    folder: Path | None, key: tuple[Any, ...] | None, make: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the JSON value in a folder under everything that determines it, else call ``make`` and store its result.
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
-        if folder is not None:
-            try:
-                (folder / "scores").mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
-
-    def get(self, key: tuple[Any, ...] | None, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the value stored under ``key``, else call ``make`` and store its result (not if ``key`` is None)."""
-        if self.folder is None or key is None:
-            return make()
-        path = self.folder / "scores" / f"{identity(__version__, FORMAT, *key)[:40]}.json"
-        if (content := read_sealed(path)) is not None:
-            stored: dict[str, Any] = json.loads(content)
-            return stored
-        made = make()
-        write_sealed(path, json.dumps(made).encode())
-        return made
+    Nothing is stored without a folder or a key.
+    """
+    if folder is None or key is None:
+        return make()
+    path = folder / f"{identity(__version__, FORMAT, *key)[:40]}.json"
+    if (content := read_sealed(path)) is not None:
+        stored: dict[str, Any] = json.loads(content)
+        return stored
+    made = make()
+    write_sealed(path, json.dumps(made).encode())
+    return made
 
 
 class EmbeddingCache:
@@ -82,9 +75,15 @@ class EmbeddingCache:
         if self.encoder.fit is not None:
             rows = np.arange(len(texts))
             return self.encoder.fit(texts)(rows, rows)[1]
-        path = None if self.folder is None else self.folder / f"{_hash(texts)}.npy"
-        if path is not None and (content := read_sealed(path)) is not None:
-            return np.load(io.BytesIO(content))
+        path = None
+        if self.folder is not None:
+            digest = hashlib.sha256()
+            for text in texts:
+                data = text.encode("utf-8", "surrogatepass")
+                digest.update(f"{len(data)} ".encode() + data)
+            path = self.folder / f"{digest.hexdigest()[:32]}.npy"
+            if (content := read_sealed(path)) is not None:
+                return np.load(io.BytesIO(content))
         unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
         if unseen:
             self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
@@ -95,11 +94,3 @@ class EmbeddingCache:
             np.save(stream, embeddings)
             write_sealed(path, stream.getvalue())
         return embeddings
-
-
-def _hash(texts: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(f"{len(data)} ".encode() + data)
-    return digest.hexdigest()[:32]

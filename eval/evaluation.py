@@ -12,7 +12,7 @@ import numpy as np
 from ctx_embed import progress
 from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.errors import InputError
-from ctx_embed.eval.cache import EmbeddingCache, StoredScores
+from ctx_embed.eval.cache import EmbeddingCache, stored_score
 from ctx_embed.eval.cost import cost_of, sample_of
 from ctx_embed.eval.encoders import WORDS, load_encoder
 from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
@@ -97,8 +97,13 @@ def evaluate(
             tell(f"{task.name}: the rows differ from the published set, though their number is the same")
         for remark in read.remarks:
             tell(f"{task.name}: {remark}")
-    # Without data, do not create the cache folder.
-    store = StoredScores(cache if result.data else None)
+    scores = None
+    if cache is not None and result.data:
+        scores = cache / "scores"
+        try:
+            scores.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot create the folder {cache}: {error.strerror}") from None
     sample = sample_of(result.data)
     for encoder in result.encoders:
         embed = EmbeddingCache(encoder, cache)
@@ -112,7 +117,7 @@ def evaluate(
                 try:
                     with progress.about(f"{task.name}, {encoder.name}"):
                         score = result.scores[encoder.name, task.name] = _score(
-                            task, result.data[task.name], embed, store, options
+                            task, result.data[task.name], embed, scores, options
                         )
                     scored(f"{task.name}, {encoder.name}: {score.mean:.1f}")
                 except InputError as error:
@@ -134,7 +139,7 @@ def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
     return int(np.any([are_known(texts, hashes) for texts in columns], axis=0).sum())
 
 
-def _score(task: Task, data: TaskData, embed: EmbeddingCache, store: StoredScores, options: EvaluationOptions) -> Score:
+def _score(task: Task, data: TaskData, embed: EmbeddingCache, folder: Path | None, options: EvaluationOptions) -> Score:
     """Return the score of one encoder on one task, stored or computed now."""
     encoder = embed.encoder
     known = encoder.key or (encoder.name if encoder.by_name and encoder.model is None else None)
@@ -142,7 +147,7 @@ def _score(task: Task, data: TaskData, embed: EmbeddingCache, store: StoredScore
 
     def kept(make: Callable[[], Any], *how: Any) -> dict[str, Any]:
         """Return a result under everything that determines it; without an identity of the encoder it is not stored."""
-        return store.get(None if identity is None else (*identity, *how), make)
+        return stored_score(folder, None if identity is None else (*identity, *how), make)
 
     if not isinstance(task, ProbeTask):
         compute = score_collection if isinstance(task, RetrievalTask) else score_similarity

@@ -16,7 +16,7 @@ from ctx_embed.cli.main import COMMANDS
 PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 # From the bottom to the top; each may import from itself and from what is below it.
 LAYERS = [
-    {"errors", "forks", "lazy", "texts", "files", "options", "progress", "vectors"},
+    {"errors", "lazy", "texts", "files", "options", "progress", "vectors"},
     {"rows"},
     {"kernel", "second_order"},
     {"text"},
