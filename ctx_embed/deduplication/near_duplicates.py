@@ -73,11 +73,6 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def hash_of_digits(plain: str) -> int:
-    """Return a hash of the numbers in a normalised text, in the order of the text."""
-    return hash_of(" ".join(_NUMBER.findall(plain)))
-
-
 def grams(plain: str) -> NDArray[np.uint64]:
     """Return the distinct sequences of six consecutive bytes in a normalised text, as sorted numbers."""
     content = f" {plain} ".encode().ljust(GRAM)
@@ -183,7 +178,7 @@ class StoredTexts:
                 for band, keys in zip(bands, band_keys(new), strict=True) if new else ():
                     band.write(keys.tobytes())
                 equal.append(np.array(first, np.int64))
-                digits.append(np.array([hash_of_digits(text) for text in plain], np.int64))
+                digits.append(np.array([hash_of(" ".join(_NUMBER.findall(text))) for text in plain], np.int64))
                 lengths.append(np.array([len(content) for content in contents], np.int64))
                 row += len(block)
                 meter.update(len(block))

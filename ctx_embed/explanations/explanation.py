@@ -146,9 +146,16 @@ def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
         return Explanation(text, found.tokens, found.weights, found.axes)
     contextualizer, tokenizer, ids = read
     _, shares, contexts = contextualizer.contributions(ids)
-    weights = shares.astype(np.float32)
-    path = _path(contexts) if len(ids) else None
-    return Explanation(text, _entries(tokenizer, ids), weights, ("step", "token"), path)
+    path = None
+    if len(ids):
+        units = unit_rows(contexts)
+        path = ContextPath(
+            tuple(np.linalg.norm(contexts, axis=1).tolist()),
+            tuple(np.linalg.norm(np.diff(contexts, axis=0), axis=1).tolist()),
+            tuple((units[:-1] * units[1:]).sum(1).tolist()),
+            tuple((units @ units[-1]).tolist()),
+        )
+    return Explanation(text, _entries(tokenizer, ids), shares.astype(np.float32), ("step", "token"), path)
 
 
 def contributions(model: SentenceTransformer | Embedder, text: str) -> Contributions:
@@ -199,14 +206,3 @@ def _contextualizer(
 def _entries(tokenizer: TextTokenizer, ids: Ids) -> tuple[str, ...]:
     texts = tokenizer.entry_texts()
     return tuple(texts[token] for token in ids.tolist())
-
-
-def _path(contexts: NDArray[np.float64]) -> ContextPath:
-    """Return the path through contexts (K + 1, m)."""
-    units = unit_rows(contexts)
-    return ContextPath(
-        tuple(np.linalg.norm(contexts, axis=1).tolist()),
-        tuple(np.linalg.norm(np.diff(contexts, axis=0), axis=1).tolist()),
-        tuple((units[:-1] * units[1:]).sum(1).tolist()),
-        tuple((units @ units[-1]).tolist()),
-    )

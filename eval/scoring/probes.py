@@ -134,18 +134,11 @@ def mean_of_seeds(scores: Sequence[ProbeScore]) -> ProbeScore:
 class Protocol:
     """How a probe is fitted and its penalty chosen.
 
-    Attributes:
-        title: one line for reports.
-        fit: the classifier.
-        grid: the penalties to choose from; with a single one there is no search.
-        test_grid: the penalties for data with a training and a test part, but no ``dev`` part.
-        folds: number of outer folds.
-        inner_folds: number of folds of a training part that choose the penalty; a ``dev`` part replaces them.
-        fold_seed: seed of the folds; None uses the run's.
-        by_length: sort the rows by their length in words, then by label, before splitting them into folds, which
-            depend on the order.
-        by_mean: choose the penalty with the best mean accuracy over the inner folds, in % to two decimals, instead of
-            the one with the most correct rows; of equal ones the first.
+    The penalties are those of ``grid``, with a single one without a search; for data with a training and a test part,
+    but no ``dev`` part, those of ``test_grid``. ``inner_folds`` of a training part choose the penalty, or a ``dev``
+    part: the first of those with the most correct rows, or ``by_mean`` with the best mean accuracy over the inner
+    folds, in % to two decimals. ``by_length`` sorts the rows by their length in words, then by label, before splitting
+    them into folds, which depend on the order. Without a ``fold_seed`` the folds have the run's.
     """
 
     title: str

@@ -190,18 +190,11 @@ Layout = tuple[File, ...]
 
 @dataclass(frozen=True)
 class HubSource:
-    """A dataset on the Hugging Face hub.
+    """A dataset on the Hugging Face hub: the columns of a row in order, and the splits that make up each subset.
 
-    Attributes:
-        repository: the name of the repository.
-        columns: the columns in the order of a row.
-        splits: the splits that make up each subset.
-        configuration: the configuration, if the dataset has several.
-        revision: a branch of the repository; None is the main one. Datasets that the hub stores as a script, which
-            ``datasets`` no longer runs, are read from the hub's own Parquet copy.
-        labels: the task's label for each value of the first column, if the hub's labels differ.
-        is_document: join the columns after the first into one text: title and body.
-        others: the sources of further subsets.
+    A dataset that the hub stores as a script, which ``datasets`` no longer runs, is read from a ``revision``: the hub's
+    own Parquet copy. ``labels`` has the task's label for each value of the first column, if the hub's differ. With
+    ``is_document`` the columns after the first are one text: title and body. ``others`` have further subsets.
     """
 
     repository: str
@@ -216,16 +209,11 @@ class HubSource:
 
 @dataclass(frozen=True)
 class Task:
-    """The base of all tasks.
+    """The base of all tasks. The first complete layout of a local copy is read.
 
-    Attributes:
-        name: the task's name in ``--task``.
-        layouts: the possible layouts of a local copy; the first complete one is read.
-        rows: number of rows of the published set over all subsets; 0 if unknown.
-        hub: the dataset on the hub; None if no copy there would produce the same score.
-        published: scores in % by a name of :data:`PUBLISHED_SOURCES`.
-        sha256: hash of the rows behind our published scores, see :attr:`ctx_embed.eval.tasks.data.TaskData.sha256`;
-            empty if unknown.
+    ``rows`` counts the published set over all subsets (0 if unknown), and ``sha256`` is the hash of the rows behind our
+    published scores. ``hub`` is None if no copy there would produce the same score. ``published`` has scores in % by a
+    name of :data:`PUBLISHED_SOURCES`.
     """
 
     kind: ClassVar[str]
