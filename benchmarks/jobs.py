@@ -529,12 +529,8 @@ def whole_jobs(rows: Sequence[Row]) -> str:
 
 def claim(rows: Sequence[Row]) -> str:
     """Return README's sentence on speed."""
-
-    def measured(job: str, contender: str, threads: int) -> Row:
-        return next(row for row in rows if (row["job"], row["contender"], row["threads"]) == (job, contender, threads))
-
-    peers = [row for row in rows if row["job"] == "minilm" and row["threads"] == 2 and row["contender"] != "Embedder"]
-    ours, peer = measured("minilm", "Embedder", 2), min(peers, key=lambda row: row["ratio"])
+    ours, *peers = (row for row in rows if row["job"] == "minilm" and row["threads"] == 2)
+    peer = min(peers, key=lambda row: row["ratio"])
     passes: dict[str, list[str]] = {"": [], ", first pass": []}
     for unit, spans in passes.items():
         for threads in (1, 2):
@@ -557,12 +553,7 @@ def claim(rows: Sequence[Row]) -> str:
 
 def calls(rows: Sequence[Row]) -> str:
     """Return README's table of the two calls that embed: what each needs for the first vector, and its speed."""
-
-    def measured(job: str, unit: str, threads: int, contender: str) -> str:
-        place = (job, unit, threads, contender)
-        found = (row for row in rows if (row["job"], row["unit"], row["threads"], row["contender"]) == place)
-        return rounded(next(found)["measured"])
-
+    found = {(row["job"], row["unit"], row["threads"], row["contender"]): row["measured"] for row in rows}
     lines = []
     for title, job, unit, threads in (
         ("first vector of a process, s", "first-vector", "s", 1),
@@ -571,8 +562,8 @@ def calls(rows: Sequence[Row]) -> str:
         ("short texts a second, two threads", "MR", "texts/s", 2),
         ("one text, µs", "one-text", "µs", 1),
     ):
-        cells = [measured(job, unit, threads, contender) for contender in ("SentenceTransformer", "Embedder")]
-        lines.append([title, *cells])
+        cells = [found[job, unit, threads, contender] for contender in ("SentenceTransformer", "Embedder")]
+        lines.append([title, *map(rounded, cells)])
     return markdown_table(["", "`ctx_embed.load()`", "`Embedder.load()`"], lines)
 
 
