@@ -1,21 +1,17 @@
 /* The Contextualizer on a processor: packed UTF-8 to token ids, and token ids to c^K.
+ * The equations and letters are those of ctx_embed/second_order; tests hold this file to them. The
+ * sum over a text's tokens is taken first, and the context is applied to it:
  *
- * The equations and letters are those of ctx_embed/second_order; tests hold this file to them:
- *
- *     z^k = LayerNorm( sum_i (W_k (U_k x_i * V_k c^(k-1)) + b_k) * x_i ),    c^k = c^(k-1) + z^k
- *
- * The sum over a text's tokens is taken first, and the context is applied to it:
- *
- *     sum_i a_i * x_i = sum_r (V_k c)_r W_k[:, r] * G_k[r, :] + b_k * t
+ *     c^k = c^(k-1) + LayerNorm( sum_i a_i * x_i ),    a_i = W_k (U_k x_i * V_k c^(k-1)) + b_k
+ *     sum_i a_i * x_i = sum_r (V_k c^(k-1))_r W_k[:, r] * G_k[r, :] + b_k * t
  *     G_k[r, :] = sum_i (U_k x_i)_r x_i,    t = sum_i x_i
  *
  * Without position weights a text is a bag of entries. The products U_k x of an entry, and its part
  * of the first update where all texts begin with one c^0, are computed once and held.
  *
  * What a text gets depends on the text alone: sums run over its tokens in one order, whatever else
- * is in the batch, for any number of threads, and whether products were held or computed again.
- *
- * The file is compiled once for any processor and, on x86-64, once more with AVX2 and FMA; the
+ * is in the batch, for any number of threads, and whether products were held or computed again. The
+ * file is compiled once for any processor and, on x86-64, once more with AVX2 and FMA; the
  * first has the calls, and chooses. Nothing here knows Python; kernel/library.py calls it. */
 
 #include <math.h>
@@ -40,18 +36,15 @@
 
 typedef int32_t i32; typedef int64_t i64; typedef uint32_t u32; typedef uint64_t u64;
 
-enum { PLAIN = 0, AVX2 = 1 };
-/* A tile is HEADS x BLOCK sums, held in registers: two vectors for each head. */
 #if defined(__AVX2__)
 enum { LANES = 8 };
-#define EMBED ctx_embed_avx2
+#define EMBED embed_avx2
 #else
 enum { LANES = 4 };
-#define EMBED ctx_embed_plain
+#define EMBED embed_plain
 #endif
-enum { BLOCK = 2 * LANES, HEADS = 4 };
-enum { CHUNK = 128, ABSENT = -1, CLAIMED = -2 };   /* CHUNK items are packed together */
-#define LAYER_NORM_EPS 1e-12f
+/* A tile is HEADS x BLOCK sums in registers, two vectors a head. CHUNK items are packed at once. */
+enum { PLAIN, AVX2, BLOCK = 2 * LANES, HEADS = 4, CHUNK = 128, ABSENT = -1, CLAIMED = -2 };
 
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 #define AT(pointer) (*(vector *)(pointer))
@@ -59,12 +52,9 @@ typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 /* ---- The model ------------------------------------------------------------------------------ */
 typedef struct {
-    i64 m, K, u;               /* features, steps, rank */
-    i64 entries;               /* rows of the table */
-    i64 shared;                    /* 1: all texts begin with c0: the first update is a sum */
-    i64 mean, relative;        /* scale "mean" rather than "sum"; positions i / n rather than i */
-    i64 held;                  /* entries whose products are held, at most */
-    i64 path;                  /* PLAIN or AVX2 */
+    i64 m, K, u, entries;          /* features, steps, rank; rows of the table */
+    i64 shared, mean, relative;    /* all texts begin with c0; scale "mean"; positions i / n */
+    i64 held, path;                /* entries whose products are held, at most; PLAIN or AVX2 */
     const int8_t *levels;          /* (entries, m) int8 rows; NULL: the rows are in `rows` */
     const float *scales, *rows;    /* (entries,) of the int8 rows; (entries, m) float32 rows */
     const float *U, *V, *W;        /* (K, u, m), (K, u, m), (K, m, u) */
@@ -74,10 +64,9 @@ typedef struct {
 
 typedef struct {
     ctx_parameters p;
-    i64 M, u;                  /* m and u, padded with zeros to multiples of 16 */
+    i64 M, u, held;                /* m and u, padded with zeros to multiples of 16; products */
     i64 first, heads, width;       /* features of the first update (M or 0); other heads; sum */
-    i64 held;                      /* rows of `products` */
-    float *U, *V, *W;           /* (K u / BLOCK, M, BLOCK); (K, u, M); (K, M / BLOCK, u, BLOCK) */
+    float *U, *V, *W;              /* (K u/BLOCK, M, BLOCK), (K, u, M), (K, M/BLOCK, u, BLOCK) */
     float *b, *gain, *bias;        /* (K, M) */
     float *s, *v0;                 /* (M,) or NULL; (u,) V_1 c0 */
     float *products;               /* (held, width) by place: a^1 * x, then scale * U_k x */
@@ -87,96 +76,71 @@ typedef struct {
 
 /* What one call needs besides, for its longest text. */
 typedef struct {
-    float *x, *h;           /* a chunk's rows (M / BLOCK, n, BLOCK); products (heads / 4, n, 4) */
+    float *x, *h;                /* a chunk's rows (M / BLOCK, n, BLOCK), heads (heads / 4, n, 4) */
     float *computed;             /* products that are not held, (CHUNK, width) */
-    float *rows, *four, *heads;  /* (4, M) rows; (n / 4, M, 4) rows in fours; (n, K u) their heads */
+    float *rows, *four, *heads;  /* (4, M) rows; (n / 4, M, 4) in fours; (n, K u) their heads */
     float *attended;             /* (n / 4, u, 4) U_1 x * V_1 c0, in fours */
-    float *weights, *factor; /* (CHUNK, M) position weights of a chunk; (M,) what they are times */
-    double *Z;                   /* (M,) sums of the weights */
-    double *G, *t2, *first2;     /* sums of a text of several chunks: (heads, M), (M,), (M,) */
-    const i32 *ahead, *stop;     /* tokens of the next text whose rows memory was not yet asked for */
-    i64 some;                    /* of which this number is asked for at a time */
+    float *weights, *factor;     /* (CHUNK, M) position weights; (M,) what they are times */
+    double *Z, *G, *t2, *first2; /* (M,) sums of weights; of chunks: (heads, M), (M,), (M,) */
+    const i32 *ahead, *stop;     /* tokens of the next text that memory was not asked for ... */
+    i64 some;                    /* ... yet; so many are asked for at a time */
     float *t, *first, *total, *c, *v;
-    i32 *entry, *slots;      /* a bag's entries, and the table that finds them */
-    double *count;
+    double *count;               /* of a bag's entries */
+    i32 *entry, *slots;          /* these, and the table that finds them */
     const float *product[CHUNK];
 } work;
 
 /* ---- Arithmetic ----------------------------------------------------------------------------- */
 INLINE float sum(vector a) {
-#if defined(__AVX2__)
-    return ((a[0] + a[4]) + (a[1] + a[5])) + ((a[2] + a[6]) + (a[3] + a[7]));
-#else
+    if (LANES == 8) EACH(l, 4) a[l] += a[l + LANES - 4];
     return (a[0] + a[1]) + (a[2] + a[3]);
-#endif
-}
-
-/* sum_j a_j b_j of n features, a multiple of 16. */
-INLINE float dot(const float *a, const float *b, i64 n) {
-    vector s0 = {0}, s1 = {0};
-    for (i64 j = 0; j < n; j += BLOCK) {
-        s0 += AT(a + j) * AT(b + j);
-        s1 += AT(a + j + LANES) * AT(b + j + LANES);
-    }
-    return sum(s0 + s1);
 }
 
 /* acc[r, :] = sum_i h[i, r] a[i, :] over n items: 4 heads, BLOCK features. All time goes here. */
 INLINE void tile(const float *a, const float *h, i64 n, vector acc[HEADS][2]) {
-    vector s00 = {0}, s01 = {0}, s10 = {0}, s11 = {0}, s20 = {0}, s21 = {0}, s30 = {0}, s31 = {0};
-    for (i64 i = 0; i < n; i++, a += BLOCK, h += HEADS) {
-        vector x0 = AT(a), x1 = AT(a + LANES), b;
-        b = ALL(h[0]); s00 += b * x0; s01 += b * x1;
-        b = ALL(h[1]); s10 += b * x0; s11 += b * x1;
-        b = ALL(h[2]); s20 += b * x0; s21 += b * x1;
-        b = ALL(h[3]); s30 += b * x0; s31 += b * x1;
-    }
-    acc[0][0] = s00; acc[0][1] = s01; acc[1][0] = s10; acc[1][1] = s11;
-    acc[2][0] = s20; acc[2][1] = s21; acc[3][0] = s30; acc[3][1] = s31;
+    vector s[HEADS][2] = {{{0}}};
+    for (i64 i = 0; i < n; i++, a += BLOCK, h += HEADS)
+        for (int r = 0; r < HEADS; r++) {
+            s[r][0] += ALL(h[r]) * AT(a);
+            s[r][1] += ALL(h[r]) * AT(a + LANES);
+        }
+    memcpy(acc, s, sizeof s);
 }
 
 /* The row of an entry as it is stored, (M,) padded with zeros; returns its scale. */
 INLINE float row_of(const ctx_model *model, i32 entry, float *out) {
     const ctx_parameters *p = &model->p;
-    i64 m = p->m;
-    if (p->levels) {
-        const int8_t *row = p->levels + entry * m;
-        EACH(j, m) out[j] = (float)row[j];
-    } else {
-        memcpy(out, p->rows + entry * m, m * sizeof(float));
-    }
+    i64 m = p->m, begin = entry * m;
+    EACH(j, m) out[j] = p->levels ? (float)p->levels[begin + j] : p->rows[begin + j];
     for (i64 j = m; j < model->M; j++) out[j] = 0;
-    return p->levels ? p->scales[entry] : 1.0f;
+    return p->levels ? p->scales[entry] : 1;
 }
 
 /* Ask memory for the row of an entry, and for its products if they are held: both lie anywhere. */
 INLINE void ask_for(const ctx_model *model, i32 entry) {
     const ctx_parameters *p = &model->p;
-    i64 size = p->levels ? p->m : p->m * 4, place = ABSENT;
+    i64 size = p->levels ? p->m : p->m * 4, place = p->s ? ABSENT : model->place[entry];
     const char *row = p->levels ? (const char *)p->levels : (const char *)p->rows;
-    if (!p->s) place = atomic_load_explicit(&model->place[entry], memory_order_relaxed);
     for (i64 at = 0; at < size; at += 64) __builtin_prefetch(row + entry * size + at, 0, 2);
     for (i64 at = 0; place >= 0 && at < model->width; at += 16)
         __builtin_prefetch(model->products + place * model->width + at, 0, 2);
 }
 
-/* out = (U x_i)_r, the heads of all steps, of n rows x in fours, four: (n / 4, M, 4). A row's heads
- * lie `row` floats apart, and each four of them `quarter`. Blocks of U stay in cache. */
-INLINE void project(const ctx_model *model, const float *four, i64 n, float *out, i64 row,
-                    i64 quarter) {
+/* The heads of all steps, (U x_i)_r, of n rows x in fours: four (n / 4, M, 4), out (K u / 4, n, 4).
+ * Blocks of U stay in cache. */
+INLINE void project(const ctx_model *model, const float *four, i64 n, float *out) {
+    i64 M = model->M;
     for (i64 head = 0; head < model->p.K * model->u; head += BLOCK)
         for (i64 i = 0; i < n; i += 4) {
             vector acc[HEADS][2];
-            tile(model->U + head * model->M, four + i * model->M, model->M, acc);
+            tile(model->U + head * M, four + i * M, M, acc);
             for (i64 l = 0; l < 4 && i + l < n; l++) EACH(q, BLOCK / 4)
-                    memcpy(out + (i + l) * row + (head / 4 + q) * quarter, (float *)acc[l] + 4 * q,
-                           4 * sizeof(float));
+                memcpy(out + (head + 4 * q) * n + 4 * (i + l), (float *)acc[l] + 4 * q, 16);
         }
 }
 
-/* ---- Products of entries -------------------------------------------------------------------- */
-/* Products of n <= CHUNK entries into rows (width,): a^1 * x = (W_1 (U_1 x * V_1 c0) + b_1) * x,
- * and scale * U_k x. Fours are filled with the last entry, so that each is computed alike. */
+/* Products of n <= CHUNK entries into rows (width,): a^1 * x = (W_1 (U_1 x * V_1 c0) + b_1) * x and
+ * scale * U_k x. Fours are filled with the last entry, so that each is computed alike. */
 INLINE void compute(const ctx_model *model, work *w, const i32 *entry, float **out, i64 n) {
     i64 M = model->M, u = model->u, first = model->first, all = model->p.K * u;
     float scale[CHUNK];
@@ -184,66 +148,46 @@ INLINE void compute(const ctx_model *model, work *w, const i32 *entry, float **o
         scale[i] = row_of(model, entry[i < n ? i : n - 1], w->rows);
         EACH(j, M) w->four[(i / 4 * M + j) * 4 + i % 4] = w->rows[j] * scale[i];
     }
-    project(model, w->four, n, w->heads, all, 4);
-    EACH(i, n) EACH(r, model->heads)
-            out[i][first + r] = scale[i] * w->heads[i * all + (first ? u : 0) + r];
-    if (!first) return;
-    EACH(i, n) EACH(r, u)
-            w->attended[(i / 4 * u + r) * 4 + i % 4] = w->heads[i * all + r] * model->v0[r];
-    for (i64 j = 0; j < M; j += BLOCK)
+    project(model, w->four, n, w->heads);
+    EACH(r, all) EACH(i, n) {
+        float head = w->heads[(r / 4 * n + i) * 4 + r % 4];
+        if (r >= all - model->heads) out[i][first + r - (all - model->heads)] = scale[i] * head;
+        else w->attended[(i / 4 * u + r) * 4 + i % 4] = head * model->v0[r];
+    }
+    for (i64 j = 0; j < first; j += BLOCK)
         for (i64 i = 0; i < n; i += 4) {
             vector acc[HEADS][2];
             tile(model->W + j * u, w->attended + i * u, u, acc);
-            for (i64 l = 0; l < 4 && i + l < n; l++) EACH(q, BLOCK)
-                    out[i + l][j + q] = (((float *)acc[l])[q] + model->b[j + q]) *
-                                        w->four[(i / 4 * M + j + q) * 4 + l];
+            for (i64 l = 0; l < 4 && i + l < n; l++) EACH(q, BLOCK) {
+                float a = ((float *)acc[l])[q] + model->b[j + q];
+                out[i + l][j + q] = a * w->four[(i / 4 * M + j + q) * 4 + l];
+            }
         }
 }
 
-/* Hold the products of entries that no thread has claimed, while rows are free. An entry is
- * found by others only once its products are complete. */
+/* Hold the products of entries that no thread has claimed, while there is room. */
 INLINE void hold(ctx_model *model, work *w, const i32 *ids, i64 n) {
     i32 entry[CHUNK], row[CHUNK];
     float *out[CHUNK];
-    i64 count = 0;
-    for (i64 i = 0; i <= n; i++) {
-        if (i == n || count == CHUNK) {
-            compute(model, w, entry, out, count);
-            EACH(k, count)
-                atomic_store_explicit(&model->place[entry[k]], row[k], memory_order_release);
-            count = 0;
+    for (i64 i = 0, count = 0; i < n; count = 0) {
+        for (; i < n && count < CHUNK; i++) {
+            _Atomic i32 *place = &model->place[ids[i]];
+            i32 absent = ABSENT;
+            if (*place != ABSENT || model->used >= model->held ||
+                !atomic_compare_exchange_strong(place, &absent, CLAIMED)) continue;
+            row[count] = model->used++;
+            if (row[count] >= model->held) continue;  /* others took the last: it is never held */
+            ask_for(model, ids[i]);
+            entry[count] = ids[i];
+            out[count] = model->products + row[count] * model->width, count++;
         }
-        i32 absent = ABSENT;
-        if (i == n || atomic_load_explicit(&model->place[ids[i]], memory_order_relaxed) != ABSENT ||
-            atomic_load_explicit(&model->used, memory_order_relaxed) >= model->held ||
-            !atomic_compare_exchange_strong(&model->place[ids[i]], &absent, CLAIMED))
-            continue;
-        row[count] = atomic_fetch_add(&model->used, 1);
-        if (row[count] >= model->held) continue;  /* others took the last rows: it is never held */
-        ask_for(model, ids[i]);
-        entry[count] = ids[i];
-        out[count] = model->products + row[count] * model->width, count++;
+        if (count) compute(model, w, entry, out, count);
+        EACH(k, count) model->place[entry[k]] = row[k];
     }
-}
-
-/* Point w->product at the products of n <= CHUNK entries; those that are not held are computed
- * for this call. */
-INLINE void find_products(const ctx_model *model, work *w, const i32 *entry, i64 n) {
-    i32 missing[CHUNK];
-    float *out[CHUNK];
-    i64 count = 0;
-    EACH(i, n) {
-        i32 place = atomic_load_explicit(&model->place[entry[i]], memory_order_acquire);
-        w->product[i] = place < 0 ? w->computed + count * model->width
-                                  : model->products + place * model->width;
-        if (place < 0) missing[count] = entry[i], out[count++] = (float *)w->product[i];
-    }
-    compute(model, w, missing, out, count);
 }
 
 /* ---- A text's items, packed ----------------------------------------------------------------- */
-/* Distinct entries of a text in order of appearance, and how often each occurs; returns their
- * number. */
+/* The distinct entries of a text in order, and how often each occurs; returns their number. */
 INLINE i64 bag_of(work *w, const i32 *ids, const double *counts, i64 n) {
     i64 size = 16, found = 0;
     while (size < 2 * n) size *= 2;
@@ -252,8 +196,7 @@ INLINE i64 bag_of(work *w, const i32 *ids, const double *counts, i64 n) {
         u64 at = (u64)ids[i] * 0x9E3779B97F4A7C15ull >> 32;
         while (w->slots[at &= size - 1] && w->entry[w->slots[at] - 1] != ids[i]) at++;
         if (!w->slots[at]) {
-            w->entry[found] = ids[i];
-            w->count[found] = 0;
+            w->entry[found] = ids[i], w->count[found] = 0;
             w->slots[at] = (i32)++found;
         }
         w->count[w->slots[at] - 1] += counts ? counts[i] : 1;
@@ -261,20 +204,18 @@ INLINE i64 bag_of(work *w, const i32 *ids, const double *counts, i64 n) {
     return found;
 }
 
-/* Pack `size` entries, i and on, of n <= CHUNK ones of a bag, each token times `factor`. x: rows as
- * stored; h: all else. */
+/* Pack `size` of n entries from i on, each token times `factor`: rows as stored, all else in h. */
 INLINE void pack_entries(const ctx_model *model, work *w, const i32 *entry, const double *count,
                          i64 i, i64 size, i64 n, double factor) {
     i64 M = model->M, first = model->first;
     vector token[4], times[4];
     EACH(l, size) {
-        float scale = row_of(model, entry[i + l], w->rows + l * M);
+        float scale = row_of(model, entry[i + l], w->rows + l * M), *h = w->h + (i + l) * HEADS;
         float squared = (float)(count[i + l] * factor * factor);
         token[l] = ALL((float)(count[i + l] * factor) * scale);
         times[l] = ALL((float)count[i + l]);
         for (i64 r = 0; r < model->heads; r += HEADS)
-            EACH(q, HEADS) w->h[(r / HEADS * n + i + l) * HEADS + q] =
-                squared * w->product[i + l][first + r + q];
+            EACH(q, HEADS) h[r * n + q] = squared * w->product[i + l][first + r + q];
     }
     for (i64 j = 0; j < M; j += LANES) {
         vector t = AT(w->t + j), update = AT(w->first + j);
@@ -288,28 +229,35 @@ INLINE void pack_entries(const ctx_model *model, work *w, const i32 *entry, cons
     }
 }
 
+/* Pack n <= CHUNK entries of a bag. Products that are not held are computed for this call. */
 INLINE void pack_bag(const ctx_model *model, work *w, const i32 *entry, const double *count, i64 n,
                      double factor, int cold) {
-    i64 i = 0;
-    find_products(model, w, entry, n);
+    i32 missing[CHUNK];
+    float *out[CHUNK];
+    i64 i, absent = 0, width = model->width;
+    EACH(k, n) {
+        i32 place = model->place[entry[k]];
+        w->product[k] = place < 0 ? w->computed + absent * width : model->products + place * width;
+        if (place < 0) missing[absent] = entry[k], out[absent++] = (float *)w->product[k];
+    }
+    if (absent) compute(model, w, missing, out, absent);
     memset(w->t, 0, model->M * sizeof(float));
     memset(w->first, 0, model->M * sizeof(float));
-    for (; i + 4 <= n; i += 4) {
+    for (i = 0; i + 4 <= n; i += 4) {
         if (cold) EACH(l, 4) if (i + 4 + l < n) ask_for(model, entry[i + 4 + l]);
         pack_entries(model, w, entry, count, i, 4, n, factor);
     }
     for (; i < n; i++) pack_entries(model, w, entry, count, i, 1, n, factor);
 }
 
-/* Position weights of tokens begin..begin+n of a text of `length`, (n, M): exp of the logits less
- * their maximum, and their sums added to Z. Neighbouring weights have the ratio exp(-|s|): falling
- * features are 1 at the first token, rising ones (s > 0) at the last. */
+/* exp(i s) of n tokens from begin on of a text, (n, M), over the largest, at the first token where
+ * s < 0, else at the last; neighbours have the ratio exp(-|s|). Adds their sums to Z. */
 INLINE void weights_of(const ctx_model *model, work *w, i64 length, i64 begin, i64 n) {
     EACH(j, model->M) {
         int rises = model->s[j] > 0;
         double slope = fabs((double)model->s[j]) / (model->p.relative ? (double)length : 1);
-        double weight = exp(-slope * (double)(rises ? length - begin - n : begin));
-        double ratio = exp(-slope);
+        i64 distance = rises ? length - begin - n : begin;
+        double ratio = exp(-slope), weight = exp(-slope * (double)distance);
         EACH(i, n) {
             w->weights[(rises ? n - 1 - i : i) * model->M + j] = (float)weight;
             w->Z[j] += weight;
@@ -318,23 +266,12 @@ INLINE void weights_of(const ctx_model *model, work *w, i64 length, i64 begin, i
     }
 }
 
-/* Set Z to the factor that gives the weights of a text the sum 1, or its length under "mean". */
-INLINE void weigh(const ctx_model *model, work *w, i64 length) {
-    memset(w->Z, 0, model->M * sizeof(double));
-    for (i64 begin = 0; begin < length; begin += CHUNK)
-        weights_of(model, w, length, begin, length - begin < CHUNK ? length - begin : CHUNK);
-    EACH(j, model->M) w->factor[j] = (float)((model->p.mean ? (double)length : 1.0) / w->Z[j]);
-}
-
-/* Pack n <= CHUNK tokens begin.. of a text with position weights: x_i = e(w_i) * p(i), and all
- * steps' U x_i. */
-INLINE void pack_sequence(const ctx_model *model, work *w, const i32 *ids, i64 length, i64 begin,
-                          i64 n) {
+/* Pack n <= CHUNK tokens with position weights: x_i = e(w_i) * p(i), and U x_i. */
+INLINE void pack_sequence(const ctx_model *model, work *w, const i32 *ids, i64 n) {
     i64 M = model->M;
-    if (length > CHUNK) weights_of(model, w, length, begin, n);
     memset(w->t, 0, M * sizeof(float));
     EACH(i, n) {
-        float scale = row_of(model, ids[begin + i], w->rows);
+        float scale = row_of(model, ids[i], w->rows);
         EACH(j, M) {
             float x = w->rows[j] * scale * (w->weights[i * M + j] * w->factor[j]);
             w->x[(j / BLOCK * n + i) * BLOCK + j % BLOCK] = x;
@@ -342,7 +279,7 @@ INLINE void pack_sequence(const ctx_model *model, work *w, const i32 *ids, i64 l
             w->t[j] += x;
         }
     }
-    project(model, w->four, n, w->h, 4, 4 * n);
+    project(model, w->four, n, w->h);
 }
 
 /* ---- The steps ------------------------------------------------------------------------------ */
@@ -356,7 +293,12 @@ INLINE void correct(const ctx_model *model, i64 k, float *total, float *c) {
         float mean = sum(all) / (float)m;
         EACH(j, m) total[j] -= mean;
     }
-    float scale = 1 / sqrtf(dot(total, total, M) / (float)m + LAYER_NORM_EPS);
+    vector s0 = {0}, s1 = {0};
+    for (i64 j = 0; j < M; j += BLOCK) {
+        s0 += AT(total + j) * AT(total + j);
+        s1 += AT(total + j + LANES) * AT(total + j + LANES);
+    }
+    float scale = 1 / sqrtf(sum(s0 + s1) / (float)m + 1e-12f);
     EACH(j, m) c[j] += total[j] * scale * gain[j] + bias[j];
 }
 
@@ -368,8 +310,9 @@ INLINE void fold(const ctx_model *model, work *w, i64 k, const float *a, const f
     const float *W = model->W + k * M * u, *b = model->b + k * M;
     for (i64 r = 0; r < u; r += 8) {
         vector s[8] = {{0}};
+        const float *V = model->V + (k * u + r) * M;
         for (i64 j = 0; j < M; j += LANES)
-            for (int l = 0; l < 8; l++) s[l] += AT(model->V + (k * u + r + l) * M + j) * AT(w->c + j);
+            for (int l = 0; l < 8; l++) s[l] += AT(V + l * M + j) * AT(w->c + j);
         for (int l = 0; l < 8; l++) w->v[r + l] = sum(s[l]);
     }
     for (i64 j = 0; j < M; j += BLOCK, a += n * BLOCK) {
@@ -386,24 +329,27 @@ INLINE void fold(const ctx_model *model, work *w, i64 k, const float *a, const f
                 t1 += v * AT(W + LANES) * acc[l][1];
             }
         }
-        AT(w->total + j) = t0;
-        AT(w->total + j + LANES) = t1;
+        AT(w->total + j) = t0, AT(w->total + j + LANES) = t1;
     }
 }
 
-/* Add a packed chunk to the sums of a text: G (heads, M), t, and the first update. */
-INLINE void accumulate(const ctx_model *model, work *w, i64 heads, i64 n) {
+/* Add a packed chunk to the sums of a text, or begin them: G (heads, M), t, the first update. */
+INLINE void accumulate(const ctx_model *model, work *w, i64 heads, i64 n, int begin) {
     i64 M = model->M;
     for (i64 j = 0; j < M; j += BLOCK)
         for (i64 r = 0; r < heads; r += HEADS) {
             vector acc[HEADS][2];
             tile(w->x + j * n, w->h + r * n, n, acc);
-            EACH(l, HEADS) EACH(i, BLOCK) w->G[(r + l) * M + j + i] += ((float *)acc[l])[i];
+            EACH(l, HEADS) EACH(i, BLOCK) {
+                double *G = &w->G[(r + l) * M + j + i];
+                *G = (begin ? 0 : *G) + ((float *)acc[l])[i];
+            }
         }
-    EACH(j, M) w->t2[j] += w->t[j], w->first2[j] += w->first[j];
+    EACH(j, M) w->t2[j] = (begin ? 0 : w->t2[j]) + w->t[j];
+    EACH(j, M) w->first2[j] = (begin ? 0 : w->first2[j]) + w->first[j];
 }
 
-/* Replace c^0 of one text of n tokens (or entries with counts) by c^K. */
+/* Replace c^0 of one text of n tokens, or entries with counts, by c^K. */
 INLINE void embed_text(const ctx_model *model, work *w, const i32 *ids, const double *counts, i64 n,
                        int cold, float *context) {
     const ctx_parameters *p = &model->p;
@@ -411,8 +357,11 @@ INLINE void embed_text(const ctx_model *model, work *w, const i32 *ids, const do
     double factor = 1;
     memcpy(w->c, context, p->m * sizeof(float));
     memset(w->first, 0, M * sizeof(float));
-    if (p->s) {
-        weigh(model, w, n);
+    if (p->s) {     /* the factor gives the weights the sum 1, or the text's length under "mean" */
+        memset(w->Z, 0, M * sizeof(double));
+        for (i64 begin = 0; begin < n; begin += CHUNK)
+            weights_of(model, w, n, begin, n - begin < CHUNK ? n - begin : CHUNK);
+        EACH(j, M) w->factor[j] = (float)((p->mean ? (double)n : 1.0) / w->Z[j]);
     } else {
         double tokens = 0;
         items = bag_of(w, ids, counts, n);
@@ -420,33 +369,26 @@ INLINE void embed_text(const ctx_model *model, work *w, const i32 *ids, const do
         if (!p->mean) factor = 1 / tokens;
     }
     int several = items > CHUNK;    /* then G is summed first */
-    if (several) {
-        memset(w->G, 0, heads * M * sizeof(double));
-        memset(w->t2, 0, M * sizeof(double));
-        memset(w->first2, 0, M * sizeof(double));
-    }
     for (i64 begin = 0; begin < items; begin += CHUNK) {
         i64 size = items - begin < CHUNK ? items - begin : CHUNK;
-        if (p->s) pack_sequence(model, w, ids, n, begin, size);
-        else pack_bag(model, w, w->entry + begin, w->count + begin, size, factor,
-                      cold || begin);
-        if (several) accumulate(model, w, heads, size);
+        if (p->s && several) weights_of(model, w, n, begin, size);
+        if (p->s) pack_sequence(model, w, ids + begin, size);
+        else pack_bag(model, w, w->entry + begin, w->count + begin, size, factor, cold || begin);
+        if (several) accumulate(model, w, heads, size, begin == 0);
     }
     if (several) EACH(j, M) w->t[j] = (float)w->t2[j], w->first[j] = (float)w->first2[j];
     if (k) correct(model, 0, w->first, w->c);
     for (const double *G = w->G; k < p->K; k++, G += u * M) {
-        if (several) fold(model, w, k, w->x, w->h, 0, G);
-        else fold(model, w, k, w->x, w->h + (heads - (p->K - k) * u) * items, items, NULL);
+        i64 before = several ? 0 : (heads - (p->K - k) * u) * items;
+        fold(model, w, k, w->x, w->h + before, several ? 0 : items, several ? G : NULL);
         correct(model, k, w->total, w->c);
     }
     memcpy(context, w->c, p->m * sizeof(float));
 }
 
-/* Compiled once for each kind of processor: everything above is part of it. */
-void EMBED(ctx_model *model, work *w, const i32 *ids, const i64 *lengths, const double *counts,
-           i64 texts, float *contexts) {
-    i64 tokens = 0;
-    EACH(i, texts) tokens += lengths[i];
+/* Compiled once for each path, with everything above. */
+void EMBED(ctx_model *model, work *w, const i32 *ids, i64 tokens, const i64 *lengths,
+           const double *counts, i64 texts, float *contexts) {
     if (!model->p.s) hold(model, w, ids, tokens);
     w->ahead = ids;
     EACH(i, texts) {
@@ -455,15 +397,14 @@ void EMBED(ctx_model *model, work *w, const i32 *ids, const i64 *lengths, const 
         int cold = w->ahead == ids;
         if (next > 2 * CHUNK) next = 2 * CHUNK;
         w->ahead = end, w->stop = end + next, w->some = (2 * next + slots - 1) / slots;
-        if (lengths[i]) embed_text(model, w, ids, counts, lengths[i], cold, contexts + i * model->p.m);
-        ids = end;
+        if (lengths[i]) embed_text(model, w, ids, counts, lengths[i], cold, contexts);
+        ids = end, contexts += model->p.m;
         if (counts) counts += lengths[i];
     }
 }
 
 #if !defined(__AVX2__)
-/* Large pages are found, and cleared, sooner, where much of the memory is used and all over. What
- * a few texts use stays in small ones. */
+/* Ask for large pages, which are found and cleared sooner, where memory is used all over. */
 static void large_pages(void *memory, i64 bytes) {
 #if defined(MADV_HUGEPAGE)
     uintptr_t page = 1 << 16, begin = ((uintptr_t)memory + page - 1) & ~(page - 1);
@@ -474,13 +415,12 @@ static void large_pages(void *memory, i64 bytes) {
 }
 
 /* ---- Calls: the model ----------------------------------------------------------------------- */
-void ctx_embed_avx2(ctx_model *, work *, const i32 *, const i64 *, const double *, i64, float *);
+void embed_avx2(ctx_model *, work *, const i32 *, i64, const i64 *, const double *, i64, float *);
 
 /* The CRC-32 of this file when it was compiled, by which a stale library is known. */
 API const char *ctx_source(void) { return SOURCE; }
 
-/* The kinds of processor code that run here: bit PLAIN, bit AVX2. Asks the processor itself, for
- * zig's __builtin_cpu_supports knows none: FMA, AVX2, and registers that the system saves. */
+/* The paths that run here, a bit each: __builtin_cpu_supports, which zig lacks. */
 API i64 ctx_paths(void) {
 #if defined(WITH_AVX2)
     u32 a, b, c, d, saved, upper;
@@ -518,22 +458,19 @@ API ctx_model *ctx_model_new(const ctx_parameters *p) {
             i64 head = k * u + r;
             U[(head / block * M + j) * block + head % block] = p->U[(k * p->u + r) * m + j];
             V[head * M + j] = p->V[(k * p->u + r) * m + j];
+            if (p->shared && !k) model->v0[r] += V[r * M + j] * p->c0[j];
             W[((k * M + j) / block * u + r) * block + j % block] = p->W[(k * m + j) * p->u + r];
         }
+        if (p->s) model->s[j] = p->s[j];
         b[k * M + j] = p->b[k * m + j];
         model->gain[k * M + j] = p->gain[k * m + j];
         model->bias[k * M + j] = p->bias[k * m + j];
     }
-    EACH(j, m) {
-        if (p->s) model->s[j] = p->s[j];
-        if (p->shared) EACH(r, u) model->v0[r] += V[r * M + j] * p->c0[j];
-    }
     return model;
 }
 
-/* Replace c^0 by c^K in contexts (texts, m). ids: packed, lengths[i] of text i; counts: how often
- * each occurs, or NULL for once. Several threads may embed with one model. Returns 0; -1: no
- * memory; -2: an id is not below `entries`. */
+/* Replace c^0 by c^K in contexts (texts, m), in any thread. ids: packed, lengths[i] of text i;
+ * counts: how often each occurs; NULL: once. Returns 0; -1: no memory; -2: an id is not a row. */
 API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const double *counts,
                   i64 texts, float *contexts) {
     const ctx_parameters *p = &model->p;
@@ -552,20 +489,18 @@ API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const do
     work w;
 #define TAKE(pointer, n) pointer = (void *)next, next += (n) * sizeof *pointer
     TAKE(w.Z, M); TAKE(w.G, several * all * M); TAKE(w.t2, M); TAKE(w.first2, M);
-    TAKE(w.count, longest);
-    TAKE(w.x, chunk * M); TAKE(w.h, chunk * all); TAKE(w.weights, chunk * M);
-    TAKE(w.computed, chunk * model->width);
-    TAKE(w.rows, 4 * M); TAKE(w.four, room * M); TAKE(w.heads, room * all);
-    TAKE(w.attended, room * u);
+    TAKE(w.count, longest); TAKE(w.x, chunk * M); TAKE(w.h, chunk * all);
+    TAKE(w.weights, chunk * M); TAKE(w.computed, chunk * model->width); TAKE(w.rows, 4 * M);
+    TAKE(w.four, room * M); TAKE(w.heads, room * all); TAKE(w.attended, room * u);
     TAKE(w.factor, M); TAKE(w.t, M); TAKE(w.first, M); TAKE(w.total, M); TAKE(w.c, M);
     TAKE(w.v, u + 16); TAKE(w.entry, longest); TAKE(w.slots, slots);
     memset(w.c, 0, M * sizeof(float));
     memset(w.four, 0, room * M * sizeof(float));
 #if defined(WITH_AVX2)
-    if (p->path == AVX2) ctx_embed_avx2(model, &w, ids, lengths, counts, texts, contexts);
+    if (p->path == AVX2) embed_avx2(model, &w, ids, tokens, lengths, counts, texts, contexts);
     else
 #endif
-        ctx_embed_plain(model, &w, ids, lengths, counts, texts, contexts);
+        embed_plain(model, &w, ids, tokens, lengths, counts, texts, contexts);
     free(memory);
     return 0;
 }
@@ -573,29 +508,23 @@ API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const do
 /* ---- Calls: words to ids -------------------------------------------------------------------- */
 enum { LETTER = 0, SPACE, CUT, END };   /* kinds of bytes; END is NUL, which ends a text */
 
-/* Words with the ids that the tokenizer gave them. Words are only ever added, one caller at a
- * time, and each is published when it is complete, so readers need no lock. The hash is seeded:
- * nobody can prepare collisions. */
+/* Words with their ids. One caller at a time adds; readers need no lock: each word is complete. */
 typedef struct {
-    u64 seed, mask;
+    u64 seed, mask;        /* of the hash: nobody can prepare collisions; slots less 1 */
     _Atomic u64 *slots;    /* upper half of the hash | place of the record; 0: free */
-    u32 *records;          /* length | ids << 8, the word in steps of 8 bytes, its ids */
+    u32 *records;          /* length | ids << 8, the word in eights of bytes, its ids */
     u64 used, size, words;
-    i64 entries, longest;  /* records before it are WordPiece's entries, 0: none; bytes of the longest */
-    i64 most;              /* letters of a word that WordPiece reads */
+    i64 entries, longest, most;    /* WordPiece: records, bytes of the longest, letters it reads */
     uint8_t kind[256];
 } ctx_words;
 
-/* Up to 8 bytes of a word; 8 are readable wherever a word ends. */
-static inline u64 load(const uint8_t *s, u64 n) {
-    u64 bytes;
-    memcpy(&bytes, s, 8);
-    return n < 8 ? bytes & ((1ull << 8 * n) - 1) : bytes;
-}
-
+/* A hash of n bytes, 8 at a time; 8 are readable wherever a word ends. */
 static inline u64 hash(u64 h, const uint8_t *s, u64 n) {
     for (h ^= n;; s += 8, n -= 8) {
-        h = (h ^ load(s, n)) * 0x9E3779B97F4A7C15ull;
+        u64 bytes;
+        memcpy(&bytes, s, 8);
+        if (n < 8) bytes &= (1ull << 8 * n) - 1;
+        h = (h ^ bytes) * 0x9E3779B97F4A7C15ull;
         h = (h ^ h >> 29) * 0xBF58476D1CE4E5B9ull, h ^= h >> 32;
         if (n <= 8) return h;
     }
@@ -604,25 +533,21 @@ static inline u64 hash(u64 h, const uint8_t *s, u64 n) {
 /* The slot of a word of up to 255 bytes, or the free one where it belongs. */
 static inline u64 slot_of(const ctx_words *w, u64 h, const uint8_t *s, u64 n, u64 *content) {
     for (u64 at = h & w->mask;; at = (at + 1) & w->mask) {
-        u64 slot = *content = atomic_load_explicit(&w->slots[at], memory_order_acquire);
+        u64 slot = *content = w->slots[at];
         if (!slot) return at;
         const u32 *record = w->records + (u32)slot;
         if ((slot ^ h) >> 32 || (*record & 255) != n) continue;
-        u64 same = 0;
-        const uint8_t *known = (const uint8_t *)(record + 1);
-        while (same < n && load(s + same, n - same) == load(known + same, n - same)) same += 8;
-        if (same >= n) return at;
+        if (!memcmp(record + 1, s, n)) return at;
     }
 }
 
 /* An empty table of at most `most` words, a power of 2. cuts (128,): 1 for ASCII characters that
- * the tokenizer makes tokens of their own. NULL: no memory. */
+ * are tokens of their own. NULL: no memory. */
 API ctx_words *ctx_words_new(u64 seed, i64 most, const uint8_t *cuts) {
     ctx_words *w = calloc(1, sizeof *w + 16 * most + 4 * (8 * most + 600));
     if (!w) return NULL;
-    *w = (ctx_words){.seed = seed, .mask = 2 * most - 1, .size = 8 * most, .used = 1};
-    w->slots = (_Atomic u64 *)(w + 1);
-    w->records = (u32 *)(w->slots + 2 * most);
+    *w = (ctx_words){.seed = seed, .mask = 2 * most - 1, .size = 8 * most, .used = 1,
+                     .slots = (void *)(w + 1), .records = (u32 *)((u64 *)(w + 1) + 2 * most)};
     EACH(c, 128) w->kind[c] = c <= 32 || c == 127 ? SPACE : cuts[c] ? CUT : LETTER;
     w->kind[0] = END;
     return w;
@@ -639,12 +564,12 @@ API i64 ctx_words_add(ctx_words *w, const uint8_t *s, const i64 *spans, const i3
         if (w->used >= w->size || 2 * ++w->words > w->mask) return 0;
         u64 h = hash(w->seed, word, length), at = slot_of(w, h, word, length, &content);
         if (content) continue;
-        u32 *record = w->records + w->used;
+        u32 *record = w->records + w->used, before = 1 + (length + 7) / 8 * 2;
         *record = (u32)(length | count << 8);
         memcpy(record + 1, word, length);
-        memcpy(record + 1 + (length + 7) / 8 * 2, ids + *starts, count * sizeof *ids);
+        memcpy(record + before, ids + *starts, count * sizeof *ids);
         atomic_store_explicit(&w->slots[at], h >> 32 << 32 | w->used, memory_order_release);
-        w->used += 1 + (length + 7) / 8 * 2 + count;
+        w->used += before + count;
     }
     return 1;
 }
@@ -655,39 +580,41 @@ static int is_small(const uint8_t *s, i64 n) {
     return n > 0;
 }
 
-/* Add WordPiece's entries, which may begin with ##, to an empty table. json: its vocabulary, compact:
- * "entry":id,"entry":id ... behind which 8 bytes are readable. most: letters of a word that it reads,
- * at most 255. Returns 0 if an id is not below `ids`, or there is no room. */
+/* Add WordPiece's entries, which may begin with ##, to an empty table. json: "entry":id,"entry":id
+ * ... behind which 8 bytes are readable. most: letters of a word that it reads, at most 255.
+ * Returns 0 if an id is not below `ids`, or there is no room. */
 API i64 ctx_words_entries(ctx_words *w, const uint8_t *json, i64 size, i64 ids, i64 most) {
-    static const i64 starts[2] = {0, 1};
     large_pages(w, (i64)(8 * w->mask + 4 * w->size));
     for (i64 at = 0, id = 0; at < size && json[at] == '"'; at++, id = 0) {
         i64 span[2] = {++at, 0};
         for (; at < size && json[at] != '"'; at++) at += json[at] == '\\';
-        span[1] = at;
-        for (at += 2; at < size && json[at] != ',' && json[at] != '}'; at++) id = 10 * id + json[at] - '0';
+        span[1] = at, at += 2;
+        for (; at < size && json[at] != ',' && json[at] != '}'; at++) id = 10 * id + json[at] - '0';
         if (id >= ids) return 0;
-        i64 length = span[1] - span[0], mark = length > 2 && !memcmp(json + span[0], "##", 2) ? 2 : 0;
-        if (!is_small(json + span[0] + mark, length - mark) || length - mark > most) continue;
-        if (!ctx_words_add(w, json, span, &(i32){(i32)id}, starts, 1)) return 0;
+        const uint8_t *entry = json + span[0];
+        i64 length = span[1] - span[0], mark = length > 2 && !memcmp(entry, "##", 2) ? 2 : 0;
+        if (!is_small(entry + mark, length - mark) || length - mark > most) continue;
+        if (!ctx_words_add(w, json, span, &(i32){(i32)id}, (i64[]){0, 1}, 1)) return 0;
         if (length > w->longest) w->longest = length;
     }
     w->entries = (i64)w->used, w->most = most;
     return 1;
 }
 
-/* The records of the entries that make a word of ASCII letters and digits in lower case, the longest
- * first, as WordPiece does. Returns how many; 0: the tokenizer has to read it. */
-static i64 pieces_of(const ctx_words *w, const uint8_t *word, i64 length, i32 *records) {
+/* The record of a word, or those of the entries that make it if it has ASCII letters and digits
+ * only: in lower case and the longest first, as WordPiece does. Returns how many; 0: unknown. */
+static i64 records_of(const ctx_words *w, const uint8_t *word, i64 length, u64 h, i32 *records) {
+    u64 content = 0;
+    if (length < 256) slot_of(w, h, word, length, &content);
+    records[0] = (i32)(u32)content;
+    if (content || !w->entries || length > w->most) return content != 0;
     uint8_t lower[2 + 255 + 8] = {0};
     i64 n = 0;
-    if (!w->entries || length > w->most) return 0;
     EACH(i, length) lower[2 + i] = word[i] >= 'A' && word[i] <= 'Z' ? word[i] + 32 : word[i];
     if (!is_small(lower + 2, length)) return 0;
     for (i64 begin = 0, mark = 0; begin < length; mark = 2) {
         uint8_t *piece = memcpy(lower + begin + 2 - mark, "##", mark);
         i64 size = length - begin + mark < w->longest ? length - begin + mark : w->longest;
-        u64 content = 0;
         for (; size > mark; size--, content = 0) {
             slot_of(w, hash(w->seed, piece, size), piece, size, &content);
             if (content && (i64)(u32)content < w->entries) break;
@@ -699,11 +626,10 @@ static i64 pieces_of(const ctx_words *w, const uint8_t *word, i64 length, i32 *r
     return n;
 }
 
-/* Find the words of UTF-8 texts, each of which ends with NUL; 8 bytes must be readable behind
- * the last one. records: a record for each word or piece, or -1 - k of the k-th unknown word, of those that
- * differ; ends (texts,): how many records there are up to the end of each text; unknown (.., 2):
- * where unknown words begin and end; seen (mask + 1,): zeros, twice as many as words, for finding
- * them again. *known: ids of known words, in all. Returns the number of unknown words. */
+/* Find the words of UTF-8 texts, each of which ends with NUL; 8 bytes behind the last are readable.
+ * records: one for each word or piece, or -1 - k of the k-th unknown word; ends (texts,): how many
+ * up to each text's end; unknown (.., 2): where unknown words begin and end; seen (mask + 1,):
+ * zeros, two for each word. *known: ids of known words, in all. Returns how many are unknown. */
 API i64 ctx_words_find(const ctx_words *w, const uint8_t *s, i64 texts, i32 *records, i64 *ends,
                        i64 *unknown, i32 *seen, i64 mask, i64 *known) {
     const uint8_t *begin = s;
@@ -716,21 +642,14 @@ API i64 ctx_words_find(const ctx_words *w, const uint8_t *s, i64 texts, i32 *rec
         /* A cut before a byte above 127 could separate a letter from its accent. */
         if (kind == LETTER || *s > 127)
             while ((kind = w->kind[*s]) == LETTER || (kind == CUT && s[1] > 127)) s++;
-        u64 content = 0, length = s - word, h = hash(w->seed, word, length);
-        if (length < 256) slot_of(w, h, word, length, &content);
-        i64 pieces = content ? 0 : pieces_of(w, word, length, records + n);
-        n += pieces, *known += pieces;
-        if (pieces) continue;
-        if (content) {
-            records[n++] = (i32)(u32)content;
-            *known += w->records[(u32)content] >> 8;
-            continue;
-        }
-        i64 k;
+        u64 h = hash(w->seed, word, s - word);
+        i64 found = records_of(w, word, s - word, h, records + n), k;
+        for (k = 0; k < found; k++) *known += w->records[records[n++]] >> 8;
+        if (found) continue;
         unknown[2 * missing] = word - begin, unknown[2 * missing + 1] = s - begin;
         while ((k = seen[h &= mask] - 1) >= 0 &&
                (unknown[2 * k + 1] - unknown[2 * k] != s - word ||
-                memcmp(begin + unknown[2 * k], word, length))) h++;
+                memcmp(begin + unknown[2 * k], word, s - word))) h++;
         if (k < 0) k = missing++, seen[h] = (i32)missing;
         records[n++] = (i32)(-1 - k);
     }
@@ -739,30 +658,10 @@ API i64 ctx_words_find(const ctx_words *w, const uint8_t *s, i64 texts, i32 *rec
 
 /* Pairs of ids that become one id. */
 typedef struct {
-    i64 width, shift;        /* ids below which all parts and phrases lie; 64 - bits of a bucket */
-    const i64 *keys;         /* (n,) first * width + second, bucket by bucket */
-    const i32 *values;       /* (n,) */
-    const i32 *starts;       /* (buckets + 1,) where each bucket begins in keys; n at last */
+    i64 width, shift;               /* ids below which all lie; 64 - bits of a bucket */
+    const i64 *keys;                /* (n,) first * width + second, bucket by bucket */
+    const i32 *values, *starts;     /* (n,); (buckets + 1,) where each bucket begins in keys */
 } ctx_phrases;
-
-/* Merge pairs from left to right, again while there are phrases of phrases. Returns ids left. */
-static i64 merge(const ctx_phrases *p, i32 *ids, i64 n) {
-    for (i64 left = 0; p && left != n;) {
-        i64 out = 0;
-        EACH(i, n) {
-            i64 key = i + 1 < n ? ids[i] * p->width + ids[i + 1] : -1;
-            u64 bucket = (u64)key * 0x9E3779B97F4A7C15ull >> p->shift;
-            i32 at = p->starts[bucket], end = p->starts[bucket + 1];
-            while (at < end && p->keys[at] != key) at++;
-            int found = at < end;
-            ids[out++] = found ? p->values[at] : ids[i];
-            i += found;
-        }
-        left = n;
-        n = out;
-    }
-    return n;
-}
 
 /* The ids of texts from what ctx_words_find has found, one text after the other, with phrases
  * merged (NULL: none). The k-th unknown word has the ids others[starts[k] .. starts[k + 1]].
@@ -770,9 +669,9 @@ static i64 merge(const ctx_phrases *p, i32 *ids, i64 n) {
 API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 *records,
                       const i64 *ends, i64 texts, const i32 *others, const i64 *starts, i32 *ids,
                       i64 *lengths) {
-    i64 total = 0, word = 0;
+    i64 begin = 0, word = 0;
     EACH(text, texts) {
-        i64 n = total;
+        i64 n = begin;
         for (; word < ends[text]; word++) {
             i64 k = -1 - (i64)records[word];
             const u32 *record = w->records + (k < 0 ? records[word] : 0);
@@ -781,9 +680,21 @@ API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 
             i64 size = k < 0 ? *record >> 8 : starts[k + 1] - starts[k];
             for (i64 i = 0; i < size; i++) ids[n++] = own[i];
         }
-        lengths[text] = merge(phrases, ids + total, n - total);
-        total += lengths[text];
+        /* Pairs are merged from left to right, again while there are phrases of phrases. */
+        for (i64 end = -1, out = begin; phrases && end != n; n = out, out = begin) {
+            end = n;
+            for (i64 i = begin; i < end; i++) {
+                i64 key = i + 1 < end ? ids[i] * phrases->width + ids[i + 1] : -1;
+                u64 bucket = (u64)key * 0x9E3779B97F4A7C15ull >> phrases->shift;
+                i32 at = phrases->starts[bucket], last = phrases->starts[bucket + 1];
+                while (at < last && phrases->keys[at] != key) at++;
+                ids[out++] = at < last ? phrases->values[at] : ids[i];
+                i += at < last;
+            }
+        }
+        lengths[text] = n - begin;
+        begin = n;
     }
-    return total;
+    return begin;
 }
 #endif

@@ -124,7 +124,7 @@ static void equations(const ctx_parameters *p, const i32 *ids, const double *cou
         }
         EACH(j, m) mean += total[j] / (double)m;
         EACH(j, m) square += (total[j] - mean) * (total[j] - mean) / (double)m;
-        EACH(j, m) c[j] += (total[j] - mean) / sqrt(square + LAYER_NORM_EPS) * p->gain[k * m + j];
+        EACH(j, m) c[j] += (total[j] - mean) / sqrt(square + 1e-12f) * p->gain[k * m + j];
         EACH(j, m) c[j] += p->bias[k * m + j];
     }
 }
