@@ -116,7 +116,7 @@ def encode(
         raise InputError(f"{source_name(source)}: no texts to embed")
 
     from ctx_embed.encoders import embed, load_encoder
-    from ctx_embed.text.unknown import sample, unknown_share
+    from ctx_embed.text.tokenizer import sample, unknown_share
 
     encoder = load_encoder(options["model"], options["backend"])
     if encoder.remark:

@@ -142,7 +142,7 @@ _unknown_texts: list[UnknownTextsWarning] = []
 
 def warn_of_unknown_share(share: float) -> None:
     """Warn if this share of the tokens that were embedded is unknown, unless the model itself named the texts."""
-    from ctx_embed.text.unknown import warning
+    from ctx_embed.text.tokenizer import warning
 
     if not _unknown_texts and (said := warning(share)):
         click.echo(said, err=True)

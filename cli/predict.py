@@ -220,7 +220,7 @@ def predicted_rows(
 
     Warns on standard error if the model knows few tokens of the first texts.
     """
-    from ctx_embed.text.unknown import sample, unknown_share
+    from ctx_embed.text.tokenizer import sample, unknown_share
 
     head = predictor.head
     waiting = iter(documents)

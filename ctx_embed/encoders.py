@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described, missing_extra, unknown_name
 from ctx_embed.progress import Meter
-from ctx_embed.text.unknown import tokenizer_of
+from ctx_embed.text.tokenizer import tokenizer_of
 from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
 
 if TYPE_CHECKING:

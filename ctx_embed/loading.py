@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ctx_embed.errors import InputError, left_out, missing_extra, nearest_name, unknown_name
-from ctx_embed.numpy_model.checks import Entry, modules_of, read_object, settings_of
 from ctx_embed.numpy_model.embedder import require_dimensions
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError
+from ctx_embed.numpy_model.saved import (
+    DEFAULT_MODEL,
+    DEFAULT_NAME,
+    Entry,
+    UnsupportedModelError,
+    modules_of,
+    read_object,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     import torch

@@ -76,7 +76,9 @@ def test_any_form_gives_the_same(model, docstrings):
             x = module.attention.weighted(module.embedding(ids), offsets)
             context = module.attention.first_context(ids, offsets)
             steps = module.attention.parameters_of_steps
-            whole = module.attention.of_long_text(module.embedding.weight, ids)[0]
+            rows, slopes = module.embedding.weight.__getitem__, module.attention.slopes
+            how = {"kind": module.positions, "scale": module.scale}
+            whole = second_order.long_document(rows, ids, context[0], steps, slopes, **how)
             for result in (second_order.direct(x, offsets, context, steps)[-1][0], whole):
                 assert (result - found).abs().max() <= 1e-5 * found.abs().max()
 

@@ -27,7 +27,7 @@ from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.columns import fields_of
 from ctx_embed.stores.store import RUN
-from ctx_embed.text.unknown import sample, tokenizer_of, unknown_share
+from ctx_embed.text.tokenizer import sample, tokenizer_of, unknown_share
 from ctx_embed.texts import Document
 
 ENGINES = ("local", "ray")

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.index.model import IndexModel
-from ctx_embed.numpy_model.contextualizer import available_threads
+from ctx_embed.numpy_model.embedder import available_threads
 from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, marked, require_encoding, settled
 from ctx_embed.rows.opening import Source, is_packed, opened, said
 from ctx_embed.rows.reading import Fields, document_of

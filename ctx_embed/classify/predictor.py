@@ -20,9 +20,8 @@ from ctx_embed.classify.labelled import Labelled, label_accuracy
 from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
-from ctx_embed.numpy_model.checks import modules_of, read_object
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL
-from ctx_embed.text.unknown import tokenizer_of
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, modules_of, read_object
+from ctx_embed.text.tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.numpy_model.contextualizer import Ids, PackedContextualizer
+from ctx_embed.numpy_model.embedder import Ids, PackedContextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import require_explainable
 from ctx_embed.vectors import unit_rows

@@ -137,7 +137,7 @@ def export(embedder: Embedder, output: str | Path) -> float:
     """Write ``model.onnx``, ``tokenizer.json`` and ``phrases.json`` into a folder, after comparing them with the model.
 
     ``phrases.json`` is a list of pairs of ids. Pair p becomes the id ``entries + p``, where ``entries`` is the
-    tokenizer's number of entries. Pairs are merged as in :class:`ctx_embed.text.phrases.Phrases`. Returns the largest
+    tokenizer's number of entries. Pairs are merged as in :class:`ctx_embed.text.tokenizer.Phrases`. Returns the largest
     difference between an embedding's components by graph and by model, over a few texts.
     """
     try:

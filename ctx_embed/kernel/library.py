@@ -105,7 +105,7 @@ class Attention:
 
 
 class PhrasesInC:
-    """Pairs of ids that become one id, as :class:`ctx_embed.text.phrases.Phrases` defines them, for :class:`Words`.
+    """Pairs of ids that become one id, as :class:`ctx_embed.text.tokenizer.Phrases` defines them, for :class:`Words`.
 
     Args:
         pairs: (P, 2) ids of the parts, no pair twice; pair p becomes the id ``entries + p``.

@@ -16,8 +16,8 @@ from ctx_embed import second_order
 from ctx_embed.errors import InputError
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.numpy_model.contextualizer import PackedContextualizer
-from ctx_embed.numpy_model.saved import Tensors, TokenTable, require_options, require_shapes
+from ctx_embed.numpy_model.embedder import PackedContextualizer
+from ctx_embed.numpy_model.saved import Tensors, TokenTable, require_fitting
 
 # Number of tokens in a group of documents that go through the steps together; its intermediate values stay in cache.
 GROUP_TOKENS = 4096
@@ -67,7 +67,7 @@ class Contextualizer(TokenEncoder):
         scale: ``mean`` (position weights average 1) or ``sum`` (they sum to 1, the paper's).
         initial_context: c^0: ``ones``, ``learned`` or ``uniform`` (random, seeded by the text itself).
         max_seq_length: maximum tokens read per text, None for all; you are warned if a text is cut.
-        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
+        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.tokenizer.Phrases`.
         weights: (entries, dimension) token table, with a row for each entry of the tokenizer and each phrase; None
             initialises it randomly, normal with standard deviation 0.03.
 
@@ -114,8 +114,7 @@ class Contextualizer(TokenEncoder):
         """Refuse options that do not fit the stored tensors; the same check as in NumPy."""
         if sorted(config) != sorted(cls.config_keys):
             raise InputError(f"{tensors.path.parent}: the options must be {', '.join(cls.config_keys)}")
-        require_options(config, tensors.path.with_name(cls.config_file_name))
-        require_shapes(config, tensors, tokenizer)
+        require_fitting(config, tensors.path.with_name(cls.config_file_name), tensors, tokenizer)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return c^K of packed documents, (B, m), computed by the kernel if on a CPU without gradients.
@@ -139,7 +138,12 @@ class Contextualizer(TokenEncoder):
             part = ids[start : start + sum(group)]
             offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
             if group[0] > LONG_DOCUMENT_TOKENS:
-                context = self.attention.of_long_text(weight, part)
+                first, slopes = self.attention.first_context(part, offsets)[0], self.attention.slopes
+                how = {"kind": self.positions, "scale": self.scale}
+                steps = self.attention.parameters_of_steps
+                # Sums over a long text need float32, even in mixed-precision training.
+                with torch.autocast(weight.device.type, enabled=False):
+                    context = second_order.long_document(weight.__getitem__, part, first, steps, slopes, **how)[None]
             elif self.positions != "none" or self.scale != "mean":
                 context = self.attention(self.embedding(part), part, offsets)[-1]
             else:
@@ -170,15 +174,8 @@ class Contextualizer(TokenEncoder):
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
         """Return the exact share of each token in each step's update z^k of its text, (K, n); a row sums to 1."""
-        # On the CPU in float64, where cancelling parts stay exact.
-        offsets = torch.tensor([0, *lengths], device=ids.device).cumsum(0)
-        x = self.attention.weighted(self.embedding(ids), offsets).to("cpu", torch.float64)
-        first = self.attention.first_context(ids, offsets).to("cpu", torch.float64)
-        parameters = (parameter.to("cpu", torch.float64) for parameter in self.attention.parameters_of_steps)
-        steps = second_order.Steps(*parameters)
-        offsets = offsets.cpu()
-        contexts = second_order.direct(x, offsets, first, steps)
-        return list(second_order.shares_of_steps(x, offsets, contexts, steps).split(lengths, dim=1))
+        packed = self.without_torch()
+        return [torch.from_numpy(packed.contributions(part.cpu().numpy())[1]) for part in ids.split(lengths)]
 
     @property
     def runs_without_torch(self) -> bool:

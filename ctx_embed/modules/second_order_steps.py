@@ -66,6 +66,11 @@ class SecondOrderSteps(nn.Module):
         """Return the parameters of the K steps in the form of :mod:`ctx_embed.second_order`."""
         return Steps(self.U, self.V, self.W, self.b, self.gain, self.bias)
 
+    @property
+    def slopes(self) -> Tensor:
+        """The slopes (m,) of the position weights; any values without position weights."""
+        return self.b[0] if self.s is None else self.s
+
     def first_context(self, input_ids: Tensor, offsets: Tensor) -> Tensor:
         """Return c^0 of each document, (B, m)."""
         learned = self.b[0] if self.c0 is None else self.c0
@@ -76,8 +81,7 @@ class SecondOrderSteps(nn.Module):
         """Return the weighted tokens x_i = e(w_i) * p(i), (N, m)."""
         if self.positions == "none" and self.scale == "mean":
             return embeddings
-        slopes = self.b[0] if self.s is None else self.s
-        weights: Tensor = second_order.position_weights(offsets, slopes, kind=self.positions, scale=self.scale)
+        weights: Tensor = second_order.position_weights(offsets, self.slopes, kind=self.positions, scale=self.scale)
         return embeddings * weights.to(embeddings.dtype)
 
     def forward(self, embeddings: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
@@ -95,25 +99,3 @@ class SecondOrderSteps(nn.Module):
         x = self.weighted(embeddings, offsets)
         contexts: Tensor = second_order.direct(x, offsets, context, self.parameters_of_steps)
         return contexts
-
-    def of_long_text(self, table: Tensor, input_ids: Tensor) -> Tensor:
-        """Return c^K of one long document, (1, m), in memory that does not grow with its length (except for the ids).
-
-        Args:
-            table: (vocabulary, m) token embeddings.
-            input_ids: (n,) the document's tokens, n >= 1.
-        """
-        context = self.first_context(input_ids, torch.tensor([0, len(input_ids)], device=input_ids.device))[0]
-        slopes = self.b[0] if self.s is None else self.s
-        # Sums over a long text need float32, even in mixed-precision training.
-        with torch.autocast(table.device.type, enabled=False):
-            found: Tensor = second_order.long_document(
-                table.__getitem__,
-                input_ids,
-                context,
-                self.parameters_of_steps,
-                slopes,
-                kind=self.positions,
-                scale=self.scale,
-            )
-        return found[None]

@@ -1,7 +1,11 @@
-"""The base class of all encoders over a token table: text to packed ids, the table, saving and loading."""
+"""The base class of all encoders over a token table: text to packed ids, the table, saving and loading.
+
+Token tables are saved as int8 with a scale for each row if that represents them exactly (255 levels a row).
+"""
 
 from __future__ import annotations
 
+import json
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,19 +20,15 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformerModelCardData
 from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.modules.input_module import InputModule
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, processors
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, described, require_size
 from ctx_embed.model_card import Card
-from ctx_embed.modules import int8_rows
-from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
-from ctx_embed.numpy_model.checks import read_object, read_tokenizer
-from ctx_embed.numpy_model.saved import PHRASES, Tensors
-from ctx_embed.text.phrases import Phrases
-from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, Tensors, read_object, read_tokenizer
+from ctx_embed.text.tokenizer import Phrases, TextTokenizer
 
 # Standard deviation of a randomly initialised token table. LayerNorm removes its scale from the output, so it only sets
 # how fast embeddings move from their initial values: from scratch on MR with the paper's protocol, accuracy is 74 and
@@ -39,6 +39,11 @@ NO_LIMIT = 2**31 - 1
 # A batch of more token positions than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
 LABELLED_TEXTS = "labelled_texts.npy"
+# Largest absolute value of an int8 row.
+LEVELS = 127
+# A limit that no text exceeds; transformers warns about longer texts.
+UNLIMITED = 10**30
+PADDING_TOKENS = ("[PAD]", "<pad>")
 # Arguments of ``load`` that say where a model is on the hub.
 OF_HUB = ("token", "cache_folder", "revision", "local_files_only")
 # Arguments of encoders that are not saved in the configuration, or are saved last in it.
@@ -74,6 +79,49 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     return copy
 
 
+def quantized(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nearest int8 rows and their scales; :func:`dequantized` is the inverse.
+
+    Args:
+        table: (rows, m).
+
+    Returns:
+        (rows, m) int8 levels and (rows, 1) float16 scales; level times scale is exact in float32.
+    """
+    table = table.float()
+    scales = (table.abs().amax(1, keepdim=True) / LEVELS).half()
+    smallest = torch.finfo(torch.float16).smallest_normal
+    scales = torch.where(scales < smallest, scales.new_full((), smallest), scales)
+    levels = (table / scales.float()).round().clamp(-LEVELS, LEVELS)
+    return levels.to(torch.int8), scales
+
+
+def dequantized(levels: Tensor, scales: Tensor) -> Tensor:
+    """Return the float32 table (rows, m) of int8 rows and their scales."""
+    return levels.float() * scales.float()
+
+
+class TokenizerView(PreTrainedTokenizerFast):
+    """A fast tokenizer of transformers that can also decode ids of phrases."""
+
+    original: Tokenizer
+    phrases: Phrases | None = None
+
+    def _entries(self, number: int) -> list[int]:
+        """Return the entries of the tokenizer that an id of the model stands for."""
+        if self.phrases is None or number < self.phrases.entries:
+            return [number]
+        first, second = self.phrases.pairs[number - self.phrases.entries].tolist()
+        return [*self._entries(first), *self._entries(second)]
+
+    def _decode(self, token_ids: Any, *args: Any, **kwargs: Any) -> str:
+        ids = token_ids["input_ids"] if isinstance(token_ids, dict) else token_ids
+        ids = [ids] if isinstance(ids, int) else ids
+        entries = [entry for number in ids for entry in self._entries(int(number))]
+        text: str = super()._decode(entries, *args, **kwargs)
+        return text
+
+
 class Features(dict[str, Tensor]):
     """Features with ``token_embeddings`` (B, longest, m), and ``attention_mask``, computed when they are asked for.
 
@@ -105,7 +153,7 @@ class TokenEncoder(InputModule):
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
         dimension: m, the features of a row of the table.
         max_seq_length: maximum tokens read per text, None for all; you are warned if a text is cut.
-        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
+        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.tokenizer.Phrases`.
         weights: (entries, dimension) token table, with a row for each entry of the tokenizer and each phrase; None
             initialises it randomly, normal with standard deviation 0.03.
     """
@@ -185,12 +233,33 @@ class TokenEncoder(InputModule):
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer in the form of transformers, see :func:`tokenizer_view`; made at first use.
+        """A tokenizer of transformers over a copy of the model's, made at first use. Setting it replaces the model's.
 
-        The model's own ids are those of :meth:`preprocess`. Setting it replaces the tokenizer.
+        A text's tokens are those of the tokenizer (phrases are not merged) between two padding tokens, since some
+        programs, such as LangChain's token splitter, drop the first and the last id. ``decode`` also accepts ids of
+        phrases. The model's own ids are those of :meth:`preprocess`.
         """
-        if self._view is None:
-            self._view = tokenizer_view(self.backend_tokenizer, self.text_tokenizer.phrases)
+        if self._view is not None:
+            return self._view
+        content = self.backend_tokenizer.to_str()
+        copy, model = Tokenizer.from_str(content), json.loads(content)["model"]
+        padding = next((token for token in PADDING_TOKENS if copy.token_to_id(token) is not None), None)
+        if copy.post_processor is None and padding is not None:
+            copy.post_processor = processors.TemplateProcessing(
+                single=f"{padding} $A {padding}",
+                pair=f"{padding} $A {padding} $B {padding}",
+                special_tokens=[(padding, copy.token_to_id(padding))],
+            )
+        if copy.decoder is None and model["type"] == "WordPiece":
+            copy.decoder = decoders.WordPiece(prefix=model["continuing_subword_prefix"])
+        unknown = model.get("unk_token")
+        self._view = TokenizerView(  # type: ignore[no-untyped-call]
+            tokenizer_object=copy,
+            model_max_length=UNLIMITED,
+            **({} if padding is None else {"pad_token": padding}),
+            **({} if unknown is None else {"unk_token": unknown}),
+        )
+        self._view.original, self._view.phrases = self.backend_tokenizer, self.text_tokenizer.phrases
         return self._view
 
     @tokenizer.setter
@@ -279,7 +348,7 @@ class TokenEncoder(InputModule):
     @torch.no_grad()
     def round_table(self) -> None:
         """Round each row of a float32 table to 255 levels, so that it is saved as int8 without a loss."""
-        self.embedding.weight.copy_(int8_rows.dequantized(*int8_rows.quantized(self.embedding.weight)))
+        self.embedding.weight.copy_(dequantized(*quantized(self.embedding.weight)))
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         """Add ``sentence_embedding`` (B, m) to the features, in the module's dtype (float32 for a float16 module)."""
@@ -310,7 +379,11 @@ class TokenEncoder(InputModule):
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
         self.save_config(output_path)
         folder = Path(output_path)
-        tensors = int8_rows.to_store(self.state_dict())
+        tensors = dict(self.state_dict())
+        if tensors[TABLE].dtype == torch.float32:
+            levels, scales = quantized(tensors[TABLE])
+            if torch.equal(dequantized(levels, scales), tensors[TABLE]):
+                tensors |= {TABLE: levels, SCALES: scales}
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
         self.backend_tokenizer.save(str(folder / "tokenizer.json"))
         if self.labelled_texts is not None:
@@ -333,7 +406,7 @@ class TokenEncoder(InputModule):
             raise InputError(f"{tensors.path.parent}: options that {cls.__name__} cannot use ({reason})") from None
         phrases = len(tensors.stored(PHRASES)) if PHRASES in tensors else 0
         for name, tensor in wanted.items():
-            extra = phrases if name == int8_rows.TABLE else 0
+            extra = phrases if name == TABLE else 0
             shape = (tensor.shape[0] + extra, *tensor.shape[1:]) if tensor.ndim else ()
             if name not in tensors or tensors.stored(name).shape != shape:
                 found = tensors.stored(name).shape if name in tensors else "nothing"
@@ -358,10 +431,11 @@ class TokenEncoder(InputModule):
         tokenizer, config, tensors = read_tokenizer(paths[0]), read_object(paths[1]), Tensors(paths[2])
         tensors.require_finite()
         cls.require_fitting(config, tensors, tokenizer)
-        weights = int8_rows.from_store(cls.load_torch_weights(model_name_or_path, **hub))
+        weights = dict(cls.load_torch_weights(model_name_or_path, **hub))
+        if SCALES in weights:
+            weights[TABLE] = dequantized(weights[TABLE], weights.pop(SCALES))
         dtype = requested_dtype(kwargs.get("model_kwargs"))
-        table = weights["embedding.weight"].to(dtype)
-        module = cls(tokenizer, **config, phrases=weights.get("phrases"), weights=table)
+        module = cls(tokenizer, **config, phrases=weights.get(PHRASES), weights=weights[TABLE].to(dtype))
         module.load_state_dict(weights)
         module.source = paths[0].parent
         # sentence-transformers 5.7 does not call on_model_ready.

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.numpy_model.contextualizer import BLOCK_TOKENS, Ids, PackedContextualizer
+from ctx_embed.numpy_model.embedder import BLOCK_TOKENS, Ids, PackedContextualizer
 from ctx_embed.numpy_model.saved import Floats
 from ctx_embed.second_order import recurrence
-from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.text.unknown import is_read
+from ctx_embed.text.tokenizer import is_read
 
 if TYPE_CHECKING:
     from ctx_embed.numpy_model.embedder import Embedder
@@ -60,15 +59,15 @@ class Counts:
         self.entries, place = np.unique(np.concatenate([self.entries, other.entries]), return_inverse=True)
         self.counts = np.bincount(place, counts, minlength=len(self.entries)).astype(np.int64)
 
-    def context(self, first: Floats) -> Floats:
-        """Return c^K (m,) of the text, from its first context."""
-        context: Floats = self._contextualizer.counted(self.entries, self.counts, first)
+    def context(self) -> Floats:
+        """Return c^K (m,) of the text."""
+        context: Floats = self._contextualizer.embed(self.entries, np.array([len(self.entries)]), self.counts)[0]
         return context
 
     @property
     def largest(self) -> int:
         """The most bytes of the arrays."""
-        return 12 * self._contextualizer.table.shape[0]
+        return 12 * len(self._contextualizer.table.values)
 
     def arrays(self) -> list[NDArray[Any]]:
         """Return what :meth:`restore` takes."""
@@ -79,7 +78,7 @@ class Counts:
         entries, counts = arrays
         if entries.ndim != 1 or entries.shape != counts.shape or entries.dtype != np.int32 or counts.dtype != np.int64:
             raise ValueError("entries and counts do not fit")
-        if len(entries) and not 0 <= entries.min() <= entries.max() < self._contextualizer.table.shape[0]:
+        if len(entries) and not 0 <= entries.min() <= entries.max() < len(self._contextualizer.table.values):
             raise ValueError("an entry is not in the vocabulary")
         if not (np.diff(entries) > 0).all():
             raise ValueError("an entry occurs twice")
@@ -129,15 +128,13 @@ class Moments:
         self.t = old * self.t + new * t
         self.M = old[:, None] * self.M * old + new[:, None] * M * new
 
-    def context(self, first: Floats) -> Floats:
-        """Return c^K (m,) of the text, from its first context."""
-        if self.n == 0:
-            return first
+    def context(self) -> Floats:
+        """Return c^K (m,) of the text, which has a token."""
         weight = (self.n if self._contextualizer.scale == "mean" else 1) / self.Z
         steps = self._contextualizer.steps
         # G_k = M U_k^T
         G = (weight[:, None] * self.M * weight) @ steps.U.reshape(-1, len(weight)).T
-        return np.asarray(recurrence(G, weight * self.t, first, steps), np.float32)
+        return np.asarray(recurrence(G, weight * self.t, self._contextualizer.c0, steps), np.float32)
 
     @property
     def largest(self) -> int:
@@ -161,41 +158,6 @@ class Moments:
         if n[0] and not (all(np.isfinite(array).all() for array in (L, Z, t, M)) and (Z > 0).all()):
             raise ValueError("the moments are not finite")
         self.n, self.L, self.Z, self.t, self.M = int(n[0]), L, Z, t, M
-
-
-class Cuts:
-    """The safe cuts of a text, which leave pieces with the same tokens as the whole text.
-
-    A cut between two words is safe if no phrase can reach across it; phrases join only at certain pairs of entries.
-    """
-
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        self._words = TextTokenizer(tokenizer.tokenizer)
-        self._joined = set() if tokenizer.phrases is None else tokenizer.phrases.junctions()
-
-    def find(self, text: str, *, begins: bool, last: bool) -> int | None:
-        """Return the first or last safe cut in a text, the start of a word; None if there is none.
-
-        The text's last word may continue later; its first one may have begun earlier, unless ``begins``.
-        """
-        spans = [match.span() for match in WORD.finditer(text)]
-        if spans and spans[0][0] == 0 and not begins:
-            spans = spans[1:]
-        if spans and spans[-1][1] == len(text):
-            spans = spans[:-1]
-        starts = range(0, len(spans) - 1, WORDS_AT_ONCE)
-        for start in reversed(starts) if last else starts:
-            run = spans[start : start + WORDS_AT_ONCE + 1]
-            ids, lengths = self._words([text[begin:end] for begin, end in run])
-            tokens = [part.tolist() for part in np.split(ids, lengths.cumsum()[:-1])]
-            safe = [
-                begin
-                for (begin, _), left, right in zip(run[1:], tokens, tokens[1:], strict=False)
-                if left and right and (left[-1], right[0]) not in self._joined
-            ]
-            if safe:
-                return safe[-1 if last else 0]
-        return None
 
 
 class DocumentState:
@@ -271,16 +233,15 @@ class DocumentState:
         self._added, self._characters = [], 0
         if not text:
             return
-        cuts = self._embedder.cuts
         if not self._cut:
             self._head += text
-            first = cuts.find(self._head, begins=False, last=False)
+            first = self._cut_of(self._head, begins=False, last=False)
             if first is None:
                 return
             self._head, text = self._head[:first], self._head[first:]
             self._cut = True
         self._tail += text
-        last = cuts.find(self._tail, begins=True, last=True)
+        last = self._cut_of(self._tail, begins=True, last=True)
         if last is not None:
             self._grow(self._tail[:last])
             self._tail = self._tail[last:]
@@ -330,11 +291,38 @@ class DocumentState:
         sums.add(head)
         sums.merge(self._sums)
         sums.add(tail)
-        first = self._embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))[0]
         read = is_read(self._evidence + of_head + of_tail)
-        vectors: Floats = (sums.context(first) if read[0] else first)[None]
-        embedding: NDArray[Any] = self._embedder.finished(vectors, read.astype(np.int64), **options)[0]
+        context: Floats = sums.context() if read[0] else self._embedder.contextualizer.c0
+        embedding: NDArray[Any] = self._embedder.finished(context[None], read.astype(np.int64), **options)[0]
         return embedding
+
+    def _cut_of(self, text: str, *, begins: bool, last: bool) -> int | None:
+        """Return the first or last safe cut in a text, the start of a word; None if there is none.
+
+        A safe cut leaves pieces with the same tokens as the whole text: no phrase can reach across it, since phrases
+        join only at certain pairs of entries. The text's last word may continue later; its first one may have begun
+        earlier, unless ``begins``.
+        """
+        tokenizer = self._embedder.text_tokenizer
+        junctions = set() if tokenizer.phrases is None else tokenizer.phrases.junctions
+        spans = [match.span() for match in WORD.finditer(text)]
+        if spans and spans[0][0] == 0 and not begins:
+            spans = spans[1:]
+        if spans and spans[-1][1] == len(text):
+            spans = spans[:-1]
+        starts = range(0, len(spans) - 1, WORDS_AT_ONCE)
+        for start in reversed(starts) if last else starts:
+            run = spans[start : start + WORDS_AT_ONCE + 1]
+            ids, lengths = tokenizer([text[begin:end] for begin, end in run], merged=False)
+            tokens = [part.tolist() for part in np.split(ids, lengths.cumsum()[:-1])]
+            safe = [
+                begin
+                for (begin, _), left, right in zip(run[1:], tokens, tokens[1:], strict=False)
+                if left and right and (left[-1], right[0]) not in junctions
+            ]
+            if safe:
+                return safe[-1 if last else 0]
+        return None
 
     def _grow(self, text: str) -> None:
         """Append text between two safe cuts to the sums."""

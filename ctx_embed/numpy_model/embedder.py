@@ -1,9 +1,13 @@
-"""The embedder without torch: texts in, vectors out."""
+"""The embedder without torch: texts in, vectors out; and the K steps over packed token ids that it runs.
+
+The kernel, if it is compiled, and :mod:`ctx_embed.second_order` compute the same numbers up to rounding.
+"""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,23 +17,34 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from ctx_embed import second_order
 from ctx_embed.errors import InputError, UnknownTextsWarning, require_size, unknown_name
-from ctx_embed.numpy_model.contextualizer import Ids, Lengths, PackedContextualizer, available_threads
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, TokenTable
+from ctx_embed.kernel import kernel
+from ctx_embed.kernel.library import Attention
+from ctx_embed.numpy_model.saved import (
+    DEFAULT_MODEL,
+    PHRASES,
+    Floats,
+    SavedContextualizer,
+    TokenTable,
+    fingerprint,
+)
 from ctx_embed.progress import Meter
-from ctx_embed.text.phrases import Phrases
-from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.second_order import Steps
+from ctx_embed.text.tokenizer import Phrases, TextTokenizer
 from ctx_embed.texts import as_texts, well_formed
 from ctx_embed.vectors import comparable, unit_rows
 
 if TYPE_CHECKING:
-    from ctx_embed.numpy_model.document_state import Cuts, DocumentState
+    from ctx_embed.numpy_model.document_state import DocumentState
 
 # Limits of a batch, whose tokens and products are in memory together; one longer text is a batch of its own.
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 4096
 # Threads share texts of more characters than this.
 PARALLEL_CHARACTERS = 1 << 15
+# Without the kernel: tokens that go through the steps together; longer texts are summed block by block.
+BLOCK_TOKENS = 4096
 
 # The names under which models store prompts for queries and documents; the first one that a model has is used.
 TASK_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
@@ -40,6 +55,9 @@ SHIPPED = DEFAULT_MODEL.parts[-3:]
 LIMITS = ("truncate_dim", "max_seq_length")
 
 Precision = Literal["float32", "int8", "ubinary"]
+Ids = NDArray[np.int32] | NDArray[np.int64]
+Lengths = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 
 
 def int8(vectors: Floats) -> NDArray[np.int8]:
@@ -53,6 +71,14 @@ PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
     "int8": int8,
     "ubinary": lambda vectors: np.packbits(vectors > 0, axis=1),
 }
+
+
+def available_threads() -> int:
+    """Return how many threads may work at once: ``OMP_NUM_THREADS``, or else the processors that we may use."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def batches(texts: list[str], size: int) -> list[slice]:
@@ -138,6 +164,111 @@ class CosineParts:
         return self.rest + sum(token.weight for token in self.tokens)
 
 
+class PackedContextualizer:
+    """A Contextualizer that embeds packed token ids, from the options and parameters of the steps by name.
+
+    Parameters must not change. ``s`` are the slopes (m,) of the position weights; None without position weights.
+    """
+
+    def __init__(self, config: Mapping[str, Any], table: TokenTable, parameters: Mapping[str, Floats]) -> None:
+        self.dimension: int = config["dimension"]
+        self.positions: str = config["positions"]
+        self.scale: str = config["scale"]
+        self.initial_context: str = config["initial_context"]
+        self.table = table
+        self.steps = Steps(*(parameters[name] for name in Steps._fields))
+        self.s = parameters["s"] if self.positions != "none" else None
+        self.c0: Floats = parameters["c0"] if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
+        # Without position weights any slopes do.
+        self._slopes = self.c0 if self.s is None else self.s
+        compiled = kernel()
+        self._attention = None
+        if compiled is not None:
+            self._attention = Attention(compiled, config, table.values, table.scales, parameters)
+
+    def first_contexts(self, ids: Ids, lengths: Lengths) -> Floats:
+        """Return c^0 of packed texts, (B, m)."""
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        contexts: Floats = second_order.initial_context(self.initial_context, self.c0, ids, offsets)
+        return contexts
+
+    def embed(self, ids: Ids, lengths: Lengths, counts: Lengths | None = None) -> Floats:
+        """Return c^K of packed texts, (B, m). Those of texts without tokens are c^0.
+
+        Args:
+            ids: (N,) the texts' token ids one after the other.
+            lengths: (B,) tokens in each text (may be 0); they sum to N.
+            counts: (N,) how often each id occurs in its text, of one text without positions; None: once.
+        """
+        # The kernel checks ids of 32 bits itself.
+        checked = self._attention is not None and ids.dtype == np.int32
+        if not checked and len(ids) and not 0 <= ids.min() <= ids.max() < len(self.table.values):
+            raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
+        if self._attention is None:
+            return self._by_equations(ids, lengths, counts)
+        contexts = np.empty((len(lengths), self.dimension), np.float32)
+        contexts[:] = self.first_contexts(ids, lengths) if self.initial_context == "uniform" else self.c0
+        times = None if counts is None else np.ascontiguousarray(counts, np.float64)
+        ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
+        self._attention.embed(ids, lengths, contexts, times)
+        return contexts
+
+    # Weights that have diverged give infinities and NaN, as with torch; callers report those.
+    @np.errstate(over="ignore", invalid="ignore")
+    def _by_equations(self, ids: Ids, lengths: Lengths, counts: Lengths | None) -> Floats:
+        """Return what :meth:`embed` does, group by group of texts, or block by block of a long text."""
+        if counts is not None and len(ids):
+            weight = 1 if self.scale == "mean" else 1 / counts.sum()
+            U = self.steps.U.reshape(-1, self.dimension)
+            G, t = np.zeros((self.dimension, len(U))), np.zeros(self.dimension)
+            for start in range(0, len(ids), BLOCK_TOKENS):
+                block = slice(start, start + BLOCK_TOKENS)
+                x, count = self.table.rows(ids[block]).astype(np.float64), counts[block][:, None]
+                G += x.T @ ((x @ U.T) * count)
+                t += (x * count).sum(0)
+            context = second_order.recurrence(G * weight**2, t * weight, self.c0, self.steps)
+            return np.asarray(context[None], np.float32)
+        found = [np.empty((0, self.dimension), np.float32)]
+        ends, start = lengths.cumsum(), 0
+        while start < len(lengths):
+            before = int(ends[start] - lengths[start])
+            stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
+            part, sizes = ids[before : int(ends[stop - 1])], lengths[start:stop]
+            offsets, context = np.append(0, sizes.cumsum()), self.first_contexts(part, sizes)
+            if len(part) > BLOCK_TOKENS:
+                how, slopes = {"kind": self.positions, "scale": self.scale}, self._slopes.astype(np.float64)
+                read = second_order.long_document(self.table.rows, part, context[0], self.steps, slopes, **how)
+                found.append(read[None])
+            else:
+                found.append(second_order.direct(self.weighted(part, offsets), offsets, context, self.steps)[-1])
+            start = stop
+        return np.concatenate([part.astype(np.float32) for part in found])
+
+    def weighted(self, ids: Ids, offsets: Lengths) -> Floats:
+        """Return the weighted tokens x_i = e(w_i) * p(i), (N, m), of texts that begin at the offsets (B + 1,)."""
+        weights = second_order.position_weights(offsets, self._slopes, kind=self.positions, scale=self.scale)
+        x: Floats = self.table.rows(ids) * weights
+        return x
+
+    def contributions(self, ids: Ids) -> tuple[Doubles, Doubles, Doubles]:
+        """Return what each token of a text adds to each step's update z^k, its share of it, and the contexts.
+
+        Returns:
+            (K, n, m) and (K, n) from :func:`ctx_embed.second_order.contributions_of_steps` and ``shares_of_steps``, and
+            c^0..c^K, (K + 1, m).
+        """
+        n, K = len(ids), len(self.steps.U)
+        first = self.first_contexts(ids, np.array([n])).astype(np.float64)
+        if not n:
+            return np.zeros((K, 0, self.dimension)), np.zeros((K, 0)), np.repeat(first, K + 1, 0)
+        offsets = np.array([0, n])
+        x = self.weighted(ids, offsets).astype(np.float64)
+        steps = Steps(*(parameter.astype(np.float64) for parameter in self.steps))
+        contexts = second_order.direct(x, offsets, first, steps)
+        vectors = np.stack(list(second_order.contributions_of_steps(x, offsets, contexts, steps)))
+        return vectors, second_order.shares_of_steps(x, offsets, contexts, steps), contexts[:, 0]
+
+
 class Embedder:
     """A Contextualizer that embeds texts with NumPy alone, from the same files as :func:`ctx_embed.load`.
 
@@ -207,8 +338,6 @@ class Embedder:
     @cached_property
     def fingerprint(self) -> str:
         """The identity of the model: 64 hexadecimal digits, as by :func:`ctx_embed.fingerprint.fingerprint`."""
-        from ctx_embed.numpy_model.fingerprint import fingerprint
-
         return fingerprint(self.saved)
 
     def encode(
@@ -305,13 +434,6 @@ class Embedder:
             state.restore(stored)
         return state
 
-    @cached_property
-    def cuts(self) -> Cuts:
-        """The places at which texts may be cut."""
-        from ctx_embed.numpy_model.document_state import Cuts
-
-        return Cuts(self.text_tokenizer)
-
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
         """Embed queries: as :meth:`encode`, with the model's prompt for queries if it has one."""
         return self._encode_for("query", texts, options)
@@ -375,12 +497,11 @@ class Embedder:
         return found
 
     def _given_or_default(self, prompt: str | None) -> str | None:
-        name = self.default_prompt_name
-        if prompt is not None or name is None:
+        if prompt is not None or self.default_prompt_name is None:
             return prompt
-        if name not in self.prompts:
-            raise unknown_name("prompt", name, self.prompts)
-        return self.prompts[name]
+        if self.default_prompt_name not in self.prompts:
+            raise unknown_name("prompt", self.default_prompt_name, self.prompts)
+        return self.prompts[self.default_prompt_name]
 
     def _task_prompt(self, task: str) -> str | None:
         """Return the prompt for queries or documents; None if the model has none."""

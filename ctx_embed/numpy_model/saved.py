@@ -1,19 +1,34 @@
-"""A saved Contextualizer as NumPy reads it: settings, tokenizer, parameters, and a token table that stays on disk."""
+"""A saved model: its folder, checked before anything is built from it; a Contextualizer's files; and its fingerprint.
+
+A folder may come from a stranger. Each file has a maximum size and each number a range, and no memory is allocated for
+a size that a file declares but does not have. Both loaders, on torch and in NumPy, use these checks.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError
-from ctx_embed.numpy_model.checks import is_size, modules_of, read_object, read_tokenizer, require_file, settings_of
+from ctx_embed import second_order
+from ctx_embed.errors import InputError, described, nearest_name
+from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular, replaced_file
+from ctx_embed.fingerprint import CONFIGS, digest, reads_normalised
+from ctx_embed.text import normalisation
+from ctx_embed.text.tokenizer import parts_of
 
 DEFAULT_MODEL = Path(__file__).parent.parent / "pretrained" / "default"
 # The default model's name in other programs and in model cards.
@@ -24,20 +39,30 @@ CONTEXTUALIZER = "ctx_embed.modules.contextualizer.Contextualizer"
 NORMALIZE, NORMALIZE_HOME = ".Normalize", "sentence_transformers."
 CONFIG_KEYS = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
 CHOICES = {
-    "positions": ("absolute", "none", "relative"),
-    "scale": ("mean", "sum"),
-    "initial_context": ("learned", "ones", "uniform"),
+    "positions": second_order.POSITIONS,
+    "scale": second_order.SCALES,
+    "initial_context": second_order.INITIAL_CONTEXTS,
 }
-SIMILARITIES = (None, "cosine", "dot")
-UNIT = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+# The similarities of models, the first three of which NumPy has.
+SIMILARITIES = (None, "cosine", "dot", "euclidean", "manhattan")
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "I32": "<i4", "I64": "<i8"}
 TABLE, SCALES, PHRASES, STEPS = "embedding.weight", "embedding.scales", "phrases", "attention."
-LARGEST_WEIGHTS = 1 << 40
 FLOATS = {"F64", "F32", "F16", "BF16"}
-LARGEST_HEADER = 1 << 20
-# Number of values that are checked at a time.
-CHECKED_NUMBERS = 1 << 22
+
+LARGEST_WEIGHTS, LARGEST_HEADER, LARGEST_JSON, LARGEST_TOKENIZER = 1 << 40, 1 << 20, 1 << 20, 1 << 26
+MOST_MODULES = 100
+# Maximum length of a word that WordPiece may look up, in time quadratic in its length; 100 in transformers.
+LONGEST_WORD = 1000
+# Maximum number of normalisers and pre-tokenizers, each of which reads every text; of characters with which they may
+# replace a single one, or put before a text; and of characters in a pattern.
+MOST_PARTS, MOST_REPLACED, LONGEST_PATTERN = 100, 100, 1000
+# Turns digits into zeros and the rest into spaces, so that large numbers are found ten times faster than by a pattern.
+_DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
+
+# Numbers that are checked, rows of the table that are hashed, and bytes of files that are hashed at a time.
+CHECKED_NUMBERS, BLOCK_ROWS, READ_BYTES = 1 << 22, 4096, 1 << 18
+FILE = "fingerprint.json"
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -45,6 +70,150 @@ Floats = NDArray[np.float32]
 
 class UnsupportedModelError(InputError):
     """NumPy cannot run the model; torch may be able to."""
+
+
+class Entry(NamedTuple):
+    """A module of a model folder: its name, its own folder, its class, and the names of its forward arguments."""
+
+    name: str
+    home: Path
+    kind: str
+    arguments: list[str]
+
+
+def require_file(path: Path, largest: int) -> None:
+    """Refuse anything but a regular file of at most ``largest`` bytes."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path}: must be a regular file")
+    if found.st_size > largest:
+        raise InputError(f"{path}: must have at most {largest:,} bytes, got {found.st_size:,}")
+
+
+def require_contents(folder: Path) -> None:
+    """Refuse a folder with a pointer of git-lfs in place of a file."""
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        with suppress(OSError), open_regular(path) as file:
+            if is_pointer(file.peek(POINTER_BYTES)):
+                raise InputError(f"{path}: {POINTER}")
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file."""
+    require_file(path, LARGEST_JSON)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({error})") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file that holds an object; see :func:`read_json`."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: must be a JSON object, got {described(content)}")
+    return content
+
+
+def _is_size(value: Any) -> bool:
+    """Return whether a value is an integer from 1 to 2^31 - 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
+def modules_of(folder: Path) -> list[Entry]:
+    """Return the modules that ``modules.json`` lists, each inside the folder."""
+    if not folder.exists():
+        near = nearest_name(folder, ("default",))
+        raise InputError(f"{folder}: no such model folder{'; ' if near else ''}{near}")
+    path = folder / "modules.json"
+    if not path.exists():
+        raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
+    require_contents(folder)
+    listed = read_json(path)
+    if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_MODULES:
+        raise InputError(f"{path}: must be a list of 1 to {MOST_MODULES} modules")
+    entries = []
+    for entry in listed:
+        fields = entry if isinstance(entry, dict) else {}
+        name, home, kind = (fields.get(key) for key in ("name", "path", "type"))
+        arguments = fields.get("kwargs") or []
+        named = isinstance(arguments, list) and all(isinstance(argument, str) for argument in arguments)
+        if not (isinstance(name, str) and isinstance(home, str) and isinstance(kind, str) and named):
+            raise InputError(f"{path}: each module must have a name, a path and a type, got {entry!s:.80}")
+        inside = PurePosixPath(home.replace("\\", "/"))
+        is_text = home.encode("utf-8", "ignore").decode() == home
+        if inside.is_absolute() or ".." in inside.parts or ":" in home or "\0" in home or not is_text:
+            raise InputError(f"{path}: modules must lie inside the folder, got the path {home!r:.80}")
+        entries.append(Entry(name, folder / home, kind, arguments))
+    if len({entry.name for entry in entries}) < len(entries):
+        raise InputError(f"{path}: two modules have the same name")
+    for entry in entries:
+        if entry.home != folder:
+            require_contents(entry.home)
+    return entries
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """Return ``config_sentence_transformers.json``, empty if there is none."""
+    path = folder / "config_sentence_transformers.json"
+    if not path.exists():
+        return {}
+    settings = read_object(path)
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not (isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())):
+        raise InputError(f"{path}: prompts must be texts by name, got {prompts!s:.80}")
+    if default is not None and (not isinstance(default, str) or default not in prompts):
+        raise InputError(f"{path}: default_prompt_name must name one of the prompts, got {default!r:.80}")
+    if settings.get("truncate_dim") is not None and not _is_size(settings["truncate_dim"]):
+        raise InputError(f"{path}: truncate_dim must be a positive integer, got {settings['truncate_dim']!r:.80}")
+    if settings.get("similarity_fn_name") not in SIMILARITIES:
+        raise InputError(
+            f"{path}: similarity_fn_name must be one of {', '.join(filter(None, SIMILARITIES))}, "
+            f"got {settings['similarity_fn_name']!r:.80}"
+        )
+    return settings
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Return a saved tokenizer, padding and truncation off."""
+    require_file(path, LARGEST_TOKENIZER)
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    # tokenizers raises a bare Exception, but a panic in its Rust code is not an Exception.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise InputError(f"{path}: no tokenizer ({error!s:.200})") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    longest = getattr(tokenizer.model, "max_input_chars_per_word", 0)
+    if longest > LONGEST_WORD:
+        raise InputError(f"{path}: max_input_chars_per_word must be at most {LONGEST_WORD}, got {longest}")
+    parts = parts_of(tokenizer.normalizer) + parts_of(tokenizer.pre_tokenizer)
+    if len(parts) > MOST_PARTS:
+        raise InputError(f"{path}: must have at most {MOST_PARTS} normalizers and pre-tokenizers, got {len(parts):,}")
+    if (prepended := sum(len(part.get("prepend", "")) for part in parts)) > MOST_REPLACED:
+        raise InputError(f"{path}: at most {MOST_REPLACED} characters may be put before a text, got {prepended:,}")
+    growth = 1.0
+    for part in parts:
+        pattern = next(iter(part["pattern"].values())) if isinstance(part.get("pattern"), dict) else ""
+        if len(pattern) > LONGEST_PATTERN:
+            raise InputError(f"{path}: a pattern must have at most {LONGEST_PATTERN} characters, got {len(pattern)}")
+        if part["type"] == "Replace":
+            is_text = "String" in part["pattern"]
+            growth *= max(1, len(part["content"]) / (max(1, len(pattern)) if is_text else 1))
+    if growth > MOST_REPLACED:
+        raise InputError(f"{path}: replacements must make at most {MOST_REPLACED} characters of one, got {growth:.0f}")
+    entries = tokenizer.get_vocab_size()
+    # The vocabulary is slow to list, so list it only if an id may be so large that saving it would take minutes.
+    has_large = b"0" * 8 in path.read_bytes().translate(_DIGITS)
+    highest = max(tokenizer.get_vocab().values()) if has_large else entries - 1
+    if highest != entries - 1 or tokenizer.id_to_token(highest) is None:
+        raise InputError(f"{path}: the tokenizer's ids must have no gaps, got {entries} up to {highest}")
+    return tokenizer
 
 
 def _floats(values: Array, dtype: str) -> Floats:
@@ -132,18 +301,16 @@ class Tensors:
         return _floats(np.asarray(self.stored(name)), self.dtype(name))
 
 
-class TokenTable:
+class TokenTable(NamedTuple):
     """The token embeddings: row i is ``values[i]``, times ``scales[i]`` if there are scales.
 
     Attributes:
         values: (entries, m) int8 or float32, where they lie on disk if they are stored so.
         scales: (entries,) of int8 rows; None for float32.
-        shape: (entries, m).
     """
 
-    def __init__(self, values: Array, scales: Floats | None = None) -> None:
-        self.values, self.scales = values, scales
-        self.shape: tuple[int, ...] = values.shape
+    values: Array
+    scales: Floats | None = None
 
     @classmethod
     def read(cls, tensors: Tensors) -> TokenTable:
@@ -169,7 +336,7 @@ class SavedContextualizer:
         files: the files in it that decide its embeddings.
         name: the Contextualizer's name among the modules, the prefix of its tensors' names.
         config: the Contextualizer's options.
-        normalize: the configs of the modules after the Contextualizer, each a ``Normalize``.
+        normalize: the number of modules after the Contextualizer, each a ``Normalize``.
         settings: the content of ``config_sentence_transformers.json``.
         tensors: the Contextualizer's parameters, by name without the prefix.
         tokenizer: the tokenizer, with padding and truncation off.
@@ -179,7 +346,7 @@ class SavedContextualizer:
     files: list[Path]
     name: str
     config: dict[str, Any]
-    normalize: list[dict[str, Any]]
+    normalize: int
     settings: dict[str, Any]
     tensors: Tensors
     tokenizer: Tokenizer
@@ -188,40 +355,30 @@ class SavedContextualizer:
     def read(cls, folder: Path) -> SavedContextualizer:
         """Read a folder that sentence-transformers wrote."""
         first, *others = modules_of(folder)
+        foreign = [] if first.kind == CONTEXTUALIZER else [first.kind]
         kinds = [other.kind for other in others]
-        foreign = [kind for kind in kinds if not (kind.startswith(NORMALIZE_HOME) and kind.endswith(NORMALIZE))]
-        if first.kind != CONTEXTUALIZER:
-            foreign.insert(0, first.kind)
+        foreign += [kind for kind in kinds if not (kind.startswith(NORMALIZE_HOME) and kind.endswith(NORMALIZE))]
         if foreign:
             name = foreign[0].rpartition(".")[2]
             raise UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
-        home = first.home
+        home, beyond_numpy = first.home, "has options that the NumPy model does not support; load it with torch"
         config_path = home / "contextualizer_config.json"
         config = read_object(config_path)
         if sorted(config) != sorted(CONFIG_KEYS):
-            raise UnsupportedModelError(
-                f"{config_path}: has options that the NumPy model does not support; load it with torch"
-            )
-        require_options(config, config_path)
-        normalize: list[dict[str, Any]] = []
+            raise UnsupportedModelError(f"{config_path}: {beyond_numpy}")
         files = [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"]
-        for other in others:
-            file = other.home / "config.json"
-            options = read_object(file) if file.exists() else {}
-            if {**UNIT, **options} != UNIT:
-                raise UnsupportedModelError(
-                    f"{file}: has options that the NumPy model does not support; load it with torch"
-                )
-            files += [file] if file.exists() else []
-            normalize.append(UNIT)
+        for file in (other.home / "config.json" for other in others):
+            if file.exists():
+                files.append(file)
+                if not read_object(file).items() <= CONFIGS["Normalize"].items():
+                    raise UnsupportedModelError(f"{file}: {beyond_numpy}")
         settings = settings_of(folder)
-        if settings.get("similarity_fn_name") not in SIMILARITIES:
+        if settings.get("similarity_fn_name") not in SIMILARITIES[:3]:
             raise UnsupportedModelError(f"{folder}: NumPy has the similarities cosine and dot; load it with torch")
-        tokenizer = read_tokenizer(home / "tokenizer.json")
-        tensors = Tensors(home / "model.safetensors")
+        tokenizer, tensors = read_tokenizer(home / "tokenizer.json"), Tensors(home / "model.safetensors")
         tensors.require_finite()
-        require_shapes(config, tensors, tokenizer)
-        return cls(folder, files, first.name, config, normalize, settings, tensors, tokenizer)
+        require_fitting(config, config_path, tensors, tokenizer)
+        return cls(folder, files, first.name, config, len(others), settings, tensors, tokenizer)
 
     @property
     def parameters(self) -> dict[str, Floats]:
@@ -230,18 +387,14 @@ class SavedContextualizer:
         return {name.removeprefix(STEPS): self.tensors.floats(name) for name in names}
 
 
-def require_options(config: dict[str, Any], path: Path) -> None:
-    """Refuse options of a Contextualizer that have the wrong type or value."""
+def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
+    """Refuse options of a Contextualizer, read from a path, that are impossible or do not fit its tensors."""
     for option in ("dimension", "steps", "rank", "max_seq_length"):
-        if not is_size(config[option]) and not (option == "max_seq_length" and config[option] is None):
+        if not _is_size(config[option]) and not (option == "max_seq_length" and config[option] is None):
             raise InputError(f"{path}: {option} must be a positive integer, got {config[option]!r:.80}")
     for option, known in CHOICES.items():
         if config[option] not in known:
             raise InputError(f"{path}: {option} must be one of {', '.join(known)}, got {config[option]!r:.80}")
-
-
-def require_shapes(config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
-    """Refuse tensors of a Contextualizer if their shapes or values do not fit its options."""
     m, K, u = (config[key] for key in ("dimension", "steps", "rank"))
     entries = tokenizer.get_vocab_size() + (len(tensors.stored(PHRASES)) if PHRASES in tensors else 0)
     wanted = {TABLE: (entries, m), **{f"{STEPS}{name}": (K, u, m) for name in "UV"}, f"{STEPS}W": (K, m, u)}
@@ -260,3 +413,77 @@ def require_shapes(config: dict[str, Any], tensors: Tensors, tokenizer: Tokenize
             raise InputError(f"{tensors.path}: {name} must not hold {tensors.dtype(name)} numbers")
     if unknown := set(tensors.names()) - {*wanted, PHRASES}:
         raise InputError(f"{tensors.path}: no Contextualizer of these options has the tensor {min(unknown)!r:.80}")
+
+
+def computed_fingerprint(saved: SavedContextualizer) -> str:
+    """Return the fingerprint of the model that torch loads in float32, 64 hexadecimal digits."""
+    table = TokenTable.read(saved.tensors)
+
+    def tensors() -> Iterator[tuple[str, str, tuple[int, ...], Iterable[Any]]]:
+        for name in filter(SCALES.__ne__, saved.tensors.names()):
+            stored, dtype = saved.tensors.stored(name), "torch.float32"
+            blocks: Iterable[Any]
+            if name == TABLE:
+                starts = range(0, len(table.values), BLOCK_ROWS)
+                blocks = (table.rows(slice(start, start + BLOCK_ROWS)).data for start in starts)
+            elif name == PHRASES:
+                dtype, blocks = "torch.int32", [np.ascontiguousarray(stored, dtype=np.int32).data]
+            else:
+                blocks = [np.ascontiguousarray(saved.tensors.floats(name)).data]
+            yield f"{saved.name}.{name}", dtype, stored.shape, blocks
+
+    modules: list[tuple[str, dict[str, Any], Any]] = [
+        ("Contextualizer", reads_normalised(saved.config), saved.tokenizer),
+        *[("Normalize", {}, None)] * saved.normalize,
+    ]
+    return digest(modules, tensors())
+
+
+def files_key(saved: SavedContextualizer) -> str:
+    """Return the sha256 over the sha256 of each file that decides a fingerprint.
+
+    The key includes the version of tokenizers, since it decides how a tokenizer is written and thus what is hashed, and
+    that of the normalisation of texts.
+    """
+    versions = f"tokenizers {tokenizers.__version__} normalisation {normalisation.VERSION}\n"
+    found = hashlib.sha256(versions.encode())
+    for path in saved.files:
+        of_file = hashlib.sha256()
+        # Read without a memory map, whose pages would count as memory of the process.
+        with path.open("rb") as file:
+            while block := file.read(READ_BYTES):
+                of_file.update(block)
+        found.update(f"{path.relative_to(saved.folder).as_posix()} {of_file.hexdigest()}\n".encode())
+    return found.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return the folder where fingerprints of this user's models are stored."""
+    home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "ctx-embed" / "fingerprints"
+
+
+def fingerprint(saved: SavedContextualizer) -> str:
+    """Return the fingerprint of a saved model, computed again only if one of its files has changed.
+
+    The default model has its fingerprint in a file beside it; any other is read from the user's cache, or computed and
+    stored there. A folder from elsewhere is not asked what it is, so that no model can pose as another.
+    """
+    key = files_key(saved)
+    try:
+        cached = cache_folder() / f"{key[:32]}.json"
+    except RuntimeError:  # without a home folder there is no cache
+        return computed_fingerprint(saved)
+    known = None
+    with suppress(OSError, ValueError):
+        file = DEFAULT_MODEL / FILE if saved.folder == DEFAULT_MODEL else cached
+        known = json.loads(file.read_text(encoding="utf-8"))
+    if isinstance(known, dict) and known.get("key") == key and len(str(known.get("fingerprint"))) == 64:
+        return str(known["fingerprint"])
+    found = computed_fingerprint(saved)
+    # If writing fails, the next process computes it again.
+    with suppress(OSError, InputError):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_file(cached) as beside:
+            beside.write_text(json.dumps({"key": key, "fingerprint": found}) + "\n", encoding="utf-8")
+    return found

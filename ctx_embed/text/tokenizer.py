@@ -1,4 +1,7 @@
-"""Token ids of many texts, quickly: the tokenizer sees each distinct word once, and C remembers it."""
+"""Token ids of many texts, quickly: the tokenizer sees each distinct word once, and C remembers it.
+
+Here too are phrases, entries of a vocabulary that stand for several words, and what a model cannot read: unknown words.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import re
 import string
 import threading
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,16 +17,15 @@ from itertools import accumulate, chain, groupby, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
+from tokenizers.models import Unigram, WordPiece
 
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import Kernel, kernel
-from ctx_embed.kernel.library import Found, Words
+from ctx_embed.kernel.library import Found, PhrasesInC, Words
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
-from ctx_embed.text.phrases import CONTINUED, Phrases
-from ctx_embed.text.unknown import is_read, letters, unknown_id
+from ctx_embed.texts import well_formed
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
 WORDWISE_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
@@ -39,6 +42,14 @@ IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\
 
 # Python looks for unknown ids among fewer than so many ids sooner than NumPy.
 FEW_IDS = 256
+
+# WordPiece's prefix of entries that continue a word.
+CONTINUED = "##"
+# Maximum number of tokenizer entries in a phrase. It bounds the passes over a text.
+LONGEST_PHRASE = 64
+# Users are warned if more than this share of the tokens in a sample of their texts is unknown.
+MOST_UNKNOWN = 0.5
+SAMPLED_TEXTS, SAMPLED_CHARACTERS = 512, 1000
 
 LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 # An entry that is a word, or that a word begins with.
@@ -76,6 +87,135 @@ def is_wordwise(tokenizer: Tokenizer) -> bool:
     )
 
 
+class Phrases:
+    """Phrases, each a pair of entries or earlier phrases: phrase p of ``pairs`` has the id ``entries + p``.
+
+    Passes over a text, from left to right, merge pairs until none is left: the first one pairs of single entries, later
+    ones pairs that contain the phrases of earlier passes. So the result depends on the text alone.
+
+    Args:
+        pairs: (P, 2) ids of the parts: entries, or phrases with a lower number; no pair twice.
+        entries: the tokenizer's number of entries.
+    """
+
+    def __init__(self, pairs: ArrayLike, entries: int) -> None:
+        # A copy: share_memory() frees the memory of the torch buffer that a view would read.
+        self.pairs: NDArray[np.int32] = np.asarray(pairs, dtype=np.int32).copy()
+        self.entries = entries
+        if self.pairs.ndim != 2 or self.pairs.shape[1] != 2 or not len(self.pairs):
+            raise InputError(f"phrases must have shape (phrases, 2) with at least one phrase, got {self.pairs.shape}")
+        numbers = entries + np.arange(len(self.pairs), dtype=np.int32)
+        wrong = np.flatnonzero(((self.pairs < 0) | (self.pairs >= numbers[:, None])).any(1))
+        if len(wrong):
+            part = self.pairs[wrong[0]].tolist()
+            raise InputError(
+                f"phrase {wrong[0]} is {part}: its parts must be entries below {entries} or phrases before it"
+            )
+        width = entries + len(self.pairs)
+        keys = np.sort(self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1])
+        if (keys[1:] == keys[:-1]).any():
+            raise InputError("a pair occurs twice among the phrases")
+        # How many ids of the tokenizer each id stands for; 0 for a phrase until the sizes of its parts are known.
+        self.sizes = np.repeat([1, 0], [entries, len(self.pairs)])
+        waiting = np.arange(len(self.pairs))
+        while len(waiting):
+            of_parts = self.sizes[self.pairs[waiting]]
+            ready = of_parts.all(1)
+            found, sizes = waiting[ready], of_parts[ready].sum(1)
+            if sizes.max() > LONGEST_PHRASE:
+                place = int(np.argmax(sizes > LONGEST_PHRASE))
+                raise InputError(
+                    f"phrase {found[place]} must stand for at most {LONGEST_PHRASE} entries, got {sizes[place]}"
+                )
+            self.sizes[numbers[found]] = sizes
+            waiting = waiting[~ready]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @cached_property
+    def in_c(self) -> PhrasesInC | None:
+        """The same phrases for the kernel's words; None without a kernel."""
+        return None if kernel() is None else PhrasesInC(self.pairs, self.entries)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Phrases, (self.pairs, self.entries)
+
+    @cached_property
+    def _by_pair(self) -> dict[tuple[int, int], int]:
+        return {(first, second): self.entries + place for place, (first, second) in enumerate(self.pairs.tolist())}
+
+    def merged(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the ids of one text with pairs merged from left to right, until there are none."""
+        left, read, find = -1, ids.tolist(), self._by_pair.get
+        while left != len(read):
+            left, place, merged = len(read), 0, []
+            while place < left:
+                found = find((read[place], read[place + 1])) if place + 1 < left else None
+                merged.append(read[place] if found is None else found)
+                place += 1 if found is None else 2
+            read = merged
+        return np.array(read, ID)
+
+    @cached_property
+    def junctions(self) -> set[tuple[int, int]]:
+        """The pairs of entries at which two parts of a phrase meet. Other neighbours are never merged."""
+        first, last = list(range(self.entries)), list(range(self.entries))
+        found = set()
+        for left, right in self.pairs.tolist():
+            found.add((last[left], first[right]))
+            first.append(first[left])
+            last.append(last[right])
+        return found
+
+    def texts(self, entries: list[str]) -> list[str]:
+        """Return the text of each phrase, given the entries' texts by id; ``##`` marks entries that continue a word."""
+        known = list(entries)
+        for first, second in self.pairs.tolist():
+            text = known[second]
+            joined = text.removeprefix(CONTINUED) if text.startswith(CONTINUED) else f" {text}"
+            known.append(known[first] + joined)
+        return known[self.entries :]
+
+
+class _Letters(dict[int, str]):
+    """Letters and their marks by their codes, nothing for what is not seen, and a space for all else."""
+
+    def __missing__(self, code: int) -> str:
+        category = unicodedata.category(chr(code))
+        return self.setdefault(code, chr(code) if category[0] in "LM" else "" if category == "Cf" else " ")
+
+
+_LETTERS = _Letters()
+
+
+def letters(text: str) -> str:
+    """Return the letters of a text, with spaces for all else."""
+    return text.translate(_LETTERS)
+
+
+def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether a model can read each of B texts.
+
+    It can read a text of which it knows at least half of the words. In a text without words it must know a number, or
+    all of the marks. To a model that cannot read two texts they look alike, as both are unknown words and full stops.
+
+    Args:
+        evidence: (B, 4) from :meth:`ctx_embed.text.tokenizer.TextTokenizer.evidence`.
+    """
+    known, unknown, said, balance = evidence.T
+    return np.asarray((balance >= 0) & ((said > 0) | ((known > 0) & (unknown == 0))))
+
+
+def unknown_id(tokenizer: Tokenizer) -> int | None:
+    """Return the id of the unknown token; None if the tokenizer knows every text."""
+    name = getattr(tokenizer.model, "unk_token", None)
+    if name is None and isinstance(tokenizer.model, Unigram):
+        number: int | None = json.loads(tokenizer.model.__getstate__()).get("unk_id")
+        return number
+    return None if name is None else tokenizer.token_to_id(name)
+
+
 class TextTokenizer:
     """A tokenizer of whole batches into packed ids, without special tokens.
 
@@ -100,12 +240,6 @@ class TextTokenizer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _adding=threading.Lock())
-
-    def without_phrases(self) -> TextTokenizer:
-        """Return this tokenizer without phrases; the two share the words that were met so far."""
-        plain = TextTokenizer(self.tokenizer)
-        plain._words = self._words
-        return plain
 
     def _tokenized(self, texts: Sequence[str], at_once: int = 4096) -> list[NDArray[np.int32]]:
         """Return the ids of normalised texts from the tokenizer itself, which reads some at once."""
@@ -133,12 +267,6 @@ class TextTokenizer:
         return "".join(set(string.punctuation).difference(*(token.content for token in added)))
 
     @cached_property
-    def _longest_word(self) -> int | None:
-        """The characters up to which WordPiece reads a word. A longer one is unknown whatever else it contains."""
-        longest = getattr(self.tokenizer.model, "max_input_chars_per_word", None)
-        return longest if isinstance(longest, int) and longest < LONG_WORD else None
-
-    @cached_property
     def _lowers_words(self) -> bool:
         """Whether the ids of an ASCII word of letters and digits are what WordPiece gives for it in lower case."""
         added = self.tokenizer.get_added_tokens_decoder().values()
@@ -161,7 +289,7 @@ class TextTokenizer:
             by_bert = "BertNormalizer" in _kinds(self.tokenizer.normalizer)
             ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
             for word in map(normalised, run):
-                if self._longest_word is not None:
+                if getattr(self.tokenizer.model, "max_input_chars_per_word", LONG_WORD) < LONG_WORD:
                     # What follows the first characters of so long a word changes nothing: it is unknown either way.
                     word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
                 # Cut it into pieces whose ids are, one after the other, its ids.
@@ -198,10 +326,6 @@ class TextTokenizer:
             ids = np.union1d(ids, found.astype(ID))
         return ids
 
-    @cached_property
-    def _unknown_ids(self) -> frozenset[int]:
-        return frozenset(self.unknown.tolist())
-
     def _adds(self, number: int) -> tuple[int, ...]:
         """Return what an id adds to the evidence of a text, (4,). A phrase adds what its parts do."""
         if not self._added:
@@ -228,7 +352,7 @@ class TextTokenizer:
     def evidence(
         self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64], *, parts: bool = False
     ) -> NDArray[np.int64]:
-        """Return what :func:`ctx_embed.text.unknown.is_read` judges texts, or parts of longer ones, by.
+        """Return what :func:`ctx_embed.text.tokenizer.is_read` judges texts, or parts of longer ones, by.
 
         Returns:
             (B, 4): the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words
@@ -272,30 +396,30 @@ class TextTokenizer:
             )
             ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
             lengths = lengths.clip(max=limit)
-        if not prompt and len(whole[0]) < FEW_IDS and self._unknown_ids.isdisjoint(whole[0].tolist()):
+        if not prompt and len(whole[0]) < FEW_IDS and set(self.unknown.tolist()).isdisjoint(whole[0].tolist()):
             return ids, lengths
         read = self.is_read(texts, *whole)
         if np.count_nonzero(read) == len(read):
             return ids, lengths
         return ids[np.repeat(read, lengths)], lengths * read
 
-    def __call__(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the ids of all texts one after the other, and the number of ids in each text.
+    def __call__(self, texts: Sequence[str], *, merged: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the ids of all texts one after the other, with phrases merged or not, and the number of each text's.
 
         Returns:
             ids (N,) and lengths (B,); the lengths sum to N.
         """
-        in_c = kernel() if self.wordwise else None
+        in_c, phrases = kernel() if self.wordwise else None, self.phrases if merged else None
         if in_c is None:
             pieces = self._tokenized(all_normalised(texts))
+            pieces = pieces if phrases is None else [phrases.merged(piece) for piece in pieces]
             lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
-            ids = np.concatenate(pieces) if pieces else np.empty(0, ID)
-            return (ids, lengths) if self.phrases is None else self.phrases(ids, lengths)
+            return np.concatenate(pieces) if pieces else np.empty(0, ID), lengths
         # Look up the ids of words; unknown words go through the tokenizer in one batch.
         words = self._words or self._table(in_c, None)
-        found, phrases = Found(words, texts), None if self.phrases is None else self.phrases.in_c
+        found, phrases_in_c = Found(words, texts), None if phrases is None else phrases.in_c
         if not found.unknown:
-            return found.ids(None, None, phrases)
+            return found.ids(None, None, phrases_in_c)
         self._new += len(found.unknown)
         if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words and not words.reads_wordpiece:
             words = self._table(in_c, words)
@@ -310,7 +434,7 @@ class TextTokenizer:
                     self._words = None
             finally:
                 self._adding.release()
-        return found.ids(ids, starts, phrases)
+        return found.ids(ids, starts, phrases_in_c)
 
     def entry_texts(self) -> list[str]:
         """Return the text of each id; that of a phrase is its parts separated by spaces."""
@@ -328,9 +452,41 @@ class TextTokenizer:
         ]
         if self.phrases is None or not encoding.ids:
             return offsets
-        ids, _ = self.phrases(np.array(encoding.ids, ID), np.array([len(encoding.ids)]))
-        last = self.phrases.sizes()[ids].cumsum()
+        last = self.phrases.sizes[self.phrases.merged(np.array(encoding.ids, ID))].cumsum()
         first = np.concatenate([[0], last[:-1]])
         return [
             (offsets[begin][0], offsets[end - 1][1]) for begin, end in zip(first.tolist(), last.tolist(), strict=True)
         ]
+
+
+def tokenizer_of(model: Any) -> Tokenizer | None:
+    """Return the tokenizer of a model, as the ``tokenizers`` library has it; None if it has none."""
+    found = getattr(model, "tokenizer", None)
+    found = getattr(found, "backend_tokenizer", found)
+    return found if isinstance(found, Tokenizer) else None
+
+
+def sample(texts: Sequence[str]) -> list[str]:
+    """Return the beginnings of some texts, evenly spread over all of them."""
+    step = max(1, len(texts) // SAMPLED_TEXTS)
+    return [text[:SAMPLED_CHARACTERS] for text in texts[::step][:SAMPLED_TEXTS]]
+
+
+def unknown_share(tokenizer: Tokenizer | None, texts: Sequence[str]) -> float:
+    """Return the share of unknown tokens among all tokens of the texts; 0 if the tokenizer knows every token."""
+    unknown = None if tokenizer is None else unknown_id(tokenizer)
+    if tokenizer is None or unknown is None:
+        return 0.0
+    encodings = tokenizer.encode_batch([well_formed(text) for text in texts], add_special_tokens=False)
+    ids = [token for encoding in encodings for token in encoding.ids]
+    return ids.count(unknown) / len(ids) if ids else 0.0
+
+
+def warning(share: float) -> str:
+    """Return the warning about a share of unknown tokens; empty if the share is small enough."""
+    if share <= MOST_UNKNOWN:
+        return ""
+    return (
+        f"Warning: the model does not know {share:.0%} of the tokens in these texts, so their similarities mean "
+        "little; the default model knows English only."
+    )

@@ -14,7 +14,7 @@ from tokenizers.models import Unigram, WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from ctx_embed.errors import InputError
-from ctx_embed.numpy_model import checks
+from ctx_embed.numpy_model import saved
 from ctx_embed.progress import Meter
 from ctx_embed.texts import well_formed
 
@@ -96,7 +96,7 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
     """Read a ``tokenizer.json`` that has the unknown token that other texts need."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}")
-    tokenizer = checks.read_tokenizer(Path(path))
+    tokenizer = saved.read_tokenizer(Path(path))
     model = tokenizer.model
     named: str | None = getattr(model, "unk_token", None)
     missing = named is not None and model.token_to_id(named) is None

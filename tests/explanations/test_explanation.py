@@ -13,7 +13,7 @@ import ctx_embed
 from ctx_embed import explanations
 from ctx_embed.explanations.page import html, renderable
 from ctx_embed.systems import SYSTEMS, system
-from ctx_embed.text.phrases import Phrases
+from ctx_embed.text.tokenizer import Phrases
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 

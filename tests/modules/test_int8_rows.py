@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from ctx_embed.modules import Contextualizer
-from ctx_embed.modules.int8_rows import dequantized, from_store, quantized, to_store
+from ctx_embed.modules.token_encoder import dequantized, quantized
 
 
 def test_by_hand():
@@ -18,6 +18,7 @@ def test_by_hand():
     torch.testing.assert_close(dequantized(levels, scales), table, atol=0.5, rtol=0)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**31), st.floats(1e-6, 100))
 def test_rounding_is_near_and_once(seed, size):
     table = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed)) * size
@@ -25,11 +26,6 @@ def test_rounding_is_near_and_once(seed, size):
     half_a_level = table.abs().amax(1, keepdim=True).clamp(min=0.008) / 127 * 0.502
     assert bool(((rounded - table).abs() <= half_a_level).all())
     assert torch.equal(dequantized(*quantized(rounded)), rounded)
-    stored = to_store({"embedding.weight": rounded, "b": table})
-    assert stored["embedding.weight"].dtype == torch.int8
-    restored = from_store(stored)
-    assert restored.keys() == {"embedding.weight", "b"}
-    assert torch.equal(restored["embedding.weight"], rounded)
 
 
 def test_a_table_that_int8_would_change_is_stored_as_it_is(tokenizer, tmp_path):
@@ -41,5 +37,5 @@ def test_a_table_that_int8_would_change_is_stored_as_it_is(tokenizer, tmp_path):
     assert load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype == torch.int8
     loaded = Contextualizer.load(str(tmp_path))
     assert torch.equal(loaded.embedding.weight, module.embedding.weight)
-    half = module.half()
-    assert to_store(half.state_dict())["embedding.weight"].dtype == torch.float16
+    module.half().save(str(tmp_path))
+    assert load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype == torch.float16

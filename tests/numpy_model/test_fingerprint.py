@@ -10,7 +10,7 @@ import pytest
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.numpy_model import fingerprint as stored
+from ctx_embed.numpy_model import saved as stored
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, SavedContextualizer
 from ctx_embed.text import normalisation
 
@@ -31,14 +31,14 @@ def folder(tmp_path, tiny_model_path):
 def test_the_default_models_file_is_its_own():
     content = json.loads((DEFAULT_MODEL / stored.FILE).read_text(encoding="utf-8"))
     saved = SavedContextualizer.read(DEFAULT_MODEL)
-    expected = {"key": stored.files_key(saved), "fingerprint": stored.compute(saved)}
+    expected = {"key": stored.files_key(saved), "fingerprint": stored.computed_fingerprint(saved)}
     assert content == expected, f"write {json.dumps(expected)} into {DEFAULT_MODEL / stored.FILE}"
 
 
 def test_it_is_computed_once(cache, folder, monkeypatch):
     found = Embedder.load(folder).fingerprint
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(stored, "compute", lambda saved: pytest.fail("computed again"))
+    monkeypatch.setattr(stored, "computed_fingerprint", lambda saved: pytest.fail("computed again"))
     assert Embedder.load(folder).fingerprint == found
 
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
-from ctx_embed.text.phrases import Phrases
+from ctx_embed.text.tokenizer import Phrases
 
 # Of four entries: 4 = (0, 1), 5 = (1, 1), 6 = (4, 2), 7 = (6, 6).
 PAIRS = [[0, 1], [1, 1], [4, 2], [6, 6]]
@@ -25,25 +25,23 @@ def plain(ids: list[int]) -> list[int]:
     return ids
 
 
-def merge(texts: list[list[int]]) -> list[list[int]]:
-    ids = np.array([token for text in texts for token in text], dtype=np.int32)
-    ids, lengths = Phrases(PAIRS, 4)(ids, np.array([len(text) for text in texts], dtype=np.int64))
-    assert ids.dtype == np.int32
-    assert lengths.sum() == len(ids)
-    return [part.tolist() for part in np.split(ids, lengths.cumsum()[:-1])] if texts else []
+def merge(ids: list[int]) -> list[int]:
+    merged = Phrases(PAIRS, 4).merged(np.array(ids, np.int32))
+    assert merged.dtype == np.int32
+    return merged.tolist()
 
 
 def test_by_hand():
-    assert merge([[0, 1, 2, 0, 1, 2]]) == [[7]]
-    assert merge([[1, 1, 1]]) == [[5, 1]]  # the left pair of two that overlap
-    assert merge([[0, 1, 1]]) == [[4, 1]]
-    assert merge([[0], [1], [], [1, 2]]) == [[0], [1], [], [1, 2]]  # no pair across two texts
+    assert merge([0, 1, 2, 0, 1, 2]) == [7]
+    assert merge([1, 1, 1]) == [5, 1]  # the left pair of two that overlap
+    assert merge([0, 1, 1]) == [4, 1]
     assert merge([]) == []
 
 
-@given(st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=8))
-def test_any_batch_is_merged_as_each_text_alone(texts):
-    assert merge(texts) == [plain(text) for text in texts]
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=12))
+def test_any_text(ids):
+    assert merge(ids) == plain(ids)
 
 
 def test_texts_of_phrases():

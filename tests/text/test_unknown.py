@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from ctx_embed.cli.main import main
 from ctx_embed.loading import load_embedder
-from ctx_embed.text.unknown import MOST_UNKNOWN, SAMPLED_TEXTS, sample, tokenizer_of, unknown_share, warning
+from ctx_embed.text.tokenizer import MOST_UNKNOWN, SAMPLED_TEXTS, sample, tokenizer_of, unknown_share, warning
 
 RUSSIAN = ["кошка сидит на окне", "цены растут"]
 ENGLISH = ["the cat sits in the window", "prices rise"]

@@ -14,7 +14,7 @@ from tokenizers.models import Unigram
 import ctx_embed
 from ctx_embed.runtime import Embedder
 from ctx_embed.systems import untrained
-from ctx_embed.text.unknown import unknown_id
+from ctx_embed.text.tokenizer import unknown_id
 
 UNKNOWN = ["", " \n", "кошка сидит.", "Cat № 7: 日本語 (2024)!", "مرحبا بالعالم"]
 TEXTS = ["A cat sleeps.", *UNKNOWN, "кошка cat", "!"]

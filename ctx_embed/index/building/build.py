@@ -38,7 +38,7 @@ from ctx_embed.progress import Meter
 from ctx_embed.rows.opening import source_name
 from ctx_embed.rows.reading import estimated_count, outline, read_documents
 from ctx_embed.rows.table import KINDS, TEXT_FIELD
-from ctx_embed.text.unknown import SAMPLED_CHARACTERS, SAMPLED_TEXTS, tokenizer_of, unknown_share
+from ctx_embed.text.tokenizer import SAMPLED_CHARACTERS, SAMPLED_TEXTS, tokenizer_of, unknown_share
 from ctx_embed.texts import Document, Embedded
 
 # The file in INDEX.partial that a build locks.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.model import IndexModel
-from ctx_embed.numpy_model.checks import read_json
+from ctx_embed.numpy_model.saved import read_json
 
 
 @runtime_checkable

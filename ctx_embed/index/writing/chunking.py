@@ -13,8 +13,7 @@ from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.database import CHUNKS
 from ctx_embed.index.storage.documents import Span
-from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.text.unknown import tokenizer_of
+from ctx_embed.text.tokenizer import TextTokenizer, tokenizer_of
 
 Chunker: TypeAlias = Callable[[str], list[Span]]
 # Returns the passages of each text, given with its blocks.
@@ -206,11 +205,11 @@ def passages_of(model: Any, size: int | None = None) -> Passages:
         return Passages(size, lambda texts: [len(words(text)) for text in texts], words)
     # The model's own tokenizer caches words, so embedding the passages does not tokenize these words again.
     known = getattr(model, "text_tokenizer", None)
-    tokenizer = known.without_phrases() if isinstance(known, TextTokenizer) else TextTokenizer(own)
+    tokenizer = known if isinstance(known, TextTokenizer) else TextTokenizer(own)
 
     def count(texts: Sequence[str]) -> list[int]:
         batches = (texts[first : first + COUNTED_AT_ONCE] for first in range(0, len(texts), COUNTED_AT_ONCE))
-        return [length for batch in batches for length in tokenizer(batch)[1].tolist()]
+        return [length for batch in batches for length in tokenizer(batch, merged=False)[1].tolist()]
 
     return Passages(size, count, _offsets(own))
 

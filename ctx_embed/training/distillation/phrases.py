@@ -19,8 +19,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.text.phrases import CONTINUED, Phrases
-from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.text.tokenizer import CONTINUED, Phrases, TextTokenizer
 from ctx_embed.training.batches import ranges
 
 # This share of the phrases, learned first, joins two words; the rest also joins such phrases ("do n't", "one of the").
@@ -70,12 +69,13 @@ def _strongest(
 def learn_phrases(
     texts: Sequence[str], tokenizer: Tokenizer, count: int, fewest: int = FEWEST
 ) -> NDArray[np.int32] | None:
-    """Return the pairs (<= count, 2) of a :class:`ctx_embed.text.phrases.Phrases`, or None: two to four whole words."""
+    """Return pairs (<= count, 2) for :class:`ctx_embed.text.tokenizer.Phrases` of two to four words, or None."""
     vocabulary = tokenizer.get_vocab()
     # Whole words, and the apostrophe between them.
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     joinable = np.array([entry == APOSTROPHE or entry.isalpha() for entry in entries])
-    ids, lengths = TextTokenizer(tokenizer)(texts)
+    reader = TextTokenizer(tokenizer)
+    ids, lengths = reader(texts)
     first = round(FIRST_SHARE * count)
     pairs = np.zeros((0, 2), dtype=np.int32)
     for more in (first, count - first):
@@ -86,7 +86,8 @@ def learn_phrases(
             break
         pairs = np.concatenate([pairs, found])
         joinable = np.concatenate([joinable, np.ones(len(found), dtype=bool)])
-        ids, lengths = Phrases(pairs, len(vocabulary))(*TextTokenizer(tokenizer)(texts))
+        reader.phrases = Phrases(pairs, len(vocabulary))
+        ids, lengths = reader(texts)
     return pairs if len(pairs) else None
 
 
@@ -101,14 +102,15 @@ def more_phrases(
     vocabulary = tokenizer.get_vocab()
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     pairs = np.zeros((0, 2), dtype=np.int32) if known is None else known
-    packed = TextTokenizer(tokenizer)(texts)
+    reader = TextTokenizer(tokenizer)
     for kind, share in [*(("pieces", PIECES_SHARE * share) for share in PIECES_ROUNDS), ("negated", 1 - PIECES_SHARE)]:
-        if len(packed[0]) < 2 or not count:
-            break
-        named, (ids, lengths) = entries, packed
+        named = entries
         if len(pairs):
-            phrases = Phrases(pairs, len(entries))
-            named, (ids, lengths) = entries + phrases.texts(entries), phrases(*packed)
+            reader.phrases = Phrases(pairs, len(entries))
+            named = entries + reader.phrases.texts(entries)
+        ids, lengths = reader(texts)
+        if len(ids) < 2 or not count:
+            break
         piece = np.array([text.startswith(CONTINUED) for text in named])
         word = ~piece & np.array([text.replace(" ", "").replace(APOSTROPHE, "a").isalpha() for text in named])
         negated = word & np.array([text.rpartition(" ")[2] in NEGATIONS for text in named])

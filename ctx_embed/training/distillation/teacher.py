@@ -17,7 +17,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.progress import Meter
-from ctx_embed.text.unknown import tokenizer_of
+from ctx_embed.text.tokenizer import tokenizer_of
 from ctx_embed.texts import well_formed
 from ctx_embed.training.distillation.texts import Block
 

@@ -8,8 +8,7 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 
 from ctx_embed.modules import Contextualizer
-from ctx_embed.text.phrases import Phrases
-from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.text.tokenizer import Phrases, TextTokenizer
 from ctx_embed.training.distillation.phrases import Composition, learn_phrases, more_phrases
 from ctx_embed.training.distillation.student import leave_own_rows
 from ctx_embed.training.vocabulary import learn_vocabulary
