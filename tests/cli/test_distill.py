@@ -238,7 +238,7 @@ def test_the_recipes_in_the_repository(here, recipe):
         content = b'{"lines": {}}' if path.suffix == ".json" else "\n".join(lines[folder]).encode()
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    sizes = {**SYSTEM, "spare_dimensions": 2, "vocabulary_size": 120, "phrases": 3, "batch_size": 32, "held_out": 8}
+    sizes = {**SYSTEM, "spare_dimensions": 2, "vocabulary_size": 120, "phrases": 3, "batch_size": 24, "held_out": 8}
     arguments = ["--recipe", str(recipe), "--data", ".", "--teacher", "teacher", "-o", "model", *options(sizes)]
     if "\nstart = " in recipe.read_text():
         # The shipped model is too large for the teacher here.
