@@ -118,6 +118,7 @@ def test_folders_globs_and_uris_name_the_same_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ([], "no input: give a file"),
         (["-"], "standard input cannot be read twice"),
         (["nowhere.txt"], "nowhere.txt: no such file"),
         (["nowhere*.txt"], r"nowhere\*.txt: no such file, and nothing matches it"),
