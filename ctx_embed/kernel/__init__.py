@@ -1,13 +1,112 @@
 """The attention and the words in C: one file, compiled when the package is built, called through ctypes.
 
 Called by :mod:`ctx_embed.numpy_model`, :mod:`ctx_embed.modules` and :mod:`ctx_embed.text`.
-A change goes into ``contextualizer.c``; ``library.py`` declares its functions, and ``make kernel`` compiles it.
+A change goes into ``contextualizer.c``; ``library.py`` calls its functions, and ``make kernel`` compiles it.
 
 Without a compiled library, or with ``CTX_EMBED_KERNEL=numpy``, :func:`kernel` returns None and its callers use NumPy:
 :mod:`ctx_embed.numpy_model` for c^K, :mod:`ctx_embed.text` for ids. The equations are in :mod:`ctx_embed.second_order`.
+
+What needs NumPy is in ``library.py``, so that ``ctx-embed --version`` loads none.
 """
 
-# What needs NumPy is in ``library.py``, so that `ctx-embed --version` loads none.
-from ctx_embed.kernel.loading import Kernel, kernel, kernel_name
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ctx_embed.errors import InputError
 
 __all__ = ["Kernel", "kernel", "kernel_name"]
+
+SOURCE = Path(__file__).with_name("contextualizer.c")
+LIBRARY = SOURCE.with_suffix({"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so"))
+# Compiled paths from the slowest to the fastest; their numbers are those of the C file.
+PATHS = {"plain": 0, "avx2": 1}
+VARIABLE = "CTX_EMBED_KERNEL"
+
+_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
+# Results and arguments of each call; pointers and integers are eight bytes alike.
+_CALLS: dict[str, tuple[Any, int, int]] = {
+    "ctx_free": (None, 1, 0),
+    "ctx_model_new": (_POINTER, 1, 0),
+    "ctx_embed": (_INTEGER, 6, 0b010000),
+    "ctx_words_new": (_POINTER, 3, 0b011),
+    "ctx_words_add": (_INTEGER, 6, 0b100000),
+    "ctx_words_entries": (_INTEGER, 5, 0b11100),
+    "ctx_words_find": (_INTEGER, 9, 0b010000100),
+    "ctx_words_ids": (_INTEGER, 9, 0b000010000),
+}
+
+
+class Kernel:
+    """A loaded library and the path that it takes.
+
+    Attributes:
+        name: ``plain`` or ``avx2``.
+    """
+
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self.name = name
+        for call, (result, count, integers) in _CALLS.items():
+            function = getattr(library, call)
+            function.restype = result
+            function.argtypes = [_INTEGER if integers >> place & 1 else _POINTER for place in range(count)]
+            setattr(self, call.removeprefix("ctx_"), function)
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: calls are set above
+        raise AttributeError(name)
+
+
+def _loaded() -> tuple[ctypes.CDLL | None, str]:
+    """Return the library, or None and the reason why there is none."""
+    if not LIBRARY.exists():
+        return None, f"{LIBRARY.name} was not built; a C compiler and `pip install` make it"
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        library.ctx_source.restype = ctypes.c_char_p
+        built_from = library.ctx_source().decode()
+    except (OSError, AttributeError) as error:
+        return None, f"{LIBRARY.name} cannot be loaded ({error!s:.200})"
+    if SOURCE.exists() and built_from != f"{zlib.crc32(SOURCE.read_bytes()):08x}":
+        return None, f"{LIBRARY.name} is older than {SOURCE.name}; build it again with `make kernel`"
+    return library, ""
+
+
+@cache
+def _chosen() -> tuple[Kernel | None, str]:
+    """Return the kernel, or None, and what embeds texts here."""
+    wanted = os.environ.get(VARIABLE, "").lower()
+    if wanted == "numpy":
+        return None, f"numpy ({VARIABLE} asks for it)"
+    if wanted not in ("", *PATHS):
+        raise InputError(f"{VARIABLE} must be numpy, {' or '.join(PATHS)}, got {wanted!r}")
+    library, reason = _loaded()
+    if library is None:
+        if wanted:
+            raise InputError(f"{VARIABLE} asks for {wanted}, but {reason}; unset it to use NumPy")
+        return None, f"numpy ({reason})"
+    here = [name for name, number in PATHS.items() if library.ctx_paths() >> number & 1]
+    if wanted and wanted not in here:
+        raise InputError(f"{VARIABLE} must be numpy or {' or '.join(here)} on this processor, got {wanted!r}")
+    name = wanted or here[-1]
+    return Kernel(library, name), name
+
+
+@cache
+def kernel() -> Kernel | None:
+    """Return the compiled kernel of this processor; None if NumPy has to do the work. The log says which."""
+    found, name = _chosen()
+    # A program that has a log has imported this; a twentieth of the time to a first vector.
+    if logging := sys.modules.get("logging"):
+        logging.getLogger(__name__).info("kernel: %s", name)
+    return found
+
+
+def kernel_name() -> str:
+    """Return what embeds texts here: ``avx2``, ``plain``, or ``numpy`` and why."""
+    return _chosen()[1]

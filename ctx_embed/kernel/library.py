@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.kernel.loading import PATHS, Kernel
+from ctx_embed.kernel import PATHS, Kernel
 
 # Entries whose products are held take at most this many bytes: 62,000 of the default model's 99,000.
 HELD_BYTES = 112 << 20

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ctx_embed import kernel as loading
 from ctx_embed import second_order
-from ctx_embed.kernel import Kernel, library, loading
+from ctx_embed.kernel import Kernel, library
 from ctx_embed.kernel.library import Attention
 from ctx_embed.second_order import INITIAL_CONTEXTS, POSITIONS, SCALES, Steps
 

@@ -11,9 +11,10 @@ import sys
 import numpy as np
 import pytest
 
+from ctx_embed import kernel as loading
 from ctx_embed import second_order
 from ctx_embed.errors import InputError
-from ctx_embed.kernel import kernel, kernel_name, loading
+from ctx_embed.kernel import kernel, kernel_name
 from ctx_embed.runtime import Embedder
 
 LIBRARY, REASON = loading._loaded()
