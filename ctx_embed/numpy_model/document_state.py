@@ -16,18 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.numpy_model.embedder import BLOCK_TOKENS, Ids, PackedContextualizer
 from ctx_embed.numpy_model.saved import Floats
 from ctx_embed.second_order import recurrence
 from ctx_embed.text.tokenizer import is_read
 
 if TYPE_CHECKING:
-    from ctx_embed.numpy_model.embedder import Embedder
+    from ctx_embed.numpy_model.embedder import Embedder, Ids, PackedContextualizer
 
 MAGIC = b"ctx-embed state 1\n"
 WORD = re.compile(r"\S+")
-# Number of words tokenized at a time in the search for a cut.
-WORDS_AT_ONCE = 32
+# Number of words tokenized at a time in the search for a cut, and of tokens summed at a time.
+WORDS_AT_ONCE, TOKENS_AT_ONCE = 32, 4096
 # Number of added characters that are collected before cuts are searched for.
 ADDED_CHARACTERS = 256
 # Maximum bytes of a stored state without its sums: the text around both ends, and headers.
@@ -105,8 +104,8 @@ class Moments:
 
     def add(self, ids: Ids) -> None:
         """Append further tokens."""
-        for start in range(0, len(ids), BLOCK_TOKENS):
-            block = ids[start : start + BLOCK_TOKENS]
+        for start in range(0, len(ids), TOKENS_AT_ONCE):
+            block = ids[start : start + TOKENS_AT_ONCE]
             logits = np.arange(1, len(block) + 1)[:, None] * self._s
             L = logits.max(0)
             weights = np.exp(logits - L)
