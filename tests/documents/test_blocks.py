@@ -84,7 +84,8 @@ def test_other_code_is_cut_where_it_is_least_indented():
     # Passages are whole functions.
     text = "".join(f"function f{n}(a) {{\n  let b = a + {n};\n  return b * {n};\n}}\n" for n in range(9))
     passages = Passages(60, lambda texts: [len(words(text)) for text in texts], words)
-    found = [text[start:stop] for start, stop in passages(text, code(text))]
+    (spans,) = passages.of_all([(text, code(text))])
+    found = [text[start:stop] for start, stop in spans]
     assert len(found) > 3
     assert all(passage.startswith("function f") and passage.endswith("}") for passage in found)
 
