@@ -34,7 +34,7 @@ def killed_at_lines(folder, model, *options, dtype="float32", stride=None) -> tu
     return old, new
 
 
-@pytest.mark.parametrize(("factory", "stride"), [("Flat", 9), ("HNSW8", 11), pytest.param("Flat", 3, marks=SLOW)])
+@pytest.mark.parametrize(("factory", "stride"), [("Flat", 8), ("HNSW8", 11), pytest.param("Flat", 3, marks=SLOW)])
 def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(tmp_path, hash_model, factory, stride):
     old, new = killed_at_lines(tmp_path, hash_model, factory, stride=stride)
     assert old + new > 20

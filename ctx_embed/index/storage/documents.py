@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import numbers
 import re
@@ -21,8 +20,6 @@ import numpy as np
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.filters import ALL, Condition
-from ctx_embed.index.storage.vectors import VectorTable
-from ctx_embed.text.normalisation import indexed
 from ctx_embed.texts import well_formed
 
 Id: TypeAlias = str | int
@@ -68,15 +65,6 @@ class Stored:
     def texts(self) -> list[tuple[int, str]]:
         """Return the row and the text of each passage."""
         return [(row, self.text[start:stop]) for row, (start, stop) in enumerate(self.spans, self.row)]
-
-
-class NewDocument(NamedTuple):
-    """A document to store: its id, its metadata as JSON, its text, and where its passages start and stop."""
-
-    id: Id
-    metadata: str
-    text: str
-    spans: Sequence[Span]
 
 
 class Passage(NamedTuple):
@@ -178,11 +166,6 @@ def embedded_texts(text: str, metadata: Mapping[str, Any], spans: Sequence[Span]
     if not titled or len(spans) < 2 or not isinstance(title, str) or not title.strip():
         return passages
     return [passage if title in passage else f"{title}\n{passage}" for passage in passages]
-
-
-def text_hash(text: str) -> int:
-    """Return 64 bits of a text's BLAKE2 hash, as a signed integer for SQLite."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def checksum(passages: Any, identifier: Any, metadata: Any, text: Any, spans: Any) -> int:
@@ -327,23 +310,6 @@ class DocumentStore(Database):
         found = self.run_among("SELECT id, row, passages FROM documents WHERE id IN ({})", ids)
         return {identifier: (row, count) for identifier, row, count in found}
 
-    def insert(self, row: int, documents: Iterable[NewDocument]) -> None:
-        """Add documents whose ids are not taken, with their passages in the rows from ``row`` on."""
-        records, cut, words = [], [], []
-        for identifier, metadata, text, spans in documents:
-            is_cut = list(spans) != [(0, len(text))]
-            joined = ",".join(f"{start} {stop}" for start, stop in spans) if is_cut else None
-            check = checksum(len(spans), identifier, metadata, text, joined)
-            records.append((row, len(spans), check, identifier, metadata, text))
-            for place, (start, stop) in enumerate(spans, row):
-                words.append((place, indexed(text[start:stop])))
-                if is_cut:
-                    cut.append((place, start, stop))
-            row += len(spans)
-        self.run_many("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", records)
-        self.run_many("INSERT INTO passages VALUES (?, ?, ?)", cut)
-        self.run_many("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
-
     def record_automatic(self, automatic: Iterable[Id], given: Iterable[Id]) -> None:
         """Record which ids the index has numbered itself: only these may change in another index."""
         self.run_many("DELETE FROM automatic WHERE id = ?", ((identifier,) for identifier in given))
@@ -352,14 +318,3 @@ class DocumentStore(Database):
     def automatic(self, ids: Sequence[Id]) -> set[Id]:
         """Return which of some ids the index has numbered itself."""
         return {identifier for (identifier,) in self.run_among("SELECT id FROM automatic WHERE id IN ({})", ids)}
-
-    def remove(self, documents: Sequence[Stored], tables: Sequence[VectorTable]) -> None:
-        """Delete documents and their vectors in some tables; their rows are never used again."""
-        words = [(row, indexed(text)) for document in documents for row, text in document.texts()]
-        rows = [(document.row, document.passages) for document in documents]
-        ranges = [(row, row, count) for row, count in rows]
-        self.run_many("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
-        for table in ("passages", *(table.name for table in tables)):
-            self.run_many(f"DELETE FROM {table} WHERE row >= ? AND row < ? + ?", ranges)
-        self.run_many("DELETE FROM documents WHERE row = ? AND passages = ?", rows)
-        self.run_many("INSERT INTO deleted (row, passages) VALUES (?, ?)", rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 import time
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,16 +24,16 @@ from ctx_embed.index.storage.documents import (
     LARGEST_ID,
     DocumentStore,
     Id,
-    NewDocument,
     Span,
     checked_id,
+    checksum,
     embedded_texts,
     metadata_json,
-    text_hash,
 )
 from ctx_embed.index.storage.folder import IndexFolder, View
 from ctx_embed.index.storage.vectors import Vectors, VectorTable
 from ctx_embed.index.writing.chunking import Cut, chunker
+from ctx_embed.text.normalisation import indexed
 from ctx_embed.texts import Document, Embedded, as_list, well_formed
 from ctx_embed.vectors import unit_vector
 
@@ -71,6 +72,17 @@ def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) ->
             raise InputError(f"document {number}: its embedding is None; give one for each text or for none")
         documents.append(Embedded(text, identifier, {} if fields is None else fields, embedding))
     return documents
+
+
+class _NewDocument(NamedTuple):
+    """A document to store: what is embedded for each of its passages, and its vectors, None if not yet embedded."""
+
+    id: Id
+    metadata: str
+    text: str
+    spans: Sequence[Span]
+    embedded: list[str]
+    vectors: Sequence[Vectors | None]
 
 
 class Edit:
@@ -135,7 +147,7 @@ class Edit:
             if not isinstance(document, Embedded) or (document.embedding is None and document.spans is None)
         ]
         cut = iter(self._writer.passages(whole))
-        prepared: dict[Id, tuple[NewDocument, list[str], Sequence[Vectors | None]]] = {}
+        prepared: dict[Id, _NewDocument] = {}
         for number, (identifier, document, text) in enumerate(zip(ids, documents, texts, strict=True), first):
             metadata = metadata_json(document.metadata, number)
             vectors: Any = None
@@ -149,8 +161,11 @@ class Edit:
             else:
                 spans = next(cut)
             prepared.pop(identifier, None)
-            prepared[identifier] = (
-                NewDocument(identifier, metadata, text, spans),
+            prepared[identifier] = _NewDocument(
+                identifier,
+                metadata,
+                text,
+                spans,
                 embedded_texts(text, document.metadata, spans, self._titled),
                 [None] * len(spans) if vectors is None else vectors,
             )
@@ -193,21 +208,23 @@ class Edit:
             if other != number:
                 raise TakenIdError(number, identifier, f"is also that of document {other}")
 
-    def _store(
-        self, documents: Sequence[tuple[NewDocument, list[str], Sequence[Vectors | None]]], replaced: list[Id]
-    ) -> None:
-        """Write documents, what is embedded for each of their passages, and the vectors, None if not yet embedded.
+    def _store(self, documents: Sequence[_NewDocument], replaced: list[Id]) -> None:
+        """Write documents, their passages, words and vectors.
 
         A passage's vector is copied if the same text was embedded before, without a title.
         """
-        embedded = [text for _, texts, _ in documents for text in texts]
-        given = [vector for _, _, vectors in documents for vector in vectors]
-        passages = [new.text[start:stop] for new, _, _ in documents for start, stop in new.spans]
+        embedded = [text for document in documents for text in document.embedded]
+        given = [vector for document in documents for vector in document.vectors]
+        passages = [document.text[start:stop] for document in documents for start, stop in document.spans]
         rows: dict[str, int] = {}
         for row, (text, passage) in enumerate(zip(embedded, passages, strict=True), self.state.next_row):
             if text == passage:
                 rows.setdefault(text, row)
-        hashes = {text: text_hash(text) for text in rows}
+        # 64 bits, as a signed integer for SQLite.
+        hashes = {
+            text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+            for text in rows
+        }
         # Vectors are copied before their documents are replaced. A text itself is compared, not only its hash.
         by_hash = {digest: text for text, digest in hashes.items()}
         known: dict[str, int] = {}
@@ -223,7 +240,20 @@ class Edit:
         with ThreadPoolExecutor(1) as pool:
             embedding = pool.submit(lambda: self._writer.embedder().documents(new)) if new else None
             self._delete(replaced)
-            self.store.insert(self.state.next_row, [new for new, _, _ in documents])
+            records, cut, first = [], [], self.state.next_row
+            for document in documents:
+                spans = document.spans
+                is_cut = list(spans) != [(0, len(document.text))]
+                joined = ",".join(f"{start} {stop}" for start, stop in spans) if is_cut else None
+                check = checksum(len(spans), document.id, document.metadata, document.text, joined)
+                records.append((first, len(spans), check, document.id, document.metadata, document.text))
+                if is_cut:
+                    cut += [(row, start, stop) for row, (start, stop) in enumerate(spans, first)]
+                first += len(spans)
+            words = [(row, indexed(passage)) for row, passage in enumerate(passages, self.state.next_row)]
+            self.store.run_many("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", records)
+            self.store.run_many("INSERT INTO passages VALUES (?, ?, ?)", cut)
+            self.store.run_many("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
             # The new row outlives the old one, whose document may be one of those replaced.
             pairs = sorted((hashes[text], row) for text, row in rows.items())
             self.store.run_many("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
@@ -270,8 +300,16 @@ class Edit:
         return self._delete(list(dict.fromkeys(checked)))
 
     def _delete(self, ids: list[Id]) -> int:
+        """Delete documents and their vectors; their rows are never used again."""
         found = self.store.find(ids)
-        self.store.remove(list(found.values()), self._tables)
+        words = [(row, indexed(text)) for document in found.values() for row, text in document.texts()]
+        rows = [(document.row, document.passages) for document in found.values()]
+        ranges = [(row, row, count) for row, count in rows]
+        self.store.run_many("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
+        for table in ("passages", *(table.name for table in self._tables)):
+            self.store.run_many(f"DELETE FROM {table} WHERE row >= ? AND row < ? + ?", ranges)
+        self.store.run_many("DELETE FROM documents WHERE row = ? AND passages = ?", rows)
+        self.store.run_many("INSERT INTO deleted (row, passages) VALUES (?, ?)", rows)
         self.state = replace(self.state, documents=self.state.documents - len(found))
         return len(found)
 
