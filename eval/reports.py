@@ -93,7 +93,26 @@ def tables(report: dict[str, Any]) -> list[Table]:
         if entry["cost"]
     ]
     cost = Table("Cost", ["", "texts/s", "parameters", "peak memory in MB"], [costs]) if costs else None
-    return [table for table in (*shown, _differences(report), cost) if table is not None]
+    compared = {
+        (result["encoder"], result["task"]): result["versus"] for result in report["results"] if "versus" in result
+    }
+    differences = None
+    if compared:
+        first, *others = [entry["name"] for entry in report["encoders"]]
+        tasks = [task["name"] for task in report["tasks"] if any(name == task["name"] for _, name in compared)]
+        rows = []
+        for name in others:
+            cells = []
+            for task in tasks:
+                versus, cell = compared.get((name, task)), ""
+                if versus is not None:
+                    p = "p < 0.001" if versus["p"] < 0.001 else f"p {versus['p']:.3f}"
+                    cell = f"{versus['value']:+.1f} ({p})"
+                cells.append(cell)
+            if any(cells):
+                rows.append([name, *cells])
+        differences = Table(f"Difference from {first} in points, with p-value", ["", *tasks], [rows])
+    return [table for table in (*shown, differences, cost) if table is not None]
 
 
 def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
@@ -129,27 +148,6 @@ def _seen(result: dict[str, Any], rows: int) -> str:
 
 def _number(value: float | None, digits: int = 1) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
-
-
-def _differences(report: dict[str, Any]) -> Table | None:
-    compared = {(result["encoder"], result["task"]): result for result in report["results"] if "versus" in result}
-    if not compared:
-        return None
-    first, *others = [entry["name"] for entry in report["encoders"]]
-    tasks = [task["name"] for task in report["tasks"] if any(name == task["name"] for _, name in compared)]
-    rows = []
-    for name in others:
-        cells = []
-        for task in tasks:
-            if (name, task) in compared:
-                versus = compared[name, task]["versus"]
-                p = "p < 0.001" if versus["p"] < 0.001 else f"p {versus['p']:.3f}"
-                cells.append(f"{versus['value']:+.1f} ({p})")
-            else:
-                cells.append("")
-        if any(cells):
-            rows.append([name, *cells])
-    return Table(f"Difference from {first} in points, with p-value", ["", *tasks], [rows])
 
 
 def notes(report: dict[str, Any]) -> list[str]:

@@ -94,12 +94,12 @@ class Examples:
 
     def by_length(self) -> tuple[Examples, Indices]:
         """Return the rows sorted by length in words, then by label, within each part; and that order."""
-
-        def key(row: int) -> tuple[Any, ...]:
-            return *(len(text.split()) for text in self.texts[row]), self.labels[row]
-
+        keys = [
+            (*(len(text.split()) for text in texts), label)
+            for texts, label in zip(self.texts, self.labels, strict=True)
+        ]
         groups = [np.arange(len(self.labels))] if self.parts is None else list(self.parts.values())
-        order = np.array([row for rows in groups for row in sorted(rows.tolist(), key=key)], np.intp)
+        order = np.array([row for rows in groups for row in sorted(rows.tolist(), key=keys.__getitem__)], np.intp)
         return replace(self, labels=[self.labels[i] for i in order], texts=[self.texts[i] for i in order]), order
 
     @property
@@ -134,15 +134,10 @@ def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) 
     raise InputError("the two scores must cover the same rows, got different ones")
 
 
-def rows_alone(train: Indices, other: Indices) -> tuple[Indices, Indices]:
-    """Return the rows themselves as features, for a classifier that finds their texts."""
-    return train, other
-
-
 def reading_words(features: Features, texts: Sequence[Sequence[str]]) -> Fit:
     """Return the fit of a classifier of embeddings and words, which chooses its own options, not a penalty.
 
-    Its features are those of :func:`rows_alone`; ``features`` are those of the embeddings, ``texts`` one of each row.
+    Its features are the rows themselves; ``features`` are those of the embeddings, ``texts`` one of each row.
     """
     if len(texts[0]) != 1:
         raise InputError("an encoder named NAME+words needs a task with one text a row, got pairs of texts")
@@ -167,7 +162,11 @@ def score_probe(examples: Examples, embed: EmbeddingCache, protocol: Protocol, s
     features: Features = frozen(embed(texts)) if fit is None else fit(texts)
     if embed.encoder.words:
         fit_words = reading_words(features, examples.texts)
-        protocol, features = replace(protocol, fit=fit_words, grid=(1.0,), test_grid=(1.0,)), rows_alone
+        # The rows themselves are the features: the classifier finds their embeddings and texts.
+        protocol, features = (
+            replace(protocol, fit=fit_words, grid=(1.0,), test_grid=(1.0,)),
+            lambda train, other: (train, other),
+        )
     elif len(columns) == 2:
         features = of_pairs(features, len(examples.texts))
     score = protocol.score(features, examples.labels, seed, examples.parts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,17 +116,11 @@ def _z_ranks(values: Array) -> Array:
 
 def _sign_flips(differences: Array, seed: int) -> float:
     moved = differences[differences != 0]
-    if not len(moved):
-        return 1.0
-    if len(moved) == 1:
+    if len(moved) < 2:
         return 1.0  # two-sided: both signs are equally extreme
-
-    def total(values: Any, axis: int) -> Any:
-        return np.sum(values, axis=axis)
-
     found = permutation_test(
         (moved,),
-        total,
+        np.sum,
         permutation_type="samples",
         n_resamples=RESAMPLES,
         batch=BATCH,

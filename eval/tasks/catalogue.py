@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from ctx_embed.texts import well_formed
 # A row is one of: a label and one or two texts; a score and two texts; an id and a text; two ids and a relevance.
 Row = tuple[str, ...]
 Reader = Callable[[Path], list[Row]]
+WHOLE_NUMBER = re.compile(r"\s*-?\d+\s*")
 
 
 def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
@@ -120,15 +122,11 @@ def beir_documents(path: Path) -> list[Row]:
 
 def beir_judgements(path: Path) -> list[Row]:
     """Return the rows of ``query-id<TAB>corpus-id<TAB>score``, with or without a header. The score is an integer."""
-
-    def is_whole(text: str) -> bool:
-        return text.strip().removeprefix("-").isdecimal()
-
     shape = "query-id<TAB>corpus-id<TAB>score"
     first, *others = table(shape)(path)
-    rows = _some([first, *others] if is_whole(first[2]) else others, path, f"lines of {shape}")
+    rows = _some([first, *others] if WHOLE_NUMBER.fullmatch(first[2]) else others, path, f"lines of {shape}")
     for query, document, relevance in rows:
-        if not is_whole(relevance):
+        if not WHOLE_NUMBER.fullmatch(relevance):
             raise InputError(f"{path}: the score of {query!r} and {document!r} must be an integer, got {relevance!r}")
     return rows
 
@@ -259,13 +257,10 @@ class RetrievalTask(Task):
     metric: ClassVar[str] = "nDCG@10 times 100"
 
 
-def _stored(name: str) -> Any:
-    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-
-
-_STORED = _stored("tasks.json")
-# The published scores of models that a user might choose instead, with their source and date.
-MTEB_PUBLISHED = _stored("mteb.json")
+# The tasks, and the published scores of models that a user might choose instead, with their source and date.
+_STORED, MTEB_PUBLISHED = (
+    json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8")) for name in ("tasks.json", "mteb.json")
+)
 # The sources of the published scores, in the order of the tables.
 PUBLISHED_SOURCES = {
     **_STORED["published_sources"],

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, Layout, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
+from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
 from ctx_embed.rows.reading import read_lines
 from ctx_embed.training.labelled_texts import words_of
 
@@ -81,11 +81,19 @@ class DataReader:
         is_users_own = any(os.path.isabs(file.path) for layout in task.layouts for file in layout)
         if self.folder is not None or is_users_own:
             folder = Path() if is_users_own else self.folder or Path()
-            layout = next((layout for layout in task.layouts if not _missing(layout, folder)), None)
-            if layout is None:
-                # Name the first missing file of the first layout.
-                raise InputError(f"{task.name}: {_missing(task.layouts[0], folder)} is missing; {REMEDY}")
-            sums = _sums(folder)
+            # The first missing file of each layout.
+            missing = [
+                next((path for file in layout if not os.path.isfile(path := folder / file.path)), None)
+                for layout in task.layouts
+            ]
+            if None not in missing:
+                raise InputError(f"{task.name}: {missing[0]} is missing; {REMEDY}")
+            layout = task.layouts[missing.index(None)]
+            sums: dict[str, str] = {}
+            # The folder's list is in sha256sum's format.
+            for _, line in read_lines(folder / SUMS) if os.path.isfile(folder / SUMS) else ():
+                if len(parts := line.split(maxsplit=1)) == 2:
+                    sums[parts[1].lstrip("*").removeprefix("./")] = parts[0]
             subsets: dict[str, list[Row]] = {}
             for file in layout:
                 path = folder / file.path
@@ -140,18 +148,6 @@ class DataReader:
         finally:
             log.setLevel(level)
         return subsets
-
-
-def _sums(folder: Path) -> dict[str, str]:
-    """Return the sha256 by file from the folder's list in sha256sum's format; empty without such a list."""
-    if not os.path.isfile(folder / SUMS):
-        return {}
-    lines = (line.split(maxsplit=1) for _, line in read_lines(folder / SUMS) if line.strip())
-    return {parts[1].lstrip("*").removeprefix("./"): parts[0] for parts in lines if len(parts) == 2}
-
-
-def _missing(layout: Layout, folder: Path) -> Path | None:
-    return next((folder / file.path for file in layout if not os.path.isfile(folder / file.path)), None)
 
 
 def _checked_judgements(task: RetrievalTask, data: TaskData) -> TaskData:
