@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -113,10 +114,7 @@ def run(
 
     options = EvaluationOptions(cast("ProtocolName", protocol), tuple(dict.fromkeys(seeds)), folds, cost=cost)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
-
-    def tell(line: str) -> None:
-        click.echo(line, err=True)
-
+    tell = partial(click.echo, err=True)
     result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell, scored=tell)
     report = result.report
     # Write files before printing tables: whoever reads these may close the pipe.

@@ -70,10 +70,23 @@ def explain(
     for number, text in enumerate(texts, 1):
         require_explainable(text, f"text {number}" if len(texts) > 1 else "the text")
 
+    from ctx_embed.encoders import DEFAULT, load_encoder
     from ctx_embed.explanations import explain as explained
     from ctx_embed.explanations import write
+    from ctx_embed.loading import load_embedder
+    from ctx_embed.numpy_model import UnsupportedModelError
 
-    loaded, remark = _loaded(model)
+    loaded: Embedder | SentenceTransformer | None = None
+    remark = ""
+    # A Contextualizer in a folder needs no torch.
+    if model == DEFAULT or Path(model).exists():
+        with suppress(UnsupportedModelError):
+            loaded = load_embedder(model, "numpy")
+    if loaded is None:
+        encoder = load_encoder(model)
+        if encoder.model is None:
+            raise InputError(f"--model must be a SentenceTransformer, got {model}, which has no attention to explain")
+        loaded, remark = encoder.model, encoder.remark
     explanations = [explained(loaded, well_formed(text)) for text in texts]
     if remark:
         click.echo(f"Warning: {remark}", err=True)
@@ -92,18 +105,3 @@ def explain(
             if number:
                 console.print()
             console.print(renderable(explanation, contexts=contexts))
-
-
-def _loaded(name: str) -> tuple[Embedder | SentenceTransformer, str]:
-    """Return a model and what is to be said of it. One in the folder of a Contextualizer needs no torch."""
-    from ctx_embed.encoders import DEFAULT, load_encoder
-    from ctx_embed.loading import load_embedder
-    from ctx_embed.numpy_model import UnsupportedModelError
-
-    if name == DEFAULT or Path(name).exists():
-        with suppress(UnsupportedModelError):
-            return load_embedder(name, "numpy"), ""
-    encoder = load_encoder(name)
-    if encoder.model is None:
-        raise InputError(f"--model must be a SentenceTransformer, got {name}, which has no attention to explain")
-    return encoder.model, encoder.remark

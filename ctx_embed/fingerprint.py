@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.text import normalisation
@@ -52,20 +52,24 @@ def fingerprint(model: SentenceTransformer) -> str:
     """
     import torch
 
-    def modules() -> Iterator[tuple[str, dict[str, Any], Any]]:
-        for module in model.children():
-            describe: Any = getattr(module, "get_config_dict", dict)
-            # Our modules have both; use their own tokenizer rather than its view for transformers.
-            tokenizer: Any = getattr(module, "backend_tokenizer", None) or getattr(module, "tokenizer", None)
-            config = reads_normalised(describe()) if hasattr(module, "text_tokenizer") else describe()
-            yield type(module).__name__, config, getattr(tokenizer, "backend_tokenizer", tokenizer)
-
-    def tensors() -> Iterator[tuple[str, str, Iterable[int], Iterable[Any]]]:
-        for name, tensor in sorted(model.state_dict().items()):
-            stored = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-            yield name, str(tensor.dtype), tensor.shape, [stored.data]
-
-    return digest(modules(), tensors())
+    modules = []
+    for module in model.children():
+        describe: Any = getattr(module, "get_config_dict", dict)
+        # Our modules have both; use their own tokenizer rather than its view for transformers.
+        tokenizer: Any = getattr(module, "backend_tokenizer", None) or getattr(module, "tokenizer", None)
+        config = reads_normalised(describe()) if hasattr(module, "text_tokenizer") else describe()
+        modules.append((type(module).__name__, config, getattr(tokenizer, "backend_tokenizer", tokenizer)))
+    # One tensor at a time is copied.
+    tensors = (
+        (
+            name,
+            str(tensor.dtype),
+            tensor.shape,
+            [tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data],
+        )
+        for name, tensor in sorted(model.state_dict().items())
+    )
+    return digest(modules, tensors)
 
 
 def identity(*parts: Any) -> str:

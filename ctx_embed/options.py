@@ -47,15 +47,12 @@ def declared(options: type) -> Iterator[Field[Any]]:
 @cache
 def types_of(options: type) -> MappingProxyType[str, Any]:
     """Return the type of each field, without ``None``."""
-    return MappingProxyType({name: _some(kind) for name, kind in get_type_hints(options).items()})
-
-
-def _some(kind: Any) -> Any:
-    """Return a union without ``None``."""
-    if NoneType not in get_args(kind):
-        return kind
-    some = [part for part in get_args(kind) if part is not NoneType]
-    return some[0] if len(some) == 1 else kind
+    types = get_type_hints(options)
+    for name, kind in types.items():
+        some = [part for part in get_args(kind) if part is not NoneType]
+        if NoneType in get_args(kind) and len(some) == 1:
+            types[name] = some[0]
+    return MappingProxyType(types)
 
 
 def require_valid(options: Any, of: str = "") -> None:

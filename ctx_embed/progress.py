@@ -91,7 +91,7 @@ class Meter:
         if self._bar is not None:
             self._bar.close()
         elif self._printed:
-            self._print(f"after {duration(time.monotonic() - self._began)}")
+            self._print(ended=True)
 
     def each(self, things: Iterable[T]) -> Iterator[T]:
         """Yield the things, and count each one when the next is requested."""
@@ -106,8 +106,7 @@ class Meter:
         if self._bar is not None:
             self._bar.update(count)
         elif self._shown and _last_line is not None and time.monotonic() - _last_line >= self._interval:
-            rate = self._rate()
-            self._print(f"{duration((self.total - self.done) / rate)} left" if self.total is not None and rate else "")
+            self._print()
 
     def now(self, what: str) -> None:
         """Change the name of the work."""
@@ -123,13 +122,14 @@ class Meter:
         if self._bar is not None:
             self._bar.set_postfix_str(note)
 
-    def _rate(self) -> float:
-        return (self.done - self._before) / max(time.monotonic() - self._began, 1e-6)
-
-    def _print(self, time_said: str) -> None:
+    def _print(self, ended: bool = False) -> None:
         self._printed = True
         done = f"{self.done:,}" if self.total is None else f"{self.done:,} of {self.total:,}"
-        rate = self._rate()
+        elapsed = time.monotonic() - self._began
+        rate = (self.done - self._before) / max(elapsed, 1e-6)
+        time_said = f"after {duration(elapsed)}" if ended else ""
+        if not ended and self.total is not None and rate:
+            time_said = f"{duration((self.total - self.done) / rate)} left"
         speed = f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s"
         say(", ".join(filter(None, (f"{self.what}: {done} {self.unit}", speed, time_said, self._note))))
 
