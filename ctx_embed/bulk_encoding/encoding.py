@@ -143,8 +143,15 @@ def encode_dataset(
             with Meter("encoding", total, "rows", done=state.total("rows"), shown=progress) as meter:
                 work_on(work, workers, partial(state.take, meter))
                 meter.now("finishing")
-                state.finish()
-        return state.result(embedder.dimension, unknown)
+                state.parts = store.notes(f"{PART}{state.name}-")
+                store.finish(unique=state.name == "0000" and not state.total("own_ids"))
+                store.write_note(f"{RUN}{state.name}", {"signature": state.signature, "finished": True})
+        rows = state.total("rows")
+        if not state.was_complete and (texts := state.total("unknown")):
+            warnings.warn(UnknownTextsWarning(texts, rows), stacklevel=2)
+        named = [line for note in state.parts.values() for line in note["named"]][:NAMED]
+        stored, bad = store.count(), state.total("bad")
+        return Encoded(rows, stored, bad, named, embedder.dimension, state.was_complete, unknown)
 
 
 def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding: str | None) -> list[Document]:
@@ -213,17 +220,3 @@ class _Run:
         if part.name not in self.seen:
             self.seen.add(part.name)
             meter.update(part.note["rows"])
-
-    def finish(self) -> None:
-        """Finish the store and record that the run is done."""
-        self.parts = self.store.notes(f"{PART}{self.name}-")
-        self.store.finish(unique=self.name == "0000" and not self.total("own_ids"))
-        self.store.write_note(f"{RUN}{self.name}", {"signature": self.signature, "finished": True})
-
-    def result(self, dimension: int, unknown: float) -> Encoded:
-        """Return the totals over all parts."""
-        rows = self.total("rows")
-        if not self.was_complete and (texts := self.total("unknown")):
-            warnings.warn(UnknownTextsWarning(texts, rows), stacklevel=3)
-        named = [line for note in self.parts.values() for line in note["named"]][:NAMED]
-        return Encoded(rows, self.store.count(), self.total("bad"), named, dimension, self.was_complete, unknown)

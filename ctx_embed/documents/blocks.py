@@ -113,7 +113,12 @@ def _part(text: str, start: int, stop: int, defined: bool) -> Block:
 def markdown(text: str) -> list[Block]:
     """Return the headings, paragraphs, tables, code and comments of Markdown, and tags of its front matter."""
     end, fields = front_matter(text)
-    said = [Block(field.start, field.stop, prose=False) for field in fields if field.is_said]
+    # People search for names of things and for sentences, but not for settings.
+    said = [
+        Block(field.start, field.stop, prose=False)
+        for field in fields
+        if field.name in _SAID or (field.name != "title" and any(" " in value for value in field.values))
+    ]
     return said + _paged(text, _markdown(text, end))
 
 
@@ -187,11 +192,6 @@ class Field(NamedTuple):
     values: list[str]
     start: int
     stop: int
-
-    @property
-    def is_said(self) -> bool:
-        """Whether people search for its words: names of things or a sentence rather than a setting."""
-        return self.name in _SAID or (self.name != "title" and any(" " in value for value in self.values))
 
 
 def front_matter(text: str) -> tuple[int, list[Field]]:

@@ -220,7 +220,20 @@ def walk(
         elif included is None and _GENERATED.fullmatch(entry.name):
             yield Skipped(source, GENERATED)
         else:
-            yield _file(entry, source, None if follow_links else root)
+            try:
+                is_link = not follow_links and entry.is_symlink()
+                leaves = is_link and not os.path.realpath(entry.path).startswith(root)
+                status = None if leaves else entry.stat()
+            except OSError as error:
+                yield Skipped(source, f"cannot be read ({error.strerror})", failed=True)
+                continue
+            if status is None:
+                yield Skipped(source, LEAVING)
+            elif stat.S_ISREG(status.st_mode):
+                path = PathInside(entry.path, "" if follow_links else root)
+                yield File(path, source, status.st_size, modified_of(status))
+            else:
+                yield Skipped(source, LINK if stat.S_ISDIR(status.st_mode) else SPECIAL)
 
 
 def _listing(
@@ -245,16 +258,3 @@ def _listing(
 def modified_of(found: os.stat_result) -> int:
     """Return the time of a file's last change in nanoseconds, as it can be stored."""
     return max(-_LATEST, min(found.st_mtime_ns, _LATEST))
-
-
-def _file(entry: os.DirEntry[str], source: str, root: str | None) -> File | Skipped:
-    """Return a file, or the reason to skip it. A link to a file outside ``root`` is skipped."""
-    try:
-        if root is not None and entry.is_symlink() and not os.path.realpath(entry.path).startswith(root):
-            return Skipped(source, LEAVING)
-        found = entry.stat()
-    except OSError as error:
-        return Skipped(source, f"cannot be read ({error.strerror})", failed=True)
-    if stat.S_ISREG(found.st_mode):
-        return File(PathInside(entry.path, root or ""), source, found.st_size, modified_of(found))
-    return Skipped(source, LINK if stat.S_ISDIR(found.st_mode) else SPECIAL)

@@ -28,25 +28,26 @@ CHECKED = ["A film that nobody forgets.", "", "prices rise", "日本 ☃", "i do
 
 
 class _Graph:
-    """A builder of an ONNX graph: calling an operator by its name adds a node and returns the name of its output."""
+    """A builder of an ONNX graph: calling an operator by its name adds a node and returns the name of its output.
+
+    An input is the name of another output, or a constant.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
 
-    def constant(self, value: Any) -> str:
-        """Return the name of a constant."""
-        from onnx import numpy_helper
-
-        name = f"constant_{len(self.initializers)}"
-        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
-        return name
-
     def __getattr__(self, operator: str) -> Any:
         def add(*inputs: Any, **attributes: Any) -> str:
-            from onnx import helper
+            from onnx import helper, numpy_helper
 
-            names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+            names = []
+            for value in inputs:
+                name = value
+                if not isinstance(value, str):
+                    name = f"constant_{len(self.initializers)}"
+                    self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
+                names.append(name)
             output = f"value_{len(self.nodes)}"
             self.nodes.append(helper.make_node(operator, names, [output], **attributes))
             return output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _lock = Lock()
-
-
-@cache
-def _loaded(name: str) -> SentenceTransformer:
-    from ctx_embed.loading import load
-
-    return load(name)
+_models: dict[str, SentenceTransformer] = {}
 
 
 def shared_model(name: str) -> SentenceTransformer:
@@ -26,4 +19,8 @@ def shared_model(name: str) -> SentenceTransformer:
     if not isinstance(name, str):
         raise InputError(f"model must be a name or a path, such as 'default', got {type(name).__name__}")
     with _lock:
-        return _loaded(name)
+        if name not in _models:
+            from ctx_embed.loading import load
+
+            _models[name] = load(name)
+        return _models[name]

@@ -178,7 +178,18 @@ class Lines(Iterator[str]):
         number, mark = self.number, "" if self.number else "\ufeff"
         encoding = named or (marked(stream.peek(4)[:4]) if mark else None)
         if encoding is not None and not has_byte_lines(encoding):
-            yield from self._characters(stream, encoding)
+            wrapper = io.TextIOWrapper(stream, encoding=encoding, newline="\n")
+            mark = "\ufeff"
+            try:
+                while written := wrapper.readline(LONGEST_LINE):
+                    yield written.removesuffix("\n").removesuffix("\r").removeprefix(mark)
+                    mark = ""
+            except UnicodeError:
+                raise InputError(f"{self.name}: must be {encoding}; give the right encoding") from None
+            finally:
+                # Leave the stream open: the caller closes it, and may have closed it already.
+                with suppress(ValueError):
+                    wrapper.detach()
             return
         warned = False
         while raw := stream.readline(LONGEST_LINE + 1):
@@ -207,17 +218,3 @@ class Lines(Iterator[str]):
                     warned = True
             yield text.removeprefix(mark)
             mark = ""
-
-    def _characters(self, stream: io.BufferedReader, encoding: str) -> Iterator[str]:
-        text = io.TextIOWrapper(stream, encoding=encoding, newline="\n")
-        mark = "\ufeff"
-        try:
-            while line := text.readline(LONGEST_LINE):
-                yield line.removesuffix("\n").removesuffix("\r").removeprefix(mark)
-                mark = ""
-        except UnicodeError:
-            raise InputError(f"{self.name}: must be {encoding}; give the right encoding") from None
-        finally:
-            # Leave the stream open: the caller closes it, and may have closed it already.
-            with suppress(ValueError):
-                text.detach()

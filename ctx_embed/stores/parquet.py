@@ -201,21 +201,8 @@ class Parquet(Store):
         """Remove each row whose id a later row has too, unless all ids are known to be unique."""
         if unique:
             return
-        for path, rows in self._replaced().items():
-            with self._opened(path) as file:
-                table = file.read()
-            keep = np.ones(table.num_rows, bool)
-            keep[rows] = False
-            if keep.any():
-                self._write(path.rpartition("/")[2], table.filter(keep))
-            else:
-                self.fs.delete_file(path)
-
-    def _replaced(self) -> dict[str, list[int]]:
-        """Return, for each file, the rows whose id a later row has too."""
         # Find equal hashes, in several passes if there are very many ids; then compare the ids themselves.
-        total = self.count()
-        passes = -(-total // IDS_AT_ONCE)
+        passes = -(-self.count() // IDS_AT_ONCE)
         dropped: dict[str, list[int]] = {}
         for number in range(passes):
             hashes = (_hash(each) for _, _, batch in self._batches([ID]) for each in batch.column(0).to_pylist())
@@ -232,7 +219,15 @@ class Parquet(Store):
                             earlier, place = last[identifier]
                             dropped.setdefault(earlier, []).append(place)
                         last[identifier] = (path, row)
-        return dropped
+        for path, rows in dropped.items():
+            with self._opened(path) as file:
+                table = file.read()
+            keep = np.ones(table.num_rows, bool)
+            keep[rows] = False
+            if keep.any():
+                self._write(path.rpartition("/")[2], table.filter(keep))
+            else:
+                self.fs.delete_file(path)
 
     def search(self, *query: Any, **options: Any) -> Any:
         """Refuse, and name the command that makes a search index of the directory."""

@@ -68,22 +68,8 @@ def restructured_text(path: str, encoding: str | None = None) -> Iterator[Extrac
 
     docutils would take quadratic time for nearly every construct, and loses the line numbers.
     """
-    lines = _INLINE.sub(_words, read_text(path, encoding)).split("\n")
-    text = "\n".join(_markdown(lines))
-    yield Extracted(text, "markdown", title=title_of(text), line=1)
-
-
-def _words(found: re.Match[str]) -> str:
-    """Return the words of a role or a link, with the same number of lines."""
-    role, words, link = found.groups()
-    if not (role or link):
-        return found[0]
-    target = _TARGET.search(words)
-    return words[: target.start()] + "\n" * target[0].count("\n") if target else words.lstrip("~!")
-
-
-def _markdown(source: list[str]) -> list[str]:
-    """Return as many lines of Markdown as there are lines. A fence that closes at the end of the text adds one."""
+    source = _INLINE.sub(_words, read_text(path, encoding)).split("\n")
+    # A fence that closes at the end of the text adds a line.
     lines = [*source, ""]
     styles: list[tuple[str, bool]] = []
     at = 0
@@ -115,7 +101,17 @@ def _markdown(source: list[str]) -> list[str]:
         elif _RULER.match(line):
             lines[at] = ""
         at += 1
-    return lines if lines[-1] else lines[:-1]
+    text = "\n".join(lines if lines[-1] else lines[:-1])
+    yield Extracted(text, "markdown", title=title_of(text), line=1)
+
+
+def _words(found: re.Match[str]) -> str:
+    """Return the words of a role or a link, with the same number of lines."""
+    role, words, link = found.groups()
+    if not (role or link):
+        return found[0]
+    target = _TARGET.search(words)
+    return words[: target.start()] + "\n" * target[0].count("\n") if target else words.lstrip("~!")
 
 
 def _indented(lines: list[str], at: int) -> tuple[int, int]:
