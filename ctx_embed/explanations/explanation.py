@@ -13,7 +13,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.embedder import Ids, PackedContextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.texts import require_explainable
+from ctx_embed.texts import require_explainable, well_formed
 from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class Explanation:
         return f"Explanation({shown!r}, {len(self.tokens)} tokens, axes {self.axes})"
 
     def _repr_html_(self) -> str:
-        from ctx_embed.explanations.page import fragment
+        from ctx_embed.explanations.page import section
 
-        return fragment(self)
+        return well_formed(section(self))
 
     @property
     def between_tokens(self) -> bool:

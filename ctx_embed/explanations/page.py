@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ctx_embed.texts import well_formed
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ctx_embed.explanations.explanation import ContextPath, Explanation
+    from ctx_embed.explanations.explanation import Explanation
 
 # Colours of positive and negative weights, safe for the colour-blind (Okabe and Ito).
 FOR = (0, 114, 178)
@@ -98,7 +98,7 @@ def write(
 def html(explanations: Sequence[Explanation], model: str | None = None, *, contexts: bool = False) -> bytes:
     """Return the page, UTF-8; ``model`` is the name to show for the model, ``contexts`` adds the context's path."""
     sections = "\n".join(
-        _section(explanation, is_open=number < OPEN_TEXTS, contexts=contexts)
+        section(explanation, is_open=number < OPEN_TEXTS, contexts=contexts)
         for number, explanation in enumerate(explanations)
     )
     introduction = "" if model is None else f"<p>Model: <strong>{_shown(model)}</strong></p>\n"
@@ -115,12 +115,8 @@ def html(explanations: Sequence[Explanation], model: str | None = None, *, conte
     ).encode()
 
 
-def fragment(explanation: Explanation) -> str:
-    """Return one explanation as a part of a page, for a notebook."""
-    return well_formed(_section(explanation, is_open=True, contexts=False))
-
-
-def _section(explanation: Explanation, *, is_open: bool, contexts: bool) -> str:
+def section(explanation: Explanation, *, is_open: bool = True, contexts: bool = False) -> str:
+    """Return one explanation as a part of a page."""
     parts = []
     if explanation.tokens:
         rows = []
@@ -156,8 +152,21 @@ def _section(explanation: Explanation, *, is_open: bool, contexts: bool) -> str:
                 )
     else:
         parts.append(f"<p>{NOTHING}</p>")
-    if contexts and explanation.path is not None:
-        parts.append(_path(explanation.path))
+    if contexts and (path := explanation.path) is not None:
+        moved = [(None, None), *zip(path.correction_norms, path.to_previous, strict=True)]
+        rows = []
+        for k, (norm, of_step, to_last) in enumerate(zip(path.context_norms, moved, path.to_last, strict=True)):
+            numbers = ("" if number is None else f"{number:.3f}" for number in (norm, *of_step, to_last))
+            cells = "".join(f"<td>{number}</td>" for number in numbers)
+            rows.append(f'<tr><th scope="row">{k}</th>{cells}</tr>')
+        norms = ("step k", "‖c<sup>k</sup>‖", "‖z<sup>k</sup>‖")
+        cosines = ("cos(c<sup>k</sup>, c<sup>k-1</sup>)", "cos(c<sup>k</sup>, c<sup>K</sup>)")
+        head = "".join(f'<th scope="col">{name}</th>' for name in (*norms, *cosines))
+        parts.append(
+            f'<div><table class="numbers">\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
+            + "\n".join(rows)
+            + "\n</tbody>\n</table></div>"
+        )
     head = f"<summary><h2>{escape(title(explanation.text))}</h2></summary>"
     body = "\n".join(parts)
     return f"<section>\n<details{' open' if is_open else ''}>\n{head}\n{body}\n</details>\n</section>"
@@ -170,23 +179,6 @@ def _shown(text: str) -> str:
 def _background(shade: float) -> str:
     red, green, blue = FOR if shade > 0 else AGAINST
     return f"background:rgba({red},{green},{blue},{DEEPEST * abs(shade):.3f})"
-
-
-def _path(path: ContextPath) -> str:
-    def row(k: int, *numbers: Any) -> str:
-        cells = "".join(f"<td>{'' if number is None else f'{number:.3f}'}</td>" for number in numbers)
-        return f'<tr><th scope="row">{k}</th>{cells}</tr>'
-
-    moved = [(None, None), *zip(path.correction_norms, path.to_previous, strict=True)]
-    rows = "\n".join(
-        row(k, norm, *of_step, to_last)
-        for k, (norm, of_step, to_last) in enumerate(zip(path.context_norms, moved, path.to_last, strict=True))
-    )
-    norms = ("step k", "‖c<sup>k</sup>‖", "‖z<sup>k</sup>‖")
-    cosines = ("cos(c<sup>k</sup>, c<sup>k-1</sup>)", "cos(c<sup>k</sup>, c<sup>K</sup>)")
-    head = "".join(f'<th scope="col">{name}</th>' for name in (*norms, *cosines))
-    table = f'<table class="numbers">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>'
-    return f"<div>{table}</div>"
 
 
 def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:

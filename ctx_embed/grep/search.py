@@ -244,13 +244,6 @@ class Search:
             ]
             vectors = _embedded(self.model, titled)
             cosines = vectors @ self._query
-        found: dict[int, _Candidate] = {}
-
-        def candidate(row: int) -> _Candidate:
-            if row not in found:
-                found[row] = _Candidate(self._passages + row, self._found(*passages[row], float(cosines[row])))
-            return found[row]
-
         # The passages that are among the nearest so far.
         floor = self._nearest[-1].hit.score if len(self._nearest) == self._depth else -2.0
         # A text that the model cannot read is a zero vector, which has no meaning.
@@ -258,17 +251,24 @@ class Search:
         if self._words is not None and self._words.required:
             is_near &= np.isin(np.arange(len(cosines)), worded)
         near = np.flatnonzero(is_near)
-        new = [candidate(row) for row in near[np.argsort(-cosines[near], kind="stable")][: self._depth].tolist()]
-        self._nearest = sorted([*self._nearest, *new], key=lambda each: -each.hit.score)[: self._depth]
+        nearest: list[int] = near[np.argsort(-cosines[near], kind="stable")][: self._depth].tolist()
+        # Those that are among the best so far by the words of the question, as places in ``worded``.
+        best: list[int] = []
         if self._words is not None and worded:
-            # Those that are among the best so far by the words of the question.
             scores = self._words.scores(counts, [len(contents[row]) for row in worded])
-            for place in np.argsort(-scores, kind="stable")[: SPARE * self._depth].tolist():
-                each = candidate(worded[place])
-                each.counts = counts[place]
-                self._worded.append(each)
-            if len(self._worded) > 2 * SPARE * self._depth:
-                self._worded = [each for _, each in self._by_words()[: SPARE * self._depth]]
+            best = np.argsort(-scores, kind="stable")[: SPARE * self._depth].tolist()
+        found = {
+            row: _Candidate(self._passages + row, self._found(*passages[row], float(cosines[row])))
+            for row in {*nearest, *(worded[place] for place in best)}
+        }
+        new = [found[row] for row in nearest]
+        self._nearest = sorted([*self._nearest, *new], key=lambda each: -each.hit.score)[: self._depth]
+        for place in best:
+            each = found[worded[place]]
+            each.counts = counts[place]
+            self._worded.append(each)
+        if len(self._worded) > 2 * SPARE * self._depth:
+            self._worded = [each for _, each in self._by_words()[: SPARE * self._depth]]
         self._passages += len(passages)
         self.lines += sum(text.extracted.text.count("\n") + (not text.extracted.text.endswith("\n")) for text in batch)
 

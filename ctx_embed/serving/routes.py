@@ -390,12 +390,12 @@ async def _counted(served: ServedIndex, name: str, number: int, where: str | Non
 @of_indexes.post("/{name}/get", summary="Get documents")
 async def get(served: Served, body: IdsBody) -> Answer:
     """Return the documents with some ids; null for an id that no document has."""
-
-    def found(index: SearchIndex) -> bytes:
-        documents = (index.get(identifier) for identifier in body.ids)
-        return served.json_list(None if document is None else asdict(document) for document in documents)
-
-    return Answer(b'{"documents":%b}' % await served.read(found))
+    found = await served.read(
+        lambda index: served.json_list(
+            None if document is None else asdict(document) for document in map(index.get, body.ids)
+        )
+    )
+    return Answer(b'{"documents":%b}' % found)
 
 
 @of_indexes.post("/{name}/ids", summary="List ids")
@@ -413,23 +413,24 @@ async def count(served: Served, body: WhereBody) -> Answer:
 @of_indexes.post("/{name}/documents", summary="List documents")
 async def documents(served: Served, body: DocumentsBody) -> Answer:
     """Return documents in the order they were added; fewer than `limit` if the answer is full: go on after them."""
-
-    def listed(index: SearchIndex) -> bytes:
-        found = index.documents(body.where, offset=body.offset, limit=body.limit)
-        return served.json_list((asdict(document) for document in found), part=True)
-
-    return Answer(b'{"documents":%b}' % await served.read(listed))
+    found = await served.read(
+        lambda index: served.json_list(
+            map(asdict, index.documents(body.where, offset=body.offset, limit=body.limit)), part=True
+        )
+    )
+    return Answer(b'{"documents":%b}' % found)
 
 
 @of_indexes.post("/{name}/facets", summary="Count the values of a metadata field")
 async def facets(served: Served, body: FacetsBody) -> Answer:
     """Return the values of a field with their numbers of documents, most frequent first."""
-
-    def counted(index: SearchIndex) -> bytes:
-        found = index.facets(body.field, body.where, limit=body.limit)
-        return served.json_list({"value": value, "documents": count} for value, count in found)
-
-    return Answer(b'{"values":%b}' % await served.analyse(counted))
+    found = await served.analyse(
+        lambda index: served.json_list(
+            {"value": value, "documents": count}
+            for value, count in index.facets(body.field, body.where, limit=body.limit)
+        )
+    )
+    return Answer(b'{"values":%b}' % found)
 
 
 @of_indexes.post("/{name}/add", summary="Add documents", dependencies=WRITES)
