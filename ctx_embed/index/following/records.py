@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from ctx_embed.documents.units import checked_unit
 from ctx_embed.documents.walking import PLURALS, File
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.texts import Document
 
 # These tables are made with the first folder of an index. `id` has no type, as in `documents`.
 _SCHEMA = (
@@ -195,22 +194,6 @@ def record(store: DocumentStore, folder: FollowedFolder, file: File, *values: An
         (folder.number, file.source, file.size, *values),
     )
     return int(found[0][0])
-
-
-def with_changes(store: DocumentStore, documents: Sequence[Document]) -> list[Document]:
-    """Return new documents of files with what people changed in the metadata of the stored documents of these ids."""
-    ids = [document.id for document in documents if document.id is not None]
-    stored = store.find(ids)
-    written = dict(store.run_among("SELECT id, written FROM origins WHERE id IN ({})", ids))
-    found = []
-    for document in documents:
-        if document.id in stored and document.id in written:
-            before, now = json.loads(written[document.id]), stored[document.id].metadata
-            changed = {name: value for name, value in now.items() if name not in before or before[name] != value}
-            kept = {name: value for name, value in document.metadata.items() if name in now or name not in before}
-            document = replace(document, metadata={**kept, **changed})
-        found.append(document)
-    return found
 
 
 class Location(NamedTuple):

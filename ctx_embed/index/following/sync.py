@@ -8,6 +8,7 @@ record change in one commit: after a kill, the next run continues with the files
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
@@ -301,8 +302,12 @@ class _Step:
             records.record(store, self.folder, file, records.READ_AGAIN, b"", None, False)
             self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
             return
-        seen = file.modified
-        if isinstance(problem, _TryAgainError) or (problem is None and _has_changed(file)):
+        seen, now = file.modified, None
+        # It may have changed since it was listed, or be gone.
+        with suppress(OSError):
+            found = os.stat(file.path)
+            now = found.st_size, modified_of(found)
+        if isinstance(problem, _TryAgainError) or (problem is None and now != (file.size, file.modified)):
             seen, digest = records.READ_AGAIN, b""
         said = (None, False) if problem is None else (str(problem), problem.counted)
         number = records.record(store, self.folder, file, seen, digest, *said)
@@ -357,11 +362,22 @@ class _Step:
                 part = next(parts, [])
             except (InputError, OSError, UnreadableFileError):
                 part = []
-            if not part or [document.id for document in part] != ids[added : added + len(part)]:
+            of_part = ids[added : added + len(part)]
+            if not part or [document.id for document in part] != of_part:
                 self.store()
                 self.edit.delete(ids[:added])
                 raise _TryAgainError(CHANGED)
-            self._documents += records.with_changes(self.edit.store, part)
+            # What people changed in the metadata of the stored documents stays.
+            stored = self.edit.store.find(of_part)
+            select = "SELECT id, written FROM origins WHERE id IN ({})"
+            written = dict(self.edit.store.run_among(select, list(stored)))
+            for identifier, document in zip(of_part, part, strict=True):
+                if identifier in written:
+                    before, now, new = json.loads(written[identifier]), stored[identifier].metadata, document.metadata
+                    changed = {name: value for name, value in now.items() if (name, value) not in before.items()}
+                    kept = {name: value for name, value in new.items() if name in now or name not in before}
+                    document = replace(document, metadata={**kept, **changed})
+                self._documents.append(document)
             self._waiting |= {document.id for document in part}
             self._written |= {document.id: document.metadata for document in part if document.id is not None}
             self._characters += sum(len(document.text) for document in part)
@@ -376,12 +392,3 @@ class _Step:
         self.result.passages += self.edit.state.next_row - before
         self._documents, self._characters = [], 0
         self._waiting.clear()
-
-
-def _has_changed(file: File) -> bool:
-    """Return whether a file has changed since it was listed."""
-    try:
-        found = os.stat(file.path)
-    except OSError:
-        return True
-    return (found.st_size, modified_of(found)) != (file.size, file.modified)

@@ -281,7 +281,12 @@ class _Parser:
             return Contains(path, self.value())
         negated = self.takes("not") is not None
         if self.takes("in"):
-            return Among(path, tuple(self.values()), negated)
+            self.needed("(", "'('")
+            values = [self.value()]
+            while self.takes(","):
+                values.append(self.value())
+            self.needed(")", "',' or ')'")
+            return Among(path, tuple(values), negated)
         token = None if negated else self.takes(*_OPERATORS)
         if token is None:
             raise self.unexpected("'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is")
@@ -302,14 +307,6 @@ class _Parser:
         if any(not name or '"' in name or "\\" in name or not name.isprintable() for name in names):
             raise self.error(f"{_shown(token)} cannot be the name of a field")
         return tuple(names)
-
-    def values(self) -> list[Value]:
-        self.needed("(", "'('")
-        values = [self.value()]
-        while self.takes(","):
-            values.append(self.value())
-        self.needed(")", "',' or ')'")
-        return values
 
     def value(self) -> Value:
         token = self.takes("string", "number", "true", "false")
