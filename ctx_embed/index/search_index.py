@@ -25,10 +25,11 @@ from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
-from ctx_embed.index.storage.folder import IndexFolder, View, require_free
+from ctx_embed.index.storage.folder import IndexFolder, require_free
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
+from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.options import takes
-from ctx_embed.texts import Document
+from ctx_embed.texts import Document, require_explainable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -651,26 +652,24 @@ class SearchIndex:
             with suppress(OSError):
                 size += file.stat().st_size
 
-        def facts(view: View) -> dict[str, Any]:
-            settings, record = view.settings, view.store.record()
-            return {
-                "path": str(self.path),
-                "documents": view.state.documents,
-                "vectors": len(view.rows),
-                "vectors_of_deleted": len(view.rows) - view.count,
-                "dimension": settings.dimension,
-                "dtype": settings.dtype,
-                "factory": settings.factory,
-                "chunk": settings.chunk,
-                "faiss": None if record is None else record.facts,
-                "model": settings.model,
-                "model_fingerprint": settings.model_fingerprint,
-                "generation": view.state.generation,
-                "format_version": settings.format_version,
-                "bytes": size,
-            }
-
-        return self._folder.read(facts)
+        view, record = self._folder.read(lambda view: (view, view.store.record()))
+        state, settings = view.state, view.settings
+        return {
+            "path": str(self.path),
+            "documents": state.documents,
+            "vectors": len(view.rows),
+            "vectors_of_deleted": len(view.rows) - view.count,
+            "dimension": settings.dimension,
+            "dtype": settings.dtype,
+            "factory": settings.factory,
+            "chunk": settings.chunk,
+            "faiss": None if record is None else record.facts,
+            "model": settings.model,
+            "model_fingerprint": settings.model_fingerprint,
+            "generation": state.generation,
+            "format_version": settings.format_version,
+            "bytes": size,
+        }
 
     def duplicates(self, threshold: float = 0.9, most: int = 100, *, progress: bool = False) -> list[Pair]:
         """Return the pairs of documents that say nearly the same, most similar first.
@@ -715,9 +714,17 @@ class SearchIndex:
             query: a query, embedded as by :meth:`search`.
             text: a text, such as that of a hit, embedded as by :meth:`add`.
         """
-        from ctx_embed.index.analysis.contents import explain_similarity
+        from ctx_embed.index.analysis.contents import Similarity
 
-        return explain_similarity(self.embedder, query, text)
+        for name, value in (("query", query), ("text", text)):
+            require_explainable(value, f"the {name}")
+        embedder = self.embedder
+        model = embedder.model
+        if not isinstance(model, NumpyEmbedder):
+            raise InputError("only a Contextualizer explains similarities; this index has a model of another kind")
+        (of_query,), (of_text,) = embedder.queries([query]), embedder.documents([text])
+        cosine = float(of_query @ of_text)
+        return Similarity(cosine, model.explain(query, of_text, "query"), model.explain(text, of_query, "document"))
 
     def export(self, output: str | Path) -> int:
         """Write the vectors to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``, line i for row i.

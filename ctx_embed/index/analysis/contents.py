@@ -10,13 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file, require_file, require_folder
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder, View
-from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.numpy_model.embedder import CosineParts
-from ctx_embed.texts import require_explainable
 
 # The type of a field, from SQLite's type of a JSON value; NULL for null.
 _KIND = (
@@ -114,16 +110,3 @@ class Similarity:
     score: float
     query: CosineParts
     document: CosineParts
-
-
-def explain_similarity(embedder: IndexModel, query: str, text: str) -> Similarity:
-    """Return the cosine of a query and a text, token by token, see :meth:`SearchIndex.explain`."""
-    for name, value in (("query", query), ("text", text)):
-        require_explainable(value, f"the {name}")
-    model = embedder.model
-    if not isinstance(model, NumpyEmbedder):
-        raise InputError("only a Contextualizer explains similarities; this index has a model of another kind")
-    (of_query,), (of_text,) = embedder.queries([query]), embedder.documents([text])
-    return Similarity(
-        float(of_query @ of_text), model.explain(query, of_text, "query"), model.explain(text, of_query, "document")
-    )

@@ -346,9 +346,17 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
     measured = None
     while measured is None:
         if index is None:
-            index, held = trained(view, kind, rows), rows[:0]
-            if index is None:
-                return None
+            index, held = new_index(kind, settings.dimension), rows[:0]
+            if not index.is_trained:
+                needed = centroids(index)
+                if len(rows) < LEAST_TRAINING * needed:
+                    return None
+                size = min(len(rows), max(MOST_TRAINING * needed, 10_000))
+                sample = view.vectors.get(rows[np.linspace(0, len(rows) - 1, size, dtype=np.int64)])
+                try:
+                    index.train(sample)
+                except RuntimeError as error:
+                    raise InputError(f"FAISS factory {kind!r} on {len(rows)} vectors: {reason(error)}") from None
         for of_block, vectors in view.vectors.blocks(int(held[-1]) if len(held) else -1):
             index.add(vectors)
             held = np.concatenate([held, of_block])
@@ -388,23 +396,6 @@ def remove_unlisted(folder: Path, record: Record | None) -> None:
                     path.unlink()
 
 
-def trained(view: View, kind: str, rows: Rows) -> Any:
-    """Return an empty index of a kind, trained on a sample of the rows, or None if there are too few."""
-    index = new_index(kind, view.settings.dimension)
-    if index.is_trained:
-        return index
-    needed = centroids(index)
-    if len(rows) < LEAST_TRAINING * needed:
-        return None
-    size = min(len(rows), max(MOST_TRAINING * needed, 10_000))
-    sample = view.vectors.get(rows[np.linspace(0, len(rows) - 1, size, dtype=np.int64)])
-    try:
-        index.train(sample)
-    except RuntimeError as error:
-        raise InputError(f"FAISS factory {kind!r} on {len(rows)} vectors: {reason(error)}") from None
-    return index
-
-
 def _measured(
     view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], IndexModel]
 ) -> dict[str, Any] | None:
@@ -423,7 +414,20 @@ def _measured(
     spare = COARSE_SPARE if is_coarse else SPARE_CANDIDATES
     if type(searched).__name__ == "IndexFlat" or not len(rows):
         return {"effort": None, "spare": spare, "recall": {}}
-    queries = _queries(view, rows, embedder)
+    # Some passages and some of their words are the queries.
+    some = rows[np.linspace(0, len(rows) - 1, min(PASSAGE_QUERIES, len(rows)), dtype=np.int64)]
+    queries = {"passages": view.vectors.get(some)}
+    with suppress(OtherModelError):
+        texts = []
+        for number, row in enumerate(rows[np.linspace(0, len(rows) - 1, WORD_QUERIES, dtype=np.int64)].tolist()):
+            words = view.store.fetch([row])[row].text.split()
+            count = 1 + number % MOST_QUERY_WORDS
+            # Any place in the passage, but always the same one.
+            start = row * 7919 % max(len(words) - count + 1, 1)
+            texts.append(" ".join(words[start : start + count]))
+        vectors = embedder().quiet_queries(texts)
+        if (readable := vectors.any(axis=1)).any():
+            queries["words"] = vectors[readable]
     truth = {name: view.compared(vectors, NEIGHBOURS, None) for name, vectors in queries.items()}
     auto = view.settings.factory == AUTO and kind not in COMPARING_ALL
     usual = None if effort is None else effort[1]
@@ -444,21 +448,3 @@ def _measured(
         if not auto or all(of >= AUTO_RECALL for of in recall.values()):
             return {"effort": value, "spare": more, "recall": recall}
     return None
-
-
-def _queries(view: View, rows: Rows, embedder: Callable[[], IndexModel]) -> dict[str, Vectors]:
-    """Return some passages and some of their words as queries."""
-    some = rows[np.linspace(0, len(rows) - 1, min(PASSAGE_QUERIES, len(rows)), dtype=np.int64)]
-    found = {"passages": view.vectors.get(some)}
-    with suppress(OtherModelError):
-        texts = []
-        for number, row in enumerate(rows[np.linspace(0, len(rows) - 1, WORD_QUERIES, dtype=np.int64)].tolist()):
-            words = view.store.fetch([row])[row].text.split()
-            count = 1 + number % MOST_QUERY_WORDS
-            # Any place in the passage, but always the same one.
-            start = row * 7919 % max(len(words) - count + 1, 1)
-            texts.append(" ".join(words[start : start + count]))
-        vectors = embedder().quiet_queries(texts)
-        if (readable := vectors.any(axis=1)).any():
-            found["words"] = vectors[readable]
-    return found
