@@ -32,16 +32,10 @@ TARGETS = {
 ZIG = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
 
 
-def _compilers() -> list[list[str]]:
-    """Return the compilers to try: that of ``CC`` alone, or all that systems usually have."""
-    if os.environ.get("CC"):
-        return [shlex.split(os.environ["CC"])]
-    return [["cc"], ["gcc"], ["clang"], ZIG]
-
-
 def build(folder: Path, compiler: Sequence[str] | None = None, target: str | None = None) -> Path | None:
     """Compile the library in a folder and return its path; None, and a line on stderr, if no compiler can.
 
+    Without ``compiler`` or ``target``, it tries that of ``CC`` alone, or all that systems usually have.
     On x86-64 it holds a second object, for processors with AVX2 and FMA. Equal sources and compilers give equal bytes.
     """
     system = {"darwin": "macos", "win32": "windows"}.get(sys.platform, "linux")
@@ -57,7 +51,14 @@ def build(folder: Path, compiler: Sequence[str] | None = None, target: str | Non
     commands = [[f'-DSOURCE="{digest}"', SOURCE.name, *link]]
     if machine in ("x86_64", "amd64"):
         commands = [["-mavx2", "-mfma", "-c", SOURCE.name, "-o", "avx2.o"], ["-DWITH_AVX2", "avx2.o", *commands[0]]]
-    compilers = [list(compiler)] if compiler else [[*ZIG, "-target", target]] if target else _compilers()
+    if compiler:
+        compilers = [list(compiler)]
+    elif target:
+        compilers = [[*ZIG, "-target", target]]
+    elif os.environ.get("CC"):
+        compilers = [shlex.split(os.environ["CC"])]
+    else:
+        compilers = [["cc"], ["gcc"], ["clang"], ZIG]
     reasons = []
     for command in compilers:
         with tempfile.TemporaryDirectory() as scratch:

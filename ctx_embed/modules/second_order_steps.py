@@ -32,28 +32,16 @@ class SecondOrderSteps(nn.Module):
         self.positions = positions
         self.scale = scale
         self.initial_context = initial_context
-        self.U = nn.Parameter(torch.empty(steps, rank, dimension))
-        self.V = nn.Parameter(torch.empty(steps, rank, dimension))
-        self.W = nn.Parameter(torch.empty(steps, dimension, rank))
-        self.b = nn.Parameter(torch.empty(steps, dimension))
-        self.gain = nn.Parameter(torch.empty(steps, dimension))
-        self.bias = nn.Parameter(torch.empty(steps, dimension))
+        # Random weights preserve variances; positions begin flat.
+        self.U = nn.Parameter(torch.empty(steps, rank, dimension).normal_(std=dimension**-0.5))
+        self.V = nn.Parameter(torch.empty(steps, rank, dimension).normal_(std=dimension**-0.5))
+        self.W = nn.Parameter(torch.empty(steps, dimension, rank).normal_(std=rank**-0.5))
+        self.b = nn.Parameter(torch.ones(steps, dimension))
+        self.gain = nn.Parameter(torch.ones(steps, dimension))
+        self.bias = nn.Parameter(torch.zeros(steps, dimension))
         # Unused parameters are None, so that every saved tensor affects the embedding.
-        self.s = nn.Parameter(torch.empty(dimension)) if positions != "none" else None
-        self.c0 = nn.Parameter(torch.empty(dimension)) if initial_context == "learned" else None
-        self.reset_parameters()
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Initialise U, V and W randomly, preserving variances; set b = 1, flat positions and c^0 of ones."""
-        for weight in (self.U, self.V, self.W):
-            weight.normal_(std=weight.shape[-1] ** -0.5)
-        for ones in (self.b, self.gain, self.c0):
-            if ones is not None:
-                ones.fill_(1)
-        for zeros in (self.bias, self.s):
-            if zeros is not None:
-                zeros.zero_()
+        self.s = nn.Parameter(torch.zeros(dimension)) if positions != "none" else None
+        self.c0 = nn.Parameter(torch.ones(dimension)) if initial_context == "learned" else None
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:

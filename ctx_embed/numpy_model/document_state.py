@@ -350,7 +350,29 @@ class DocumentState:
             InputError: the bytes are not a state, or they are damaged or belong to another model.
         """
         try:
-            fingerprint, cut, head, tail, evidence, arrays = self._unpacked(stored)
+            if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
+                raise ValueError("another beginning")
+            # Unpacking uses memory bounded by the size of the model.
+            largest = LARGEST_ENDS + self._sums.largest
+            unpacker = zlib.decompressobj()
+            content = unpacker.decompress(stored[len(MAGIC) :], largest)
+            if not unpacker.eof:
+                raise ValueError(f"cut short, or more than {largest:,} bytes")
+            line, _, packed = content.partition(b"\n")
+            values = json.loads(line)
+            if [type(value) for value in values] != [str, bool, str, str, list]:
+                raise ValueError(
+                    "its values have the wrong types; if a development version made it, read the text again"
+                )
+            fingerprint, cut, head, tail, evidence = values
+            if [type(value) for value in evidence] != [int] * 4 or max(map(abs, evidence)) > MOST_TOKENS:
+                raise ValueError("its numbers of words are impossible")
+            with ZipFile(io.BytesIO(packed)) as archive:
+                # Arrays are stored uncompressed, so none can be larger than these bytes.
+                if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):
+                    raise ValueError("its arrays are compressed")
+            with np.load(io.BytesIO(packed)) as loaded:
+                arrays = [loaded[name] for name in loaded.files]
         # Any error, as the bytes may come from a stranger.
         except Exception as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error!s:.200})") from None
@@ -366,26 +388,3 @@ class DocumentState:
             raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
         self._cut, self._head, self._tail, self._evidence = cut, head, tail, np.array([evidence], np.int64)
         self._sums, self._added, self._characters = sums, [], 0
-
-    def _unpacked(self, stored: bytes) -> tuple[str, bool, str, str, list[int], list[NDArray[Any]]]:
-        """Return the values that :meth:`to_bytes` packed, using memory bounded by the size of the model."""
-        if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
-            raise ValueError("another beginning")
-        largest = LARGEST_ENDS + self._sums.largest
-        unpacker = zlib.decompressobj()
-        content = unpacker.decompress(stored[len(MAGIC) :], largest)
-        if not unpacker.eof:
-            raise ValueError(f"cut short, or more than {largest:,} bytes")
-        line, _, packed = content.partition(b"\n")
-        values = json.loads(line)
-        if [type(value) for value in values] != [str, bool, str, str, list]:
-            raise ValueError("its values have the wrong types; if a development version made it, read the text again")
-        fingerprint, cut, head, tail, evidence = values
-        if [type(value) for value in evidence] != [int] * 4 or max(map(abs, evidence)) > MOST_TOKENS:
-            raise ValueError("its numbers of words are impossible")
-        with ZipFile(io.BytesIO(packed)) as archive:
-            # Arrays are stored uncompressed, so none can be larger than these bytes.
-            if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):
-                raise ValueError("its arrays are compressed")
-        with np.load(io.BytesIO(packed)) as loaded:
-            return fingerprint, cut, head, tail, evidence, [loaded[name] for name in loaded.files]

@@ -123,56 +123,6 @@ def unit(vectors: Tensor) -> Tensor:
     return vectors / torch.where(length > 0, length, 1)
 
 
-# Scores of several heads ---------------------------------------------------------------------------------------
-
-
-def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offsets: Tensor, rank: int = 1) -> Tensor:
-    """Return the scores of LAMA: for each head a bilinear form of low rank between the context and each token.
-
-    e_t = tanh((P^T c) * (Q^T h_t)), divided by its length over the heads; of a rank above 1, the product is summed over
-    the ``rank`` columns of each head before tanh. (N, h), at least in float32, for tokens (N, l), context (B, m) or, if
-    all documents share it, (m,), P (m, h * rank) and Q (l, h * rank), a head's columns next to each other.
-
-    Source: Mehta et al. (2019), arXiv 1912.00835, eq. 10 to 12.
-    """
-    asked = context @ P
-    asked = asked if asked.dim() == 1 else asked[document_ids(offsets)]
-    # In float16 the products of small factors would underflow.
-    exact = torch.promote_types(tokens.dtype, torch.float32)
-    products = asked.to(exact) * (tokens @ Q).to(exact)
-    return unit(torch.tanh(products.unflatten(1, (-1, rank)).sum(2)))
-
-
-def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor) -> Tensor:
-    """Return one head's e_t = c^T W h_t, (N, 1).
-
-    ``tokens`` are (N, m), W (m, m); ``context`` is (B, m), or (m,) if all documents share it.
-
-    Source: Mehta et al. (2019), eq. 8.
-    """
-    asked = context @ W
-    asked = asked if asked.dim() == 1 else asked[document_ids(offsets)]
-    return (asked * tokens).sum(1, keepdim=True)
-
-
-def structured_scores(tokens: Tensor, W1: Tensor, W2: Tensor) -> Tensor:
-    """Return the scores of structured self-attention, W2 tanh(W1 H^T), as (N, h), for W1 (d, m) and W2 (h, d).
-
-    Source: Lin et al. (2017), arXiv 1703.03130.
-    """
-    return torch.tanh(tokens @ W1.T) @ W2.T
-
-
-def redundancy(weights: Tensor, lengths: list[int], groups: list[Group]) -> Tensor:
-    """Return the mean over documents with tokens of ||A A^T - I||_F^2 for A^T (N, h): how much the heads overlap.
-
-    Source: Lin et al. (2017), section 2.2.
-    """
-    gram = attended(weights, weights, lengths, groups)[torch.tensor(lengths, device=weights.device) > 0]
-    excess = gram - torch.eye(weights.shape[1], dtype=gram.dtype, device=gram.device)
-    return excess.square().sum((1, 2)).mean() if len(gram) else weights.sum()
-
-
 # Scores of one learned query -----------------------------------------------------------------------------------
 
 

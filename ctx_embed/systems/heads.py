@@ -12,17 +12,14 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
 from ctx_embed.errors import InputError, require_size, unknown_name
-from ctx_embed.second_order import token_positions
+from ctx_embed.second_order import document_ids, token_positions
 from ctx_embed.systems.attention import (
     SCORES,
     attended,
-    bilinear_scores,
     groups_of,
-    low_rank_scores,
-    redundancy,
     segment_mean,
     segment_softmax,
-    structured_scores,
+    unit,
 )
 from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, recurrent_states
 
@@ -110,9 +107,11 @@ class _AskedByContext(HeadsEncoder):
                     mean = self.states(entries, torch.arange(len(entries) + 1, device=entries.device)).mean(0)
             self.c = nn.Parameter(mean)
 
-    def context_of(self, states: Tensor, offsets: Tensor) -> Tensor:
-        """Return c of each document, (B, d), or (d,) if it is learned."""
-        return segment_mean(states, offsets).to(states.dtype) if self.c is None else self.c
+    def asked(self, states: Tensor, offsets: Tensor, matrix: Tensor) -> Tensor:
+        """Return c^T times a matrix (d, k) for each state, (N, k); or (k,) for all, if c is learned."""
+        if self.c is not None:
+            return self.c @ matrix
+        return (segment_mean(states, offsets).to(states.dtype) @ matrix)[document_ids(offsets)]
 
 
 class Lama(_AskedByContext):
@@ -171,7 +170,11 @@ class Lama(_AskedByContext):
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return A^T, (N, h), of packed states (N, d)."""
         tokens = torch.tanh(self.scored(states)) if self.layer else states
-        scores = low_rank_scores(tokens, self.context_of(states, offsets), self.P, self.Q, offsets, self.rank)
+        # In float16 the products of small factors would underflow.
+        exact = torch.promote_types(tokens.dtype, torch.float32)
+        products = self.asked(states, offsets, self.P).to(exact) * (tokens @ self.Q).to(exact)
+        # The ``rank`` columns of a head lie next to each other.
+        scores = unit(torch.tanh(products.unflatten(1, (-1, self.rank)).sum(2)))
         return segment_softmax(scores, offsets)
 
 
@@ -254,7 +257,8 @@ class Bilinear(_AskedByContext):
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return softmax(e), (N, 1), of packed states (N, d)."""
-        return segment_softmax(bilinear_scores(states, self.context_of(states, offsets), self.W, offsets), offsets)
+        scores = (self.asked(states, offsets, self.W) * states).sum(1, keepdim=True)
+        return segment_softmax(scores, offsets)
 
 
 class StructuredSelfAttention(HeadsEncoder):
@@ -307,10 +311,14 @@ class StructuredSelfAttention(HeadsEncoder):
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return A^T, (N, h), of packed states (N, d); in training, also store the penalty."""
-        weights = segment_softmax(structured_scores(states, self.W1, self.W2), offsets)
+        weights = segment_softmax(torch.tanh(states @ self.W1.T) @ self.W2.T, offsets)
         if self.training and torch.is_grad_enabled() and self.penalty:
-            lengths = offsets.diff().tolist()
-            self._regularizer = self.penalty * redundancy(weights, lengths, list(groups_of(lengths, weights.device)))
+            lengths = offsets.diff()
+            groups = list(groups_of(lengths.tolist(), weights.device))
+            # A A^T of the texts with tokens: how much their heads overlap.
+            gram = attended(weights, weights, lengths.tolist(), groups)[lengths > 0]
+            excess = gram - torch.eye(self.heads, dtype=gram.dtype, device=gram.device)
+            self._regularizer = self.penalty * (excess.square().sum((1, 2)).mean() if len(gram) else weights.sum())
         return weights
 
     def regularizer(self) -> Tensor | float:

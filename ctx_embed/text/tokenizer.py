@@ -189,11 +189,6 @@ class _Letters(dict[int, str]):
 _LETTERS = _Letters()
 
 
-def letters(text: str) -> str:
-    """Return the letters of a text, with spaces for all else."""
-    return text.translate(_LETTERS)
-
-
 def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return whether a model can read each of B texts.
 
@@ -362,7 +357,7 @@ class TextTokenizer:
         # Which of the unknown tokens are words shows where there is nothing else. In a whole text with twice as many
         # known words, that changes nothing.
         some = np.flatnonzero(found[:, 1] > (0 if parts else found[:, 3]))
-        found[some, 3] = self._summed(*self([letters(texts[place]) for place in some.tolist()]))[:, 3]
+        found[some, 3] = self._summed(*self([texts[place].translate(_LETTERS) for place in some.tolist()]))[:, 3]
         return found
 
     def is_read(self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
