@@ -10,6 +10,7 @@ Source: Wang and Manning 2012, Baselines and Bigrams, for the ratio, there a fac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -356,9 +357,10 @@ class SideBySide:
         return _Stacked(self.dense.T, self.sparse.T)
 
 
+@dataclass(frozen=True, eq=False)
 class _Stacked:
-    def __init__(self, dense: Floats, sparse: Any) -> None:
-        self.dense, self.sparse = dense, sparse
+    dense: Floats
+    sparse: Any
 
     def __matmul__(self, residuals: Floats) -> Floats:
         return np.vstack([self.dense @ residuals, self.sparse @ residuals])

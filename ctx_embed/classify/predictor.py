@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.classify.head import FILES, ClassWeight, Floats, Head, class_weights, words_of
-from ctx_embed.classify.labelled import Labelled, label_accuracy
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
@@ -116,10 +116,6 @@ class Predictor:
             logit, bias = float(ahead(logits[0])), float(ahead(head.bias))
             found.append(Explanation(label, logit, bias, float(meaning[0]), _largest(parts), _largest(changes)))
         return found
-
-    def accuracy(self, data: Labelled) -> float:
-        """Return the accuracy on labelled texts, see :func:`label_accuracy`."""
-        return label_accuracy(self.predict(data.texts), data)
 
     def save(self, folder: Path) -> None:
         """Write the model folder, which must exist."""

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +68,11 @@ class Checkpoint:
             self.folder.rmdir()
 
 
+@dataclass(frozen=True)
 class TrainingLog:
     """Appends entries, each with its ``step``, to a file of JSON lines, if there is one; makes its folder."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    path: Path | None
 
     def resume(self, step: int) -> None:
         """Remove the entries after ``step``, from which the run resumes, and those that were not written whole."""

@@ -27,10 +27,12 @@ from ctx_embed.progress import say
 from ctx_embed.systems import system
 from ctx_embed.training.distillation.phrases import learn_phrases, more_phrases
 from ctx_embed.training.distillation.student import (
+    ALIGNED_TEXTS,
+    aligned_rotation,
     entry_texts,
     new_student,
     require_encoder,
-    rotation_like,
+    rotation_to,
     started_student,
     student_options,
 )
@@ -294,8 +296,13 @@ def _prepare(
     if material.second_teacher is not None:
         blocks = [block for block in mixture.blocks if block.second]
         others = TeacherCache(cache.folder.parent, material.second_teacher).embeddings(blocks, progress=job.progress)
-        # Rotate the second teacher's embeddings into the space of the first teacher's targets.
-        second = others, rotation_like(others, embeddings[mixture.second_rows], rotation)
+        # Rotate the second teacher's embeddings into the space of the first teacher's targets, but for the dimensions
+        # that are zero there.
+        spare = int((~rotation.any(0)).sum())
+        m, sample = rotation.shape[1] - spare, mixture.second_rows[:ALIGNED_TEXTS]
+        like = embeddings[sample].astype(np.float32) @ rotation[:, :m]
+        own = aligned_rotation(rotation_to(m, others), others[:ALIGNED_TEXTS], like)
+        second = others, np.pad(own, ((0, 0), (0, spare)))
     return Distillation(
         student.to(job.device or "cpu"),
         material.mixture,

@@ -218,18 +218,3 @@ def aligned_rotation(
     rotated = embeddings.astype(np.float32) @ rotation
     left, _, right = np.linalg.svd(rotated.T.astype(np.float64) @ like)
     return np.ascontiguousarray((rotation @ (left @ right)).astype(np.float32))
-
-
-def rotation_like(
-    embeddings: NDArray[np.float16], others: NDArray[np.float16], rotation: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Return the rotation (d, m) of a second teacher's embeddings (texts, d) into the space of the first one's targets.
-
-    The first one's embeddings of these texts, ``others`` (texts, d1), are rotated by (d1, m), whose zero dimensions are
-    also zero in the result.
-    """
-    spare = int((~rotation.any(0)).sum())
-    m = rotation.shape[1] - spare
-    like = others[:ALIGNED_TEXTS].astype(np.float32) @ rotation[:, :m]
-    own = aligned_rotation(rotation_to(m, embeddings), embeddings[:ALIGNED_TEXTS], like)
-    return np.pad(own, ((0, 0), (0, spare)))

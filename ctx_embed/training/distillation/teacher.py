@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,11 @@ class TeacherCache:
                     part = load_file(file)["embeddings"]
                 is_new = part is None or len(part) != len(block.texts)
                 if part is None or is_new:
-                    with torch.inference_mode(), _counted(self.teacher, meter):
+                    # Count the texts of each batch: a block can take a minute.
+                    counting = self.teacher[-1].register_forward_hook(
+                        lambda _, __, features: meter.update(len(features["sentence_embedding"]))
+                    )
+                    with torch.inference_mode(), counting:
                         part = self.encode(block.texts).astype(np.float16)
                 else:
                     meter.update(len(part))
@@ -93,16 +97,6 @@ class TeacherCache:
                 "teacher that knows their language"
             )
         return found
-
-
-@contextmanager
-def _counted(teacher: SentenceTransformer, meter: Meter) -> Iterator[None]:
-    """Count the texts of each batch that a teacher embeds: a block can take a minute."""
-    hook = teacher[-1].register_forward_hook(lambda _, __, features: meter.update(len(features["sentence_embedding"])))
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def seen_in_part(teacher: SentenceTransformer, texts: Sequence[str]) -> int:

@@ -176,7 +176,7 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
         result = {"best_epochs": [epoch["epoch"] for epoch in best], "valid_accuracy": accuracy}
     else:
         predictor = fitted_predictor(encoder, train, job.class_weight, job.reads_words)
-        result = {} if valid is None else {"valid_accuracy": predictor.accuracy(valid)}
+        result = {} if valid is None else {"valid_accuracy": label_accuracy(predictor.predict(valid.texts), valid)}
     if measured is not None:
         result["valid_floor"] = majority_floor(learned, measured)
     return predictor, {"result": result, **made, "history": history}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -65,10 +66,6 @@ class ClassifierNetwork(nn.Module):
         self.head.weight.copy_(torch.from_numpy(weight))
         self.head.bias.copy_(torch.from_numpy(bias))
 
-    def regularizer(self) -> Tensor | float:
-        """Return the encoder's own loss term for the texts last embedded."""
-        return sum((module.regularizer() for module in self.encoder if isinstance(module, TokenEncoder)), 0.0)
-
     def trained_head(self) -> Head:
         """Return a copy of the head."""
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
@@ -94,12 +91,12 @@ class ClassifierNetwork(nn.Module):
         return label_accuracy(self.predict(data.texts), data)
 
 
+@dataclass(frozen=True, eq=False)
 class _Renumbered:
     """A text tokenizer whose ids are positions in a list of entries."""
 
-    def __init__(self, tokenizer: TextTokenizer, entries: NDArray[np.int32]) -> None:
-        self.tokenizer = tokenizer
-        self.entries = entries
+    tokenizer: TextTokenizer
+    entries: NDArray[np.int32]
 
     def read(
         self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
@@ -365,7 +362,8 @@ def _epoch(
             if train.multi_label
             else F.cross_entropy(logits, targets[rows], in_loss)
         )
-        loss = entropy + network.regularizer()
+        # The encoder's own loss term for these texts.
+        loss = entropy + sum((each.regularizer() for each in network.encoder if isinstance(each, TokenEncoder)), 0.0)
         require_finite(loss.item(), epoch * len(batches) + number)
         optimizer.zero_grad()
         loss.backward()
