@@ -190,9 +190,10 @@ class Search:
     def candidates(self, view: View) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
         options, store = self.options, view.store
-        if options.group not in (None, BY_DOCUMENT) and not store.has_field(field_path(str(options.group))):
-            known = ", ".join([BY_DOCUMENT, *store.metadata_fields()])
-            raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
+        if options.group not in (None, BY_DOCUMENT):
+            for fields in store.unknown_fields([field_path(str(options.group))]).values():
+                known = ", ".join([BY_DOCUMENT, *fields])
+                raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
         allowed = view.allowed(options.where)
         texts, vectors = self.texts, self.vectors
         corrected: list[dict[str, str]] = [{} for _ in texts]

@@ -221,10 +221,6 @@ class DocumentStore(Database):
             keys.append((document,) if path is None or kind in (None, "null") else (kind, value))
         return keys
 
-    def has_field(self, path: str) -> bool:
-        """Return whether any document has a field, given by its path."""
-        return bool(self.run("SELECT 1 FROM documents WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1", (path,)))
-
     def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
         """Return the documents with the given ids, by id; ids that do not exist are left out."""
         found = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", ids)
@@ -297,13 +293,13 @@ class DocumentStore(Database):
 
     def unknown_fields(self, paths: Iterable[str]) -> dict[str, list[str]]:
         """Return the names of fields, given by their paths, that no document has, each mapped to those there are."""
-        unknown = [".".join(re.findall('"([^"]*)"', path)) for path in paths if not self.has_field(path)]
-        return dict.fromkeys(unknown, self.metadata_fields() if unknown else [])
-
-    def metadata_fields(self) -> list[str]:
-        """Return the sorted names of all metadata fields; this reads all metadata."""
-        select = "SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry"
-        return sorted(str(name) for (name,) in self.run(select))
+        having = "SELECT 1 FROM documents WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1"
+        unknown = [".".join(re.findall('"([^"]*)"', path)) for path in paths if not self.run(having, (path,))]
+        if not unknown:
+            return {}
+        # This reads all metadata.
+        names = self.run("SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry")
+        return dict.fromkeys(unknown, sorted(str(name) for (name,) in names))
 
     def rows_of_ids(self, ids: Sequence[Id]) -> dict[Id, tuple[int, int]]:
         """Return row and passages of each document that has one of the given ids, by id."""
