@@ -253,8 +253,8 @@ def load(
     except ModuleNotFoundError as error:
         raise InputError(left_out(f"{path or 'the default model'} on torch", error) or str(error)) from None
 
-    from ctx_embed.model_card import Card, IdentifiedCard
     from ctx_embed.modules.token_encoder import TokenEncoder
+    from ctx_embed.saved_card import Card, IdentifiedCard
 
     require_device(device)
     folder = model_folder(

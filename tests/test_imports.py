@@ -24,6 +24,7 @@ LAYERS = [
     {"numpy_model"},
     {"runtime"},
     {"model_card"},
+    {"saved_card"},
     {"modules"},
     {"systems"},
     {"loading"},

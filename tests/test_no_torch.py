@@ -88,10 +88,20 @@ def test_what_the_light_installation_lacks_is_one_line(tmp_path):
     assert line == f"Error: this needs torch, which the light installation leaves out: {installation()}"
 
 
+LEFT_OUT = (
+    "datasets",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "scipy",
+    "sentence_transformers",
+    "sklearn",
+    "torch",
+    "transformers",
+)
 # Runs pieces of code where the light installation left libraries out, and prints a line for each error.
 LIGHT = r"""
 import importlib.util, sys
-left_out = "datasets pandas pyarrow rich scipy sentence_transformers sklearn torch transformers".split()
 for name in left_out:
     sys.modules[name] = None
 found = importlib.util.find_spec
@@ -104,8 +114,9 @@ for code in sys.argv[1:]:
 """
 
 
-def in_light(folder, *codes: str) -> list[str]:
-    command = [sys.executable, "-c", LIGHT, *codes]
+def in_light(folder, *codes: str, added: tuple[str, ...] = ()) -> list[str]:
+    left_out = " ".join(name for name in LEFT_OUT if name not in added)
+    command = [sys.executable, "-c", f"left_out = {left_out!r}.split()\n{LIGHT}", *codes]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.splitlines()
 
 
@@ -148,6 +159,15 @@ def test_a_search_with_a_typo_needs_no_more(tmp_path):
     commands = ("build a.txt a.index", "query a.index enviroment --mode hybrid -k 1")
     arguments = "; ".join(f"main({['index', *each.split()]!r}, standalone_mode=False)" for each in commands)
     assert "environment" in in_light(tmp_path, f"from ctx_embed.cli.main import main; {arguments}")[-1]
+
+
+def test_classifiers_need_scikit_learn_alone(tmp_path):
+    (tmp_path / "a.tsv").write_text("good\tgreat food\ngood\tlovely staff\nbad\tcold soup\nbad\trude waiter\n" * 5)
+    (tmp_path / "new.txt").write_text("great staff\n")
+    commands = ["train", "a.tsv", "-o", "c"], ["predict", "c", "new.txt"]
+    arguments = "; ".join(f"main({each!r}, standalone_mode=False)" for each in commands)
+    code = f"from ctx_embed.cli.main import main; {arguments}"
+    assert in_light(tmp_path, code, added=("sklearn", "scipy"))[-1].startswith("good\t")
 
 
 def test_both_backends_open_one_index(run):

@@ -26,8 +26,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, described, require_size
-from ctx_embed.model_card import Card
 from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, Tensors, read_object, read_tokenizer
+from ctx_embed.saved_card import Card
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer
 
 # Standard deviation of a randomly initialised token table. LayerNorm removes its scale from the output, so it only sets
