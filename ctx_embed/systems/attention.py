@@ -6,8 +6,7 @@ start of each document among the N packed tokens and, last, N; ``lengths`` lists
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -121,63 +120,6 @@ def unit(vectors: Tensor) -> Tensor:
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     length = vectors.norm(dim=-1, keepdim=True)
     return vectors / torch.where(length > 0, length, 1)
-
-
-# Scores of one learned query -----------------------------------------------------------------------------------
-
-
-def _content(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    return unit(h) @ unit(q)
-
-
-def _additive(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    hidden: Tensor = torch.tanh(q @ given["W_query"].T + h @ given["W_token"].T)
-    return hidden @ given["v"]
-
-
-def _location(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    scores: Tensor = given["W"] @ q
-    return scores[position.clamp(max=len(scores) - 1)]
-
-
-def _general(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    return h @ (q @ given["W"])
-
-
-def _dot(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    return h @ q
-
-
-def _scaled_dot(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    return _dot(h, q, position, given) / math.sqrt(len(q))
-
-
-class Score(NamedTuple):
-    """A score of how well a token answers a query.
-
-    Args:
-        function: maps tokens h (N, m), the query q (m,), positions (N,) from 0 and the parameters to (N,).
-        shapes: the shapes of the parameters, given m and the number of distinct positions.
-    """
-
-    function: Callable[[Tensor, Tensor, Tensor, Mapping[str, Tensor]], Tensor]
-    shapes: Callable[[int, int], dict[str, tuple[int, ...]]] = lambda m, positions: {}
-
-
-SCORES: dict[str, Score] = {
-    # cos(q, h_t), Graves et al. 2014
-    "content": Score(_content),
-    # v^T tanh(W_q q + W_h h_t), Bahdanau et al. 2015
-    "additive": Score(_additive, lambda m, positions: {"W_query": (m, m), "W_token": (m, m), "v": (m,)}),
-    # (W q)_t, depends only on the position t, Luong et al. 2015
-    "location": Score(_location, lambda m, positions: {"W": (positions, m)}),
-    # q^T W h_t, Luong et al. 2015
-    "general": Score(_general, lambda m, positions: {"W": (m, m)}),
-    # q^T h_t, Luong et al. 2015
-    "dot": Score(_dot),
-    # q^T h_t / sqrt(m), Vaswani et al. 2017
-    "scaled-dot": Score(_scaled_dot),
-}
 
 
 # Every token to every token ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any, Literal
 
@@ -13,17 +14,11 @@ from typing_extensions import Unpack
 
 from ctx_embed.errors import InputError, require_size, unknown_name
 from ctx_embed.second_order import document_ids, token_positions
-from ctx_embed.systems.attention import (
-    SCORES,
-    attended,
-    groups_of,
-    segment_mean,
-    segment_softmax,
-    unit,
-)
+from ctx_embed.systems.attention import attended, groups_of, segment_mean, segment_softmax, unit
 from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, recurrent_states
 
 CONTEXTS = ("learned", "mean")
+SCORES = ("content", "additive", "location", "general", "dot", "scaled-dot")
 
 
 class HeadsEncoder(SystemEncoder):
@@ -122,13 +117,11 @@ class Lama(_AskedByContext):
         sentence embedding = A H, flattened
 
     Shapes: H (n, d); P, Q (d, h); c (d,); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
-    is m, or 2 hidden. Parameters: 2 h d, and d if the context is learned. Cost: O(n d h). A text without tokens is
-    embedded as zeros, or as the bias of the linear map. A rank r above 1 sums the product over r columns of P and Q for
-    each head (equation 10); a layer of l units scores tanh(L h_t + b) in place of h_t, so that Q is (l, h r) (equation
-    7).
+    is m, or 2 hidden. A text without tokens is embedded as zeros, or as the bias of the linear map. A rank r above 1
+    sums the product over r columns of P and Q for each head (equation 10); a layer of l units scores tanh(L h_t + b) in
+    place of h_t, so that Q is (l, h r) (equation 7).
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         heads: h.
         context: c: ``mean`` of the text's states, or ``learned``, initialised as the mean of the embeddings.
         rank: r.
@@ -181,14 +174,10 @@ class Lama(_AskedByContext):
 class LamaCtx(Lama):
     """:class:`Lama` over the outputs of a bi-GRU (LAMA+ctx).
 
-    H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden), the others as in :class:`Lama`. Parameters: 6
-    hidden (m + hidden + 2) of the bi-GRU and those of :class:`Lama`. Cost: O(n (m hidden + hidden^2 + d h)), one token
-    after the other.
+    H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden), the others as in :class:`Lama`, and so are the options.
 
     Args:
         hidden: units per direction; None: half the dimension.
-        tokenizer, dimension, heads, context, rank, layer, output_dimension, max_seq_length, phrases, weights: as for
-            :class:`Lama`.
 
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835; Cho et al. (2014) for the GRU.
     """
@@ -227,12 +216,8 @@ class Bilinear(_AskedByContext):
         e_t = c^T W h_t
         sentence embedding = sum_t softmax(e)_t h_t
 
-    Shapes: H (n, d); W (d, d); c (d,); the embedding (d,). d is m, or 2 hidden. Parameters: d^2, and d if the context
-    is learned. Cost: O(d^2 + n d). A text without tokens is embedded as zeros, or as the bias of the linear map.
-
-    Args:
-        tokenizer, dimension, context, hidden, output_dimension, max_seq_length, phrases, weights: as for
-            :class:`Lama`.
+    Shapes: H (n, d); W (d, d); c (d,); the embedding (d,). d is m, or 2 hidden. A text without tokens is embedded as
+    zeros, or as the bias of the linear map. The options are those of :class:`Lama`.
 
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835, eq. 8; Luong et al. (2015).
     """
@@ -269,16 +254,13 @@ class StructuredSelfAttention(HeadsEncoder):
         added to the training loss: penalty * ||A A^T - I||_F^2, averaged over the batch's texts
 
     Shapes: H (n, d); W1 (u, d); W2 (h, u); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
-    is m, or 2 hidden. Parameters: u d + h u. Cost: O(n u (d + h) + n h d). A text without tokens is embedded as zeros,
-    or as the bias of the linear map.
+    is m, or 2 hidden. A text without tokens is embedded as zeros, or as the bias of the linear map.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         heads: h.
         attention_dimension: u, the perceptron's units.
         penalty: weight of the penalty; 0: none.
-        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
-        output_dimension: features after a final linear map; None: no map.
+        hidden, output_dimension: as for :class:`Lama`.
 
     Source: Lin et al. (2017), arXiv 1703.03130, whose H is a bi-LSTM's outputs.
     """
@@ -343,15 +325,12 @@ class AttentivePooling(HeadsEncoder):
         sentence embedding = sum_t softmax(e)_t h_t
 
     Shapes: H (n, d); q (d,); W, W_q, W_h (d, d), under location (locations, d); v (d,); the embedding (d,). d is m, or
-    2 hidden. Parameters: d, and 2 d^2 + d under additive, locations * d under location, d^2 under general. Cost: O(n
-    d), O(n d^2) under additive. A text without tokens is embedded as zeros, or as the bias of the linear map.
+    2 hidden. A text without tokens is embedded as zeros, or as the bias of the linear map.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         score: one of the above.
         locations: distinct positions under ``location``; all later ones share the last score.
-        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
-        output_dimension: features after a final linear map; None: no map.
+        hidden, output_dimension: as for :class:`Lama`.
 
     Source: next to each score above.
     """
@@ -375,15 +354,34 @@ class AttentivePooling(HeadsEncoder):
         require_size("locations", locations)
         self.score = score
         self.locations = locations
-        self.q = nn.Parameter(torch.randn(self.state_dimension))
-        shapes = SCORES[score].shapes(self.state_dimension, locations)
+        d = self.state_dimension
+        self.q = nn.Parameter(torch.randn(d))
+        shapes: dict[str, dict[str, tuple[int, ...]]] = {
+            "additive": {"W_query": (d, d), "W_token": (d, d), "v": (d,)},
+            "location": {"W": (locations, d)},
+            "general": {"W": (d, d)},
+        }
         self.of_score = nn.ParameterDict(
-            {name: nn.Parameter(torch.randn(shape) * shape[-1] ** -0.5) for name, shape in shapes.items()}
+            {
+                name: nn.Parameter(torch.randn(shape) * shape[-1] ** -0.5)
+                for name, shape in shapes.get(score, {}).items()
+            }
         )
         self.begin_output(output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return softmax(e), (N, 1), of packed states (N, d)."""
-        position = token_positions(offsets)
-        scores = SCORES[self.score].function(states, self.q, position, dict(self.of_score.items()))
+        q, given = self.q, dict(self.of_score.items())
+        if self.score == "content":
+            scores = unit(states) @ unit(q)
+        elif self.score == "additive":
+            scores = torch.tanh(q @ given["W_query"].T + states @ given["W_token"].T) @ given["v"]
+        elif self.score == "location":
+            scores = (given["W"] @ q)[token_positions(offsets).clamp(max=self.locations - 1)]
+        elif self.score == "general":
+            scores = states @ (q @ given["W"])
+        else:
+            scores = states @ q
+            if self.score == "scaled-dot":
+                scores = scores / math.sqrt(len(q))
         return segment_softmax(scores[:, None], offsets)

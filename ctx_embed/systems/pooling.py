@@ -30,10 +30,7 @@ from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, r
 class MeanEmbedding(TokenEncoder):
     """The mean of a text's token embeddings: sum_i e(w_i) / n, zero for a text without tokens.
 
-    Shapes: e(w_i) and the embedding (m,). Parameters: none besides the table. Cost: O(n m).
-
-    Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
+    Shapes: e(w_i) and the embedding (m,).
 
     Source: Wieting et al. (2016), arXiv 1511.08198.
     """
@@ -59,11 +56,9 @@ class DeepAveraging(TokenEncoder):
         sentence embedding = W_L relu(... relu(W_1 x + b_1)) + b_L
 
     g is a second table, whose rows bigrams share by hashing. Shapes: x (m,); g (buckets, m); W_1 (f, m), W_L (m, f),
-    between them (f, f). Parameters, excluding both tables: m f + f + (L - 2)(f^2 + f) + f m + m, for one layer m^2 + m.
-    Cost: O(n m + m f), the fastest after the mean. A text without tokens is embedded as the network's value at 0.
+    between them (f, f). A text without tokens is embedded as the network's value at 0.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         layers: L.
         hidden: f; None: m.
         buckets: rows of the bigram table.
@@ -146,12 +141,10 @@ class BiGru(SystemEncoder):
         h_t = [GRU_forward(h_{t-1}, e(w_t)); GRU_backward(h_{t+1}, e(w_t))]
         sentence embedding = max_t h_t, feature by feature
 
-    Shapes: h_t (2 hidden,); the embedding likewise, or (output_dimension,) after a linear map. Parameters: 6 hidden (m
-    + hidden + 2). Cost: O(n hidden (m + hidden)), one token after the other. A text without tokens is embedded as
-    zeros, or as the bias of the linear map. sentence-transformers' own recurrent module is an LSTM.
+    Shapes: h_t (2 hidden,); the embedding likewise, or (output_dimension,) after a linear map. A text without tokens is
+    embedded as zeros, or as the bias of the linear map. sentence-transformers' own recurrent module is an LSTM.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         hidden: units per direction; None: m.
         output_dimension: features after a linear map; None: no map.
 
@@ -206,13 +199,11 @@ class Convolution(SystemEncoder):
         sentence embedding = max_j c_j, all widths one after the other
 
     Each text is read with w - 1 zero vectors on both sides, so that it has n + w - 1 windows however short it is.
-    Shapes: F_w (filters, w m); the embedding (widths * filters,), or (output_dimension,) after a linear map.
-    Parameters: filters (m sum(w) + widths). Cost: O(n m filters sum(w)). A text without tokens is embedded as zeros, or
-    as the bias of the linear map. sentence-transformers' own CNN module takes odd widths only, and padding reaches a
-    text's last windows.
+    Shapes: F_w (filters, w m); the embedding (widths * filters,), or (output_dimension,) after a linear map. A text
+    without tokens is embedded as zeros, or as the bias of the linear map. sentence-transformers' own CNN module takes
+    odd widths only, and padding reaches a text's last windows.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         filters: number for each width.
         widths: the windows' widths in tokens.
         dropout: rate on the embedding, in training.
@@ -310,10 +301,7 @@ class SelfAttention(TokenEncoder):
         Y = softmax(X X^T) X, the softmax over each row
         sentence embedding = sum_t Y_t / n
 
-    Shapes: X, Y (n, m). Parameters: none besides the table. Cost: O(n^2 m). A text without tokens is embedded as zeros.
-
-    Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
+    Shapes: X, Y (n, m). A text without tokens is embedded as zeros.
 
     Source: Vaswani et al. (2017), arXiv 1706.03762, without its maps and its scale.
     """
@@ -340,11 +328,7 @@ class ParametricSelfAttention(SelfAttention):
         Y = tanh(softmax(Q K^T / sqrt(m)) V) W_o^T, with Q = X W_q^T, K = X W_k^T, V = X W_v^T
         sentence embedding = sum_t Y_t / n
 
-    Shapes: X, Q, K, V, Y (n, m); W_q, W_k, W_v, W_o (m, m). Parameters: 4 m^2. Cost: O(n m^2 + n^2 m). A text without
-    tokens is embedded as zeros.
-
-    Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+    Shapes: X, Q, K, V, Y (n, m); W_q, W_k, W_v, W_o (m, m). A text without tokens is embedded as zeros.
 
     Source: Vaswani et al. (2017), arXiv 1706.03762, with one head.
     """
@@ -352,10 +336,7 @@ class ParametricSelfAttention(SelfAttention):
     config_file_name = "self_attention_parametric_config.json"
 
     def __init__(
-        self,
-        tokenizer: Tokenizer | PreTrainedTokenizerBase,
-        dimension: int = 256,
-        **table: Unpack[TableOptions],
+        self, tokenizer: Tokenizer | PreTrainedTokenizerBase, dimension: int = 256, **table: Unpack[TableOptions]
     ) -> None:
         super().__init__(tokenizer, dimension, **table)
         self.query, self.key, self.value, self.out = (nn.Linear(dimension, dimension, bias=False) for _ in range(4))

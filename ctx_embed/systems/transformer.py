@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Literal, cast
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 from tokenizers import Tokenizer
@@ -12,14 +12,11 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError, require_size, unknown_name
+from ctx_embed.errors import InputError, require_size
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.second_order import segment_sum, token_positions
 from ctx_embed.systems.attention import Group, groups_of, self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
-
-# Maps a text's number of tokens to the divisor of the sum of its token outputs.
-POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda n: n, "sqrt": torch.sqrt}
 
 # Number of tokens in a usual text: :meth:`TransformerEncoder.begin_as_mean` subtracts the mean of as many positions.
 USUAL_LENGTH = 20
@@ -88,21 +85,18 @@ class TransformerEncoder(TokenEncoder):
 
         x_t = sqrt(m) e(w_t) + PE_t
         x = LayerNorm(x + Attention(x)), x = LayerNorm(x + W_2 relu(W_1 x + b_1) + b_2), N layers
-        sentence embedding = sum_t x_t / n, or / sqrt(n) under ``pooling="sqrt"``
+        sentence embedding = sum_t x_t / n
 
-    Shapes: x (n, m); the query, key and value maps, and the output map (m, m) each with bias; W_1 (f, m); W_2 (m, f).
-    Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) per layer. A text without tokens is embedded
-    as zeros.
+    Shapes: x (n, m); the query, key and value maps, and the output map (m, m) each with bias; W_1 (f, m); W_2 (m, f). A
+    text without tokens is embedded as zeros.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         layers: N.
         heads: a divisor of m.
         feedforward: f; None: 4 m.
         dropout: rate on the input and on the output of each sublayer.
         norm_first: normalise the input of a sublayer instead of its sum with the residual: more stable at high learning
             rates.
-        pooling: ``mean`` or ``sqrt``.
 
     Source: Vaswani et al. (2017), arXiv 1706.03762.
     """
@@ -110,6 +104,8 @@ class TransformerEncoder(TokenEncoder):
     config_file_name = "transformer_config.json"
     ids_may_be_renumbered = True
     weight_axes = ("layer", "head", "token", "token")
+    # The power of a text's number of tokens that divides the sum of its token outputs.
+    length_power = 1.0
 
     def __init__(
         self,
@@ -121,7 +117,6 @@ class TransformerEncoder(TokenEncoder):
         feedforward: int | None = None,
         dropout: float = 0.1,
         norm_first: bool = False,
-        pooling: Literal["mean", "sqrt"] = "mean",
         **table: Unpack[TableOptions],
     ) -> None:
         super().__init__(tokenizer, dimension, **table)
@@ -131,15 +126,12 @@ class TransformerEncoder(TokenEncoder):
         require_share("dropout", dropout)
         if dimension % heads:
             raise InputError(f"heads must divide the dimension {dimension}, got {heads}")
-        if pooling not in list(POOLINGS):
-            raise unknown_name("pooling", pooling, POOLINGS)
         if not isinstance(norm_first, bool):
             raise InputError(f"norm_first must be true or false, got {norm_first!r}")
         self.heads = heads
         self.feedforward = feedforward
         self.dropout = dropout
         self.norm_first = norm_first
-        self.pooling = pooling
         self.input_dropout = nn.Dropout(dropout)
         self.stack = nn.ModuleList(Layer(dimension, heads, feedforward, dropout, norm_first) for _ in range(layers))
 
@@ -176,7 +168,7 @@ class TransformerEncoder(TokenEncoder):
         for layer in self.stack:
             x = layer(x, groups)
         offsets = offsets_of(lengths, ids.device)
-        size = POOLINGS[self.pooling](offsets.diff().clamp(min=1).float())
+        size = offsets.diff().clamp(min=1).float() ** self.length_power
         pooled: Tensor = segment_sum(x, offsets) / size[:, None]
         return pooled.to(x.dtype)
 
@@ -199,38 +191,10 @@ class UseTransformer(TransformerEncoder):
 
         sentence embedding = sum_t x_t / sqrt(n), x the outputs of :class:`TransformerEncoder`
 
-    Shapes and the other formulas as there. Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) per
-    layer. A text without tokens is embedded as zeros.
-
-    Args:
-        tokenizer, dimension, layers, heads, feedforward, dropout, norm_first, max_seq_length, phrases, weights: as
-            for :class:`TransformerEncoder`.
+    Shapes, options and the other formulas as there. A text without tokens is embedded as zeros.
 
     Source: Cer et al. (2018), arXiv 1803.11175, section 3.1.
     """
 
     config_file_name = "use_transformer_config.json"
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer | PreTrainedTokenizerBase,
-        dimension: int = 256,
-        *,
-        layers: int = 2,
-        heads: int = 4,
-        feedforward: int | None = None,
-        dropout: float = 0.1,
-        norm_first: bool = False,
-        **table: Unpack[TableOptions],
-    ) -> None:
-        super().__init__(
-            tokenizer,
-            dimension,
-            layers=layers,
-            heads=heads,
-            feedforward=feedforward,
-            dropout=dropout,
-            norm_first=norm_first,
-            pooling="sqrt",
-            **table,
-        )
+    length_power = 0.5

@@ -33,7 +33,7 @@ CASES = [
     ("san", {}),
     ("san", {"hidden": 4, "output_dimension": 6, "penalty": 0.5}),
     ("transformer", {}),
-    ("transformer", {"norm_first": True, "pooling": "sqrt"}),
+    ("transformer", {"norm_first": True}),
     ("dan", {}),
     ("dan", {"layers": 1}),
     ("use-transformer", {}),

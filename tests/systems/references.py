@@ -110,7 +110,11 @@ def transformer_outputs(module, ids):
 
 
 def transformer(module, ids):
-    return transformer_outputs(module, ids).sum(0) / {"mean": len(ids), "sqrt": math.sqrt(len(ids))}[module.pooling]
+    return transformer_outputs(module, ids).sum(0) / len(ids)
+
+
+def use_transformer(module, ids):
+    return transformer_outputs(module, ids).sum(0) / math.sqrt(len(ids))
 
 
 def dan(module, ids):
@@ -190,7 +194,7 @@ REFERENCES = {
     "san": san,
     "transformer": transformer,
     "dan": dan,
-    "use-transformer": transformer,
+    "use-transformer": use_transformer,
     "bigru": bigru,
     "cnn": cnn,
     "self-attention": self_attention,
