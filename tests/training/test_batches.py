@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import (
     PackedTexts,
     batches_per_epoch,
@@ -26,16 +25,6 @@ def test_a_batch_is_a_slice_of_each_text(texts, data):
     assert ids.tolist() == [token for row in rows for token in texts[row]]
     assert lengths == [len(texts[row]) for row in rows]
     assert ids.dtype == torch.int64
-
-
-def test_tokenize(tokenizer, sentences):
-    texts = [*sentences, "", "the cat"]
-    packed = PackedTexts.tokenize(TextTokenizer(tokenizer), texts)
-    assert len(packed) == len(texts)
-    for row, text in enumerate(texts):
-        ids, lengths = packed.batch(np.array([row]))
-        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
-        assert lengths == [len(ids)]
 
 
 @pytest.mark.parametrize(

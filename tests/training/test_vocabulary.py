@@ -56,11 +56,6 @@ def test_no_word(texts):
     assert error(learn_vocabulary, texts, 100, progress=False) == message
 
 
-def test_a_lone_surrogate():
-    tokenizer = learn_vocabulary(["lone\ud800 cat cat"], 100, progress=False)
-    assert tokenizer.encode("cat").tokens == ["cat"]
-
-
 def test_letters_are_the_most_frequent_ones():
     tokenizer = learn_vocabulary(["a a b b d c e"], 100, letters=3, progress=False)
     assert entries(tokenizer) == ["[PAD]", "[UNK]", "a", "b", "c"]
@@ -94,16 +89,8 @@ def test_texts_are_read_once_and_an_error_among_them_goes_through():
         raise InputError("line 2 is broken")
 
     assert error(learn_vocabulary, texts(), 100, progress=False) == "line 2 is broken"
-    assert learn_vocabulary(iter(["the cat", "the cat"]), 100, progress=False).encode("the cat").tokens == [
-        "the",
-        "cat",
-    ]
-
-
-def test_read_tokenizer(tokenizer, tmp_path):
-    path = tmp_path / "tokenizer.json"
-    tokenizer.save(str(path))
-    assert read_tokenizer(path).to_str() == read_tokenizer(str(path)).to_str() == tokenizer.to_str()
+    learned = learn_vocabulary(iter(["the cat", "the cat \ud800"]), 100, progress=False)
+    assert learned.encode("the cat").tokens == ["the", "cat"]
 
 
 def test_a_tokenizer_that_cannot_be_read(tmp_path):

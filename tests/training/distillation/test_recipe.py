@@ -36,18 +36,10 @@ def toml(tmp_path):
 
 
 def test_a_recipe(toml):
-    path = toml('# how\ncorpus = ["a.txt", "b/*.gz"]\nteacher = "minilm"\nepochs = 3\nlearning_rate = 5e-3\n')
-    assert read_recipe(path, NAMES) == {
-        "corpus": ["a.txt", "b/*.gz"],
-        "teacher": "minilm",
-        "epochs": 3,
-        "learning_rate": 0.005,
-    }
-    assert read_recipe(toml(""), NAMES) == {}
-
-
-def test_sources_of_a_recipe(toml):
     path = toml("""
+# how
+teacher = "minilm"
+learning_rate = 5e-3
 [[sources]]
 files = ["a.txt"]
 [[sources]]
@@ -56,12 +48,13 @@ texts = 100
 passage_lines = 8
 fair = true
 """)
+    second = {"files": ["b.txt", "c/*.gz"], "texts": 100, "passage_lines": 8, "fair": True}
     assert read_recipe(path, NAMES) == {
-        "sources": [
-            {"files": ["a.txt"]},
-            {"files": ["b.txt", "c/*.gz"], "texts": 100, "passage_lines": 8, "fair": True},
-        ]
+        "teacher": "minilm",
+        "learning_rate": 0.005,
+        "sources": [{"files": ["a.txt"]}, second],
     }
+    assert read_recipe(toml(""), NAMES) == {}
 
 
 @pytest.mark.parametrize(
@@ -248,12 +241,6 @@ def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_pat
     assert error(distill, "third", **{**stage, "sources": again}) == (
         "a second teacher needs texts; set second_texts for a source of the recipe"
     )
-
-
-def test_a_tokenizer_of_ones_own(distill, tmp_path, tokenizer):
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    distill(tokenizer=str(tmp_path / "tokenizer.json"))
-    assert load(tmp_path / "model")[0].backend_tokenizer.get_vocab() == tokenizer.get_vocab()
 
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(distill, tmp_path, monkeypatch):

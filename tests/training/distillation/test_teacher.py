@@ -11,6 +11,7 @@ from ctx_embed import load
 from ctx_embed.errors import InputError
 from ctx_embed.training.distillation.teacher import TeacherCache, seen_in_part
 from ctx_embed.training.distillation.texts import Block
+from tests.helpers.errors import error
 
 
 @pytest.fixture
@@ -97,9 +98,7 @@ def test_teachers_do_not_share(tmp_path, tiny_model_path, teacher, blocks, asked
 
 def test_a_folder_that_cannot_be_made(tmp_path, teacher):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError) as caught:
-        TeacherCache(tmp_path / "file", teacher)
-    message = str(caught.value)
+    message = error(TeacherCache, tmp_path / "file", teacher)
     assert message.startswith(f"cannot make the cache folder {tmp_path / 'file'}/")
     assert message.endswith(": Not a directory")
 

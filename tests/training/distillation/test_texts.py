@@ -22,6 +22,7 @@ from ctx_embed.training.distillation.texts import (
 )
 from ctx_embed.training.labelled_texts import words_of
 from ctx_embed.training.options import Source
+from tests.helpers.errors import error
 
 
 @pytest.fixture
@@ -91,8 +92,8 @@ def test_lone_surrogates_of_jsonl_are_replaced(tmp_path):
 @pytest.mark.parametrize("fair", [False, True])
 def test_no_sentence(tmp_path, fair):
     (tmp_path / "blank.txt").write_text("\n \n")
-    with pytest.raises(InputError, match=r"^the corpus must have at least one text; give text files with a sentence"):
-        blocks_of([tmp_path / "blank.txt"], fair=fair)
+    message = "the corpus must have at least one text; give text files with a sentence per line"
+    assert error(blocks_of, [tmp_path / "blank.txt"], fair=fair) == message
 
 
 @pytest.mark.parametrize(
@@ -117,9 +118,7 @@ def test_no_sentence(tmp_path, fair):
     ],
 )
 def test_sources_that_cannot_be(tmp_path, options, message):
-    with pytest.raises(InputError) as caught:
-        Source(**{"files": [tmp_path], **options})
-    assert str(caught.value) == message
+    assert error(Source, **{"files": [tmp_path], **options}) == message
 
 
 # Fair sources
@@ -266,12 +265,6 @@ def test_labelled_files_have_a_label_first_and_a_text_last(tmp_path):
             read_labelled_files([first], skip)
 
 
-def test_pairs_of_a_file(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    path.write_text("2.5\ta cat\tthe cat\n\n0\ta cat\ta dog\n")
-    assert read_pairs(path) == Pairs([2.5, 0.0], ("a cat", "a cat"), ("the cat", "a dog"))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -280,9 +273,9 @@ def test_pairs_of_a_file(tmp_path):
         ("1\ta\tb\n", "must have at least two pairs, got 1"),
     ],
 )
-def test_files_that_hold_no_pairs(tmp_path, content, message):
+def test_pairs_of_a_file(tmp_path, content, message):
     path = tmp_path / "pairs.tsv"
+    path.write_text("2.5\ta cat\tthe cat\n\n0\ta cat\ta dog\n")
+    assert read_pairs(path) == Pairs([2.5, 0.0], ("a cat", "a cat"), ("the cat", "a dog"))
     path.write_text(content)
-    with pytest.raises(InputError) as caught:
-        read_pairs(path)
-    assert str(caught.value) in (f"{path}, {message}", f"{path}: {message}")
+    assert error(read_pairs, path) in (f"{path}, {message}", f"{path}: {message}")

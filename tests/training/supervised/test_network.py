@@ -10,14 +10,12 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from ctx_embed.classify.embedding import embedded
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.modules import Contextualizer
 from ctx_embed.systems import system
 from ctx_embed.training.options import SupervisedOptions
 from ctx_embed.training.supervised.train import PROBE_DEVIATION, ClassifierNetwork, compact_tables, train_classifier
 from tests.conftest import make_model
-from tests.training.toy import OPTIONS, forty_texts, small_encoders
+from tests.training.toy import forty_texts, small_encoders
 
 
 @pytest.fixture
@@ -57,15 +55,6 @@ def test_the_fitted_head_is_logistic_regression_on_standardised_embeddings(tiny_
     expected = LogisticRegression(C=PROBE_DEVIATION**2, max_iter=1000).fit(X, data.labels).predict_proba(X)
     with torch.no_grad():
         assert classifier(texts).softmax(1).numpy() == pytest.approx(expected, abs=1e-3)
-
-
-def test_prediction_does_not_depend_on_the_batch(encoder, data):
-    classifier, _ = train_classifier(encoder(), data, data, OPTIONS, progress=False)
-    texts = [f"{text} {'very ' * number}" for number, text in enumerate(data.texts)]
-    together = embedded(classifier.encoder, texts)
-    alone = np.concatenate([embedded(classifier.encoder, [text]) for text in texts])
-    assert together == pytest.approx(alone, abs=1e-5)
-    assert classifier.predict(texts) == [label for text in texts for label in classifier.predict([text])]
 
 
 def test_several_labels_are_learned(encoder, data):
@@ -115,21 +104,17 @@ def test_the_table_is_cut_to_the_texts_and_put_back(tokenizer, sentences, name):
     assert encoder[0].text_tokenizer(sentences)[0].max() > len(used)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "texts"), [("contextualizer", {"initial_context": "uniform"}, ["the cat"]), ("mean", {}, [""])]
+)
+def test_a_context_drawn_by_ids_and_texts_without_a_token_keep_the_table(tokenizer, name, options, texts):
+    encoder = model(tokenizer, name, **options)
+    with compact_tables(encoder, texts):
+        assert len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()
+
+
 def test_the_table_is_put_back_after_an_error(tokenizer, sentences):
     encoder = model(tokenizer, "mean")
     with pytest.raises(KeyboardInterrupt), compact_tables(encoder, sentences[:1]):
         raise KeyboardInterrupt
     assert len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()
-
-
-def test_a_context_drawn_by_ids_keeps_them(tokenizer, sentences):
-    encoder = model(tokenizer, "contextualizer", initial_context="uniform")
-    assert isinstance(encoder[0], Contextualizer)
-    with compact_tables(encoder, sentences[:1]):
-        assert len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()
-
-
-def test_texts_without_a_token(tokenizer):
-    encoder = model(tokenizer, "mean")
-    with compact_tables(encoder, [""]):
-        assert len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()
