@@ -186,16 +186,16 @@ def test_meaning_finds_each_of_many_copies(tmp_path, monkeypatch, exact_rows):
     words = [
         "rain",
         "wind",
-        "harbour",
+        "ferry",
         "letter",
         "garden",
         "engine",
         "river",
         "market",
         "school",
-        "winter",
         "bridge",
-        "doctor",
+        "farm",
+        "mill",
     ]
     others = [f"The {one} of the {other} was {third}." for one in words for other in words for third in words[:4]]
     # More copies than the neighbours that are looked for at first, which follow each other in every block.

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -165,25 +164,3 @@ def test_code_is_cut_before_definitions_with_what_stands_above_them(language):
     assert sorted(blocks, key=lambda block: block.depth) == [blocks[n] for n in np.argsort(indents, kind="stable")]
     # Nothing is lost or repeated but the ends of lines.
     assert "\n".join(text[block.start : block.stop] for block in blocks) == text.rstrip("\n")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_time_is_linear(kind):
-    for part in (
-        " ",
-        "a ",
-        "\n",
-        "`",
-        "#",
-        " \n",
-        "(",
-        "a(",
-        "class A {",
-        "public ",
-        "{\n",
-        "x = (",
-        "a(" + ")" * 300 + "\n",
-    ):
-        start = time.process_time()
-        KINDS[kind]((part * 50_000)[:100_000] + "a")
-        assert time.process_time() - start < 5, part

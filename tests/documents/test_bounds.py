@@ -25,17 +25,8 @@ RECORDS = {
     "spaces.jsonl": lambda n: " " * n + "x",
     "labelled.tsv": lambda n: "a\tb\t" * n,
 }
-PARTS = {
-    "blank lines": ("prose", lambda n: " \n" * n),
-    "form feeds": ("prose", lambda n: "a\f\n" * n),
-    "dashes": ("markdown", lambda n: "---\n" * n),
-    "underline": ("markdown", lambda n: "a\n" + "-" * n + " " * n + "x"),
-    "fences": ("markdown", lambda n: "```\n" + " " * n + "x\n"),
-    "indents": ("code", lambda n: " " * n + "a"),
-    "comments of Python": ("code", lambda n: "x=1\n#c\n" * n + "def f(): pass\n"),
-    "comments of C": ("code", lambda n: "//c\n" * n + "int f(){}\n"),
-    "comments of Go": ("code", lambda n: "//c\n" * n + "func f(){}"),
-}
+PARTS = [" ", "a ", "\n", "`", "#", " \n", "(", "a(", "class A {", "public ", "{\n", "x = (", "a(" + ")" * 300 + "\n"]
+PARTS += ["a\f\n", "---\n", "x=1\n#c\n", "//c\n"]
 FILES = {
     "heading.md": lambda n: "# " + "#" * n + " " * n + "x",
     "emphasis.rst": lambda n: "*a ``a `a |a " * n,
@@ -78,10 +69,12 @@ def test_records(name, tmp_path):
     require_linear(read, RECORDS[name], 20_000)
 
 
-@pytest.mark.parametrize("name", PARTS)
-def test_blocks(name):
-    kind, content = PARTS[name]
-    require_linear(KINDS[kind], content, 10_000)
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks(kind):
+    for part in PARTS:
+        require_linear(KINDS[kind], lambda n, part=part: (part * n)[: 3 * n] + "a", 10_000)
+    for content in (lambda n: "a\n" + "-" * n + " " * n + "x", lambda n: "```\n" + " " * n + "x\n"):
+        require_linear(KINDS[kind], content, 10_000)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -8,7 +8,6 @@ import zipfile
 
 import pytest
 
-from ctx_embed.documents.blocks import code
 from ctx_embed.documents.decoding import MOST_BYTES, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
@@ -209,9 +208,7 @@ def test_bombs(tmp_path, extraction):
     assert [found.text for found in extract(str(tmp_path / "a.html"))] == ["text"]
 
 
-def test_python_that_would_be_hard_to_parse_and_a_lone_surrogate(tmp_path):
-    for content in ("(" * 50_000, "-" * 50_000 + "1", "1+" * 50_000 + "1", "a" + ".b" * 50_000, "x = '\\d'\n", "a\0"):
-        assert code(content)
+def test_a_lone_surrogate_is_replaced(tmp_path):
     path = tmp_path / "a.ipynb"
     path.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "a \ud800 b"}], "metadata": {}}))
     assert [found.text for found in extract(str(path))] == ["a � b"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ctx_embed import InputError, SearchIndex
+from ctx_embed import SearchIndex
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
+from tests.helpers.errors import error
 from tests.index.support.cross_encoder import save_cross_encoder
 from tests.serving.server import asking, get, post, serving
 
@@ -45,12 +47,6 @@ def test_a_classifier_is_served_by_the_name_of_its_folder(classifier):
         for body, status in (({"model": "views"}, 404), ({"model": 5}, 400), ({"model": "reviews", "input": []}, 400)):
             answer = post(f"{server.url}/v1/classify", json={"input": "x", **body})
             assert (answer.status_code, answer.json()["error"]["type"]) == (status, "invalid_request_error")
-
-
-def test_a_folder_without_labels_is_no_classifier(tiny_model_path):
-    said = r"tiny: not a classifier \(no classifier\.safetensors\)"
-    with pytest.raises(InputError, match=said):
-        Service(Settings(model=("default", str(tiny_model_path))))
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +111,18 @@ def test_minilm_reranks(reranking):
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("settings", "said"),
     [
-        (("nowhere/at/all",), "nowhere/at/all: no such model folder"),
-        (("default", "default"), "two models have the name 'default'"),
+        ({"reranker": ("nowhere/at/all",)}, "nowhere/at/all: no such model folder"),
+        ({"reranker": ("default", "default")}, "two models have the name 'default'; rename"),
+        ({"model": ("nowhere",)}, "nowhere: no such folder"),
+        ({"model": ("default", "tiny")}, "tiny: not a classifier (no classifier.safetensors)"),
+        ({"api_key_file": Path("nowhere")}, "nowhere: cannot be read"),
     ],
 )
-def test_what_cannot_rerank_is_one_line(names, said):
-    with pytest.raises(InputError, match=said):
-        Service(Settings(reranker=names))
+def test_what_cannot_be_served_is_one_line(settings, said, tiny_model_path, monkeypatch):
+    monkeypatch.chdir(tiny_model_path.parent)
+    assert error(Service, Settings(**settings)).startswith(said)
 
 
 def test_without_rerankers_a_search_says_how_to_have_one(server):

@@ -10,9 +10,8 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -21,8 +20,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import InputError
-from ctx_embed.serving.service import Service
-from ctx_embed.serving.settings import Settings, found_key, read_keys
+from ctx_embed.serving.settings import found_key, read_keys
 from tests.helpers.cli import Command
 from tests.index.support.child import ENVIRONMENT
 from tests.serving.server import get, make_index, post, serving, serving_settings
@@ -231,8 +229,6 @@ def test_each_limit_has_its_status(tmp_path):
         assert post(url, content=chunks, headers=JSON).status_code == 413
         assert answer(["x"] * 4) == (422, "input must be at most 3 texts, got 4; send several requests")
         assert answer(["x", "y" * 101]) == (400, "input[1] must be at most 100 characters, got 101; cut it")
-        search = post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x", "k": 20_000})
-        assert search.status_code == 400
         # Bodies that never end take no place of requests that have arrived, and are ended in time.
         head = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         waiting = [socket.create_connection(server.address, timeout=20) for _ in range(2)]
@@ -243,13 +239,6 @@ def test_each_limit_has_its_status(tmp_path):
         for connection in waiting:
             assert b" 408 " in connection.recv(100)
             connection.close()
-
-
-def answers(url: str) -> bool:
-    try:
-        return get(f"{url}/healthz").status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def test_changes_by_other_processes_are_seen_by_all_workers(tmp_path):
@@ -278,35 +267,10 @@ def test_changes_by_other_processes_are_seen_by_all_workers(tmp_path):
         # Workers end with their parent, however it ends.
         server.process.kill()
         deadline = time.monotonic() + 60
-        while answers(server.url):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-def test_a_stop_lets_requests_finish(tmp_path):
-    with serving(make_index(tmp_path / "notes.index")) as server:
-        found = []
-
-        def embed() -> None:
-            body = {"input": ["a film of many words " * 2000] * 200, "model": "default"}
-            found.append(post(f"{server.url}/v1/embeddings", json=body).status_code)
-
-        thread = threading.Thread(target=embed)
-        thread.start()
-        while "ctx_embed_requests_at_work 2.0" not in get(f"{server.url}/metrics").text and not found:
-            time.sleep(0.01)
-        assert server.stop() == 0
-        thread.join()
-        assert found == [200]
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [({"model": ("nowhere",)}, "nowhere: no such folder"), ({"api_key_file": Path("nowhere")}, "nowhere: cannot be")],
-)
-def test_what_cannot_be_served_is_said(settings, said):
-    with pytest.raises(InputError, match=said):
-        Service(Settings(**settings))
+        with suppress(httpx.HTTPError):
+            while get(f"{server.url}/healthz").status_code == 200:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
 
 
 def test_other_machines_need_a_key():

@@ -496,26 +496,6 @@ def test_each_view_is_readable_named_and_fits(visit, view):
         assert page.evaluate(CHECKS) == [], (width, scheme)
 
 
-def test_the_checks_find_what_is_wrong(visit):
-    page = visit()
-    page.evaluate("""() => {
-        const wide = document.createElement("p");
-        const narrow = document.createElement("p");
-        narrow.textContent = "relevance";
-        narrow.style.cssText = "width: 2rem";
-        document.body.append(narrow);
-        wide.textContent = "pale and wide";
-        wide.style.cssText = "color: #999; background: #fff; width: 200vw";
-        // Not in what the start page draws again when its topics arrive.
-        document.body.append(wide, document.createElement("button"));
-    }""")
-    found = "\n".join(page.evaluate(CHECKS))
-    assert "no name: button" in found
-    assert "contrast 2.85: p. pale and wide" in found
-    assert "wide in 1280" in found
-    assert "broken word: p. relevance" in found
-
-
 # Safety and failures
 
 
