@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ctx_embed.cli.index.sync import folder_options, summary
-from ctx_embed.cli.main import command, counted, printable, warn_of_unknown_share
+from ctx_embed.cli.main import command, counted, warn_of_unknown_share
 from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, field_option
 
 
@@ -19,7 +19,6 @@ from ctx_embed.cli.options import backend_option, dtype_option, encoding_option,
 @click.option("--upsert", is_flag=True, help="Add to INDEX, or make it; documents replace those with the same ids.")
 @click.option("--overwrite", is_flag=True, help="Replace INDEX once the new one is complete.")
 @click.option("--resume", is_flag=True, help="Continue this build if it was interrupted; start it if not.")
-@click.option("--dry-run", is_flag=True, help="Say how INPUT is read, with the type of each column; do nothing else.")
 @field_option
 @click.option("--from-parquet", is_flag=True, help="INPUT are directories of `encode --to`; use their embeddings.")
 @click.option("--embedding-field", metavar="FIELD", help="The field with embeddings made by the model.")
@@ -47,7 +46,6 @@ def build(
     append: bool,
     upsert: bool,
     overwrite: bool,
-    dry_run: bool,
     field: str | None,
     from_parquet: bool,
     **options: Any,
@@ -60,8 +58,8 @@ def build(
 
     A named file is text (one document per line, blank lines skipped), label<TAB>text, JSONL or a JSON array, CSV or
     TSV with a header, or Parquet, plain or gzipped; any other is one document, as in a folder. Except in text, the
-    field 'id' or '_id' is the id and all other fields become metadata; --dry-run shows their types. A new INDEX appears
-    only when everything is ready; until then, finished work is in INDEX.partial. An error leaves INDEX unchanged.
+    field 'id' or '_id' is the id and all other fields become metadata. A new INDEX appears only when everything is
+    ready; until then, finished work is in INDEX.partial. An error leaves INDEX unchanged.
 
     \b
     Example: ctx-embed index build notes/ notes.index --exclude 'drafts/'
@@ -72,15 +70,6 @@ def build(
     if len(chosen) > 1:
         raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " cannot be combined")
 
-    if dry_run:
-        from ctx_embed.index.building.build import preview
-        from ctx_embed.index.following.records import FolderOptions
-
-        include, exclude, unit = (options[name] for name in ("include", "exclude", "documents"))
-        of_folder = FolderOptions(include, exclude, unit, field, bool(options["follow_links"]))
-        for line in preview(sources, of_folder, options["encoding"]):
-            click.echo(printable(line))
-        return
     mode = chosen[0] if chosen else "create"
     adds = (append or upsert) and Path(path).exists()
     if from_parquet:

@@ -66,11 +66,7 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 @backend_option
 @click.option("--watch", is_flag=True, help="Go on: update the index whenever a file changes, until Ctrl-C.")
 @click.option("--allow-empty", is_flag=True, help="Go on if the folder has lost all its files, or most of many.")
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Count the files to be added, changed and removed, and name the columns of tables; do nothing else.",
-)
+@click.option("--dry-run", is_flag=True, help="Count files to be added, changed and removed; do nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object on one line: added, changed, removed, ...")
 def sync(
     folder: str,
@@ -107,8 +103,6 @@ def sync(
             if as_json:
                 click.echo(well_formed(json.dumps(vars(synced), ensure_ascii=False)))
             else:
-                for source, said in synced.tables.items():
-                    click.echo(printable(f"{source}: {said}"))
                 click.echo(summary(synced, path, "would be " if dry_run else ""))
 
         once()

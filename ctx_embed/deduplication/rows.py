@@ -18,7 +18,6 @@ from ctx_embed.rows.opening import opened, suffix_of
 from ctx_embed.rows.reading import Fields
 from ctx_embed.rows.table import (
     CSV,
-    FORMS,
     JSON,
     KINDS,
     LABELLED,
@@ -58,7 +57,7 @@ def common_form(files: Sequence[str], text_field: str | None, encoding: str | No
             quoted = quoted or table.quoted
     if len(kinds) > 1:
         (one, first), (other, second), *_ = kinds.items()
-        raise InputError(f"all files must have one format, got {FORMS[one]} ({first}) and {FORMS[other]} ({second})")
+        raise InputError(f"all files must have one format, got {one} ({first}) and {other} ({second})")
     return Form(next(iter(kinds)), quoted)
 
 

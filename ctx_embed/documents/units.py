@@ -13,7 +13,7 @@ from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.formats import suffix_of
 from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.rows.reading import outline, read_documents, read_numbered_documents
+from ctx_embed.rows.reading import read_documents, read_numbered_documents
 from ctx_embed.rows.table import KINDS as TABLES
 from ctx_embed.rows.table import FieldError
 from ctx_embed.texts import Document
@@ -51,14 +51,6 @@ def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
             return False
         raise _unreadable(error, path) from None
     return True
-
-
-def described_records(path: str, unit: str | None, text_field: str | None) -> str | None:
-    """Return how the records of a file are read, for people; None if it has none, or they cannot be read."""
-    try:
-        return outline(path, text_field) if holds_records(path, unit, text_field) else None
-    except (InputError, UnreadableFileError) as error:
-        return str(_unreadable(error, path))
 
 
 def record_documents(file: File, text_field: str | None) -> Iterator[Document]:

@@ -19,7 +19,6 @@ from ctx_embed.errors import InputError
 from ctx_embed.rows.encodings import Lines
 from ctx_embed.rows.opening import GZIP_MAGIC, opened, source_name, unpacked
 from ctx_embed.rows.table import (
-    FORMS,
     LABEL_FIELD,
     LABELLED,
     PARQUET,
@@ -129,16 +128,6 @@ def unwrapped(row: dict[str, Any]) -> dict[str, Any]:
         return row
     others = {name: value for name, value in row.items() if name != "metadata"}
     return row if others.keys() & inner.keys() else others | inner
-
-
-def outline(source: str | Path, text_field: str | None = None, *, encoding: str | None = None) -> str:
-    """Return how :func:`read_documents` reads a file, for people: format, number of texts, the type of each column."""
-    fields = Fields(text_field)
-    with open_rows(source, needed=fields.needed, encoding=encoding) as table:
-        count = sum(document_of(table, number, raw, fields) is not None for number, raw in table.raw)
-        columns = ", ".join(f"{name} ({kind})" for name, kind in table.columns.items())
-        said = f"{FORMS[table.kind]}, {count:,} {'text' if count == 1 else 'texts'}"
-        return f"{said}; columns {columns}" if columns else said
 
 
 def read_labelled_rows(

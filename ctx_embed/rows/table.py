@@ -24,7 +24,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -33,18 +33,10 @@ from ctx_embed.errors import InputError, described, naming_left_out
 from ctx_embed.rows.encodings import LONGEST_LINE, UTF_8, Lines, WrongBytesWarning
 from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
 
-TEXT, LABELLED, JSONL, JSON, CSV, TSV, PARQUET = "text", "labelled", "jsonl", "json", "csv", "tsv", "parquet"
+# The formats, as people call them.
+TEXT, LABELLED, JSONL, JSON = "lines of text", "label<TAB>text", "JSONL", "a JSON array"
+CSV, TSV, PARQUET = "CSV", "TSV", "Parquet"
 KINDS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": TSV, ".parquet": PARQUET}
-# What people call these formats.
-FORMS = {
-    TEXT: "lines of text",
-    LABELLED: "label<TAB>text",
-    JSONL: "JSONL",
-    JSON: "a JSON array",
-    CSV: "CSV",
-    TSV: "TSV",
-    PARQUET: "Parquet",
-}
 TEXT_FIELD, LABEL_FIELD = "text", "label"
 _DELIMITERS = {CSV: ",", TSV: "\t", LABELLED: "\t"}
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
@@ -88,14 +80,14 @@ class Table:
 
     ``needed`` are the fields that each row must have, with the option that names each. ``raw`` yields each row with the
     number of its last line, in Parquet and JSON of the row itself; 0 marks an error of the whole file, such as a field
-    missing from its header. ``columns`` have a type for people. ``quoted``: cells of TSV are quoted where they must be.
+    missing from its header. Cells of ``numbers`` are numbers. ``quoted``: cells of TSV are quoted where they must be.
     """
 
     name: str
     kind: str
     needed: Mapping[str, str]
     raw: Iterator[tuple[int, Raw]]
-    columns: Mapping[str, str] = field(default_factory=dict)
+    numbers: Collection[str] = ()
     quoted: bool = False
 
     def where(self, number: int) -> str:
@@ -115,9 +107,8 @@ class Table:
             plain = {name: _plain(value) for name, value in row.items()}
             return {name: value for name, value in plain.items() if value is not None or name in self.needed}
         if self.kind not in (JSON, JSONL) and not isinstance(raw, str):
-            numbers = {name for name in row if self.columns[name] == "number"}
             filled = {name: cell for name, cell in row.items() if cell or name in self.needed}
-            return {name: _number(cell) if name in numbers else cell for name, cell in filled.items()}
+            return {name: _number(cell) if name in self.numbers else cell for name, cell in filled.items()}
         if self.kind != JSON:
             if not row.strip():
                 return None
@@ -160,8 +151,7 @@ def open_rows(
         stream = stack.enter_context(opened(source))
         if (kind or kind_of(source)) == PARQUET:
             file = stack.enter_context(open_parquet(name, stream))
-            columns = {each.name: _type_of(each.type) for each in file.schema_arrow}
-            yield Table(name, PARQUET, needed, _parquet_rows(file, name, needed, start, stop, first), columns)
+            yield Table(name, PARQUET, needed, _parquet_rows(file, name, needed, start, stop, first))
             return
         if stop is not None:
             stream.seek(start)
@@ -198,14 +188,12 @@ def open_rows(
                     kind = LABELLED if labelled or labels else TSV
                 elif kind == LABELLED and not labelled and not _labels(chain([header], rows)):
                     kind = TEXT
-                columns = (
-                    {LABEL_FIELD: "text", TEXT_FIELD: "text"} if kind == LABELLED else _types(header, rows, needed)
-                )
+                numbers = () if kind == LABELLED else _number_columns(header, rows, needed)
             lines = again()
             if kind == TEXT:
                 yield Table(name, TEXT, needed, ((lines.number, line) for line in lines))
             else:
-                yield Table(name, kind, needed, _table_rows(lines, kind, quoted, needed), columns, quoted)
+                yield Table(name, kind, needed, _table_rows(lines, kind, quoted, needed), numbers, quoted)
 
 
 def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) -> str:
@@ -290,8 +278,8 @@ def _labels(rows: Iterable[list[str]]) -> bool:
     return len(labels) < labels.total() and 2 * len(labels) <= labels.total() + 1 and not is_header
 
 
-def _types(header: Sequence[str], rows: Iterable[list[str]], needed: Mapping[str, str]) -> dict[str, str]:
-    """Return the type of each column: number if each cell is empty or a number that is written as it was read."""
+def _number_columns(header: Sequence[str], rows: Iterable[list[str]], needed: Mapping[str, str]) -> set[str]:
+    """Return the columns in which each cell is empty or a number that is written as it was read."""
     open_columns = {place: name for place, name in enumerate(header) if name not in needed}
     filled: set[int] = set()
     for cells in rows:
@@ -303,9 +291,7 @@ def _types(header: Sequence[str], rows: Iterable[list[str]], needed: Mapping[str
                 filled.add(place)
                 if number is None or (name in ("id", "_id") and isinstance(number, float)):
                     del open_columns[place]
-    return {
-        name: "number" if place in open_columns and place in filled else "text" for place, name in enumerate(header)
-    }
+    return {name for place, name in open_columns.items() if place in filled}
 
 
 def _number(cell: str) -> int | float | None:
@@ -396,17 +382,6 @@ def _reading_parquet(name: str) -> Iterator[None]:
         raise InputError(f"{name}: cannot be read as Parquet ({said(error):.120})") from None
 
 
-def _type_of(column: Any) -> str:
-    """Return the type of a column of Parquet; decimals with more digits than a float holds are text."""
-    from pyarrow import types
-
-    if types.is_decimal(column):
-        return "number" if column.precision <= _FLOAT_DIGITS else "text"
-    if types.is_integer(column) or types.is_floating(column):
-        return "number"
-    return "text" if types.is_string(column) or types.is_large_string(column) else str(column)
-
-
 def _parquet_rows(
     table: Any, name: str, needed: Mapping[str, str], start: int, stop: int | None, first: int
 ) -> Iterator[tuple[int, Raw]]:
@@ -416,7 +391,7 @@ def _parquet_rows(
     if wrong := _header_error(schema.names, needed):
         yield 0, wrong
         return
-    texts = [at for at, column in enumerate(schema.types) if types.is_decimal(column) and _type_of(column) == "text"]
+    texts = [at for at, kind in enumerate(schema.types) if types.is_decimal(kind) and kind.precision > _FLOAT_DIGITS]
     groups = list(range(start, table.metadata.num_row_groups if stop is None else stop))
     with _reading_parquet(name):
         for batch in table.iter_batches(_ROWS_AT_ONCE, row_groups=groups):

@@ -22,7 +22,7 @@ from pyarrow import parquet
 from ctx_embed import InputError, dedupe
 from ctx_embed.bulk_encoding.work import pieces
 from ctx_embed.rows.opening import find_sources
-from ctx_embed.rows.reading import Fields, outline, read_documents, read_labelled
+from ctx_embed.rows.reading import Fields, read_documents, read_labelled
 from ctx_embed.rows.writing import write_embeddings
 from ctx_embed.texts import Document
 
@@ -71,7 +71,6 @@ def test_a_column_has_the_type_of_all_its_cells(tmp_path, cells, values, mark):
 def test_the_last_cell_decides_too(tmp_path):
     path = write(tmp_path / "a.csv", "text,n\n" + "".join(f"t{n},{n}\n" for n in range(5000)) + "last,007\n")
     assert {type(document.metadata["n"]) for document in read(path)} == {str}
-    assert outline(path) == "CSV, 5,001 texts; columns text (text), n (text)"
     for content, ids in (("id,text\n1,a\n2,b\n", [1, 2]), ("_id,text\n1.5,a\n2,b\n", ["1.5", "2"])):
         assert [each.id for each in read(write(path, content))] == ids
 
@@ -86,7 +85,6 @@ def test_decimals_of_parquet_lose_no_digit(tmp_path):
     parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     found = [document.metadata for document in read(tmp_path / "a.parquet")]
     assert found == [{"long": str(long), "short": 2.5}, {"long": "2.50"}]
-    assert outline(tmp_path / "a.parquet") == "Parquet, 2 texts; columns text (text), long (text), short (number)"
 
 
 @settings(max_examples=60, deadline=None)
@@ -238,7 +236,6 @@ def test_json_arrays(tmp_path, monkeypatch, indent):
     assert read(path) == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
     assert read("-") == expected
-    assert outline(path) == "a JSON array, 200 texts"
     assert dedupe(path, tmp_path / "b.json").kept == 200
     assert read(tmp_path / "b.json") == expected
     assert read(write(tmp_path / "c.json", "[]")) == []

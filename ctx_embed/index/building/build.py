@@ -7,7 +7,6 @@ import json
 import os
 import stat
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
@@ -18,12 +17,12 @@ from typing import Any
 from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
-from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, checked_unit, described_records, documents_of
-from ctx_embed.documents.walking import File, modified_of, walk
+from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, checked_unit, documents_of
+from ctx_embed.documents.walking import File, modified_of
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import keep_permissions, locked, put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.building.merging import copies
-from ctx_embed.index.following.records import FolderOptions, Synced, known_folder
+from ctx_embed.index.following.records import Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.search_index import SearchIndex
@@ -35,8 +34,7 @@ from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import TakenIdError
 from ctx_embed.progress import Meter
-from ctx_embed.rows.opening import source_name
-from ctx_embed.rows.reading import estimated_count, outline, read_documents
+from ctx_embed.rows.reading import estimated_count, read_documents
 from ctx_embed.rows.table import KINDS, TEXT_FIELD
 from ctx_embed.text.tokenizer import SAMPLED_CHARACTERS, SAMPLED_TEXTS, tokenizer_of, unknown_share
 from ctx_embed.texts import Document, Embedded
@@ -521,21 +519,3 @@ def is_structured(file: str, documents: str | None) -> bool:
     return file != "-" and (
         documents in (FILES, PARAGRAPHS) or chosen.apart or (documents is None and not chosen.is_list)
     )
-
-
-def preview(sources: Sequence[str], options: FolderOptions, encoding: str | None = None) -> Iterator[str]:
-    """Yield a line for each source that says how a build would read it, and for each table in a folder."""
-    for source in sources:
-        if source != "-" and os.path.isdir(source):
-            formats: Counter[str] = Counter()
-            for file in walk(source, options.include, options.exclude, bool(options.follow_links)):
-                if isinstance(file, File):
-                    formats[format_of(file.path).name] += 1
-                    if (said := described_records(file.path, options.documents, options.text_field)) is not None:
-                        yield f"{file.path}: {said}"
-            counts = ", ".join(f"{count:,} {name}" for name, count in formats.most_common())
-            yield f"{source}: {counts or 'no files'}"
-        elif is_structured(source, options.documents):
-            yield f"{source}: {format_of(source).name}, read as a whole"
-        else:
-            yield f"{source_name(source)}: {outline(source, options.text_field, encoding=encoding)}"

@@ -54,7 +54,6 @@ class Synced:
         skipped: how many files and folders were left out, by reason.
         lacking: the number of files that need the extra ``documents``, by suffix.
         failed: the reasons why files could not be read, by their path within the folder.
-        tables: of a dry run, how the records of new and changed files would be read, by their path within the folder.
     """
 
     added: int = 0
@@ -66,7 +65,6 @@ class Synced:
     skipped: Counter[str] = field(default_factory=Counter)
     lacking: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
-    tables: dict[str, str] = field(default_factory=dict)
 
     @property
     def left_out(self) -> str:

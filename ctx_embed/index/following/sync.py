@@ -23,7 +23,6 @@ from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract, format_of, suffix_of
 from ctx_embed.documents.units import (
     RECORD_SUFFIXES,
-    described_records,
     documents_of,
     holds_records,
     modified,
@@ -107,8 +106,6 @@ def sync_folder(
                     elif digest is None:
                         result.added += is_new
                         result.changed += not is_new
-                        said = described_records(file.path, options.documents, options.text_field)
-                        result.tables |= {} if said is None else {file.source: said}
             return result
         if not allow_empty:
             there = [record.source for record in before if record.problem is None]
