@@ -28,24 +28,6 @@ SLOW_SECONDS = 10.0
 PREVIEW_AFTER, PREVIEW_EVERY, PREVIEW_HITS = 1.0, 0.5, 5
 # The most characters of a line that a terminal shows.
 SHOWN_CHARACTERS = 500
-# What to use instead of options of grep.
-INSTEAD = {
-    "-E -F -G -P -c -f -L -v -x -y -z -b -Z --extended-regexp --fixed-strings --basic-regexp --perl-regexp --count "
-    "--file --files-without-match --invert-match --line-regexp --null --null-data --byte-offset": (
-        "what answers a question is no pattern of characters; for that, use grep itself"
-    ),
-    "-w --word-regexp": "words are always whole; '\"two words\"' is a phrase",
-    "-o --only-matching": "--json has the place of the answer in its passage",
-    "-m --max-count": "-k N prints at most N hits",
-    "-R --dereference-recursive": "--follow-links reads files outside the folder",
-    "-e --regexp": "give the question by itself, after -- if it begins with a hyphen",
-    "-q --quiet --silent": "the exit status is 0 with a hit and 1 without one",
-    "--exclude-dir --exclude-from": "--exclude 'drafts/' leaves out a folder",
-    "--no-filename": "--json has the text of each hit by itself",
-    "-a --text": "binary files are left out; --encoding names the encoding of others",
-    "-s --no-messages": "2>/dev/null hides what is said of files",
-    "--color --colour": "what was found is coloured in a terminal",
-}
 
 
 @command(
@@ -56,7 +38,6 @@ INSTEAD = {
         "Output": ("after", "before", "context", "files", "as_json"),
         "Options": (),
     },
-    missing={option: said for options, said in INSTEAD.items() for option in options.split()},
 )
 @click.argument("question")
 @click.argument("paths", metavar="[PATH]...", nargs=-1)

@@ -4,7 +4,6 @@ line; bugs keep their traceback.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import functools
 import io
@@ -23,7 +22,7 @@ from typing import Any
 import click
 
 from ctx_embed import __version__
-from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, without_secrets
+from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, unknown_name, without_secrets
 
 # The commands, named like their modules, with their lines in the help, so that `--help` imports none of them.
 COMMANDS = {
@@ -80,22 +79,19 @@ def one_line(text: str, length: int) -> str:
     return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
 
 
-class _Interruption:
-    """The message after Ctrl-C, which is printed only once."""
-
-    def __init__(self, resume: Callable[[], str]) -> None:
-        self._resume = resume
-        self._lock = threading.Lock()
-
-    def say(self) -> None:
-        with self._lock:
-            if resume := self._resume():
-                # The message starts with a line end because a progress bar may be on the current line.
-                click.echo(f"\nInterrupted; {resume}.", err=True)
-            self._resume = lambda: ""
+# How to resume the running command after Ctrl-C; empty once that has been said.
+_resume: Callable[[], str] = lambda: "nothing was changed"  # noqa: E731
+_saying = threading.Lock()
 
 
-_interruption = _Interruption(lambda: "nothing was changed")
+def _say_interrupted() -> None:
+    """Print once how to resume the command."""
+    global _resume
+    with _saying:
+        if said := _resume():
+            # The message starts with a line end because a progress bar may be on the current line.
+            click.echo(f"\nInterrupted; {said}.", err=True)
+        _resume = str
 
 
 @contextmanager
@@ -104,12 +100,12 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
 
     ``resume`` returns how to resume the command after Ctrl-C; empty: Ctrl-C ends it without a message.
     """
-    global _interruption
-    _interruption = _Interruption(resume)
+    global _resume
+    _resume = resume
     try:
         yield
     except KeyboardInterrupt:
-        _interruption.say()
+        _say_interrupted()
         raise click.exceptions.Exit(INTERRUPTED) from None
     except InputError as error:
         # An address given as a path may contain a password.
@@ -164,35 +160,17 @@ class CliCommand(click.Command):
 
     Args:
         sections: the names of the options below each title; the last section also gets all other options.
-        missing: for each option that users know from other programs, what to use instead.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        sections: Mapping[str, Sequence[str]] | None = None,
-        missing: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.context_settings = {"show_default": True, **self.context_settings}
         self.sections = sections or {"Options": ()}
-        self.missing = missing or {}
         for option in self.params:
             if isinstance(option.type, click.IntRange) and option.type.max is None:
                 option.type = Count(option.type.min, min_open=option.type.min_open)
             if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
                 option.metavar = "N" if isinstance(option.type, click.IntRange) else "X"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments and return the rest; say of an option that is not there what to use instead."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name = error.option_name
-            if name not in self.missing:
-                raise
-            raise click.UsageError(f"there is no option {name}: {self.missing[name]}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each section below its title."""
@@ -213,20 +191,13 @@ class Group(click.Group):
 
     Args:
         homes: for each command its module below ``ctx_embed.cli`` and its name there: ``index.query.similar``.
-        other_names: for names that other programs use, the command that does this here.
     """
 
     command_class = CliCommand
 
-    def __init__(
-        self,
-        *args: Any,
-        homes: Mapping[str, str] | None = None,
-        other_names: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, *args: Any, homes: Mapping[str, str] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.homes, self.other_names = homes or {}, other_names or {}
+        self.homes = homes or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
@@ -244,20 +215,11 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments start with; raise a usage error for an unknown one."""
-        name, known = args[0], self.list_commands(ctx)
-        if name not in known and not ctx.resilient_parsing:
-            if name.startswith("-"):
-                raise click.NoSuchOption(name, ctx=ctx)
-            others = {**self.others(ctx), **self.other_names}
-            near = difflib.get_close_matches(name.lower(), [*known, *others], n=1)
-            hint = f"did you mean {others.get(near[0], near[0])!r}? " if near else ""
-            raise click.UsageError(f"unknown command {name!r}: {hint}known are {', '.join(known)}", ctx)
-        ctx.meta.setdefault(RUNNING, []).append(name)
+        known = self.list_commands(ctx)
+        if args[0] not in known and not ctx.resilient_parsing:
+            raise click.UsageError(str(unknown_name("command", args[0], known)), ctx)
+        ctx.meta.setdefault(RUNNING, []).append(args[0])
         return super().resolve_command(ctx, args)
-
-    def others(self, ctx: click.Context) -> dict[str, str]:
-        """Return commands of other groups that the user may mean, by name; called only for an unknown name."""
-        return {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, each with its whole first sentence."""
@@ -268,13 +230,6 @@ class Group(click.Group):
 
 class MainGroup(Group):
     """The group of all commands, at the boundary to the user."""
-
-    def others(self, ctx: click.Context) -> dict[str, str]:
-        """Return the commands of `index`, since people often leave out the word `index`."""
-        index = self.get_command(ctx, "index")
-        assert isinstance(index, Group)
-        names = {**{name: name for name in index.list_commands(ctx)}, **index.other_names}
-        return {name: f"index {command}" for name, command in names.items()}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
@@ -315,7 +270,6 @@ def print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
 @click.command(
     cls=MainGroup,
     homes={name: f"{name}.{name}" for name in COMMANDS},
-    other_names={"embed": "encode"},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
@@ -362,7 +316,7 @@ def run() -> None:
             # Servers handle the signal themselves.
             if number[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 time.sleep(GRACE)
-                _interruption.say()
+                _say_interrupted()
                 os._exit(INTERRUPTED)
 
     threading.Thread(target=end_late, daemon=True).start()

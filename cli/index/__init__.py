@@ -35,23 +35,6 @@ HOMES = {
     "topics": "explore.topics",
     "verify": "maintain.verify",
 }
-# For names that other programs use, the command that does this here.
-OTHER_NAMES = {
-    "search": "query",
-    "find": "query",
-    "like": "similar",
-    "create": "build",
-    "add": "build --append",
-    "update": "build --upsert",
-    "list": "get",
-    "show": "get",
-    "remove": "delete",
-    "stats": "info",
-    "describe": "info",
-    "dedupe": "duplicates",
-    "clusters": "topics",
-    "check": "verify",
-}
 
 
 def opened(path: str, **options: Any) -> SearchIndex:
@@ -64,7 +47,6 @@ def opened(path: str, **options: Any) -> SearchIndex:
 index = Group(
     "index",
     homes={name: f"index.{home}" for name, home in HOMES.items()},
-    other_names=OTHER_NAMES,
     help="""Build, query and change search indexes.
 
     Example: ctx-embed index build notes.txt notes.index && ctx-embed index query notes.index "a question"

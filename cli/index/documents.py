@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Put before ids such as -5 while click parses the arguments, since click would read them as options. No argument of a
 # process can contain this character.
 _NEGATIVE = "\0"
-WHOLE_NUMBER = r"0|-?[1-9][0-9]*"
+WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 # Maximum characters to show of a passage or a value.
 SHOWN_CHARACTERS = 240
 
@@ -40,35 +40,14 @@ class IdCommand(CliCommand):
         return super().parse_args(ctx, [f"{_NEGATIVE}{arg}" if re.fullmatch(r"-\d+", arg) else arg for arg in args])
 
 
-def chosen_ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
-    """Return ids from the command line: a number is an integer unless ``strings`` is set."""
-    from ctx_embed.index.storage.documents import checked_id
-
+def chosen_ids(index: SearchIndex, values: Iterable[str]) -> list[str | int]:
+    """Return ids from the command line: integers where the index has them, else strings."""
     found: list[str | int] = []
-    for value in (value.removeprefix(_NEGATIVE) for value in values):
+    for text in (value.removeprefix(_NEGATIVE) for value in values):
         # As in CSV files, 007 is a string.
-        number = not strings and re.fullmatch(WHOLE_NUMBER, value)
-        try:
-            found.append(checked_id(int(value) if number else value, 1))
-        except (InputError, ValueError):
-            raise InputError(
-                f"the id {value[:40]!r} does not fit into 64 bits; add --string to take it as a string"
-            ) from None
+        number = int(text) if WHOLE_NUMBER.fullmatch(text) else 2**63
+        found.append(number if abs(number) < 2**63 and number in index else text)
     return found
-
-
-def other_kind(index: SearchIndex, ids: Iterable[str | int]) -> str:
-    """Return a hint about the first id that the index has as a string where it was a number, or the other way round."""
-    for identifier in ids:
-        if isinstance(identifier, int) and index.get(str(identifier)) is not None:
-            return f"{str(identifier)!r} is a string there: add --string"
-        number = None if isinstance(identifier, int) else re.fullmatch(WHOLE_NUMBER, identifier)
-        if number and len(number[0]) < 19 and index.get(int(number[0])) is not None:
-            return f"{identifier} is a number there: leave out --string"
-    return ""
-
-
-string_option = click.option("--string", "strings", is_flag=True, help="Treat numeric IDs as strings.")
 
 
 def _where_option(does: str) -> Callable[[Command], Command]:
@@ -81,8 +60,7 @@ def _where_option(does: str) -> Callable[[Command], Command]:
 @_where_option("Print")
 @click.option("-k", "most", default=10, type=click.IntRange(min=1), help="Maximum number of documents, without IDs.")
 @click.option("--offset", default=0, type=click.IntRange(min=0), help="Documents to skip, without IDs.")
-@string_option
-def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: int, strings: bool) -> None:
+def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: int) -> None:
     """Print the documents with the given IDs as JSON, one per line; without IDs, the first ones.
 
     \b
@@ -92,8 +70,8 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: i
     if ids and where is not None:
         raise click.UsageError("give either IDs or --where")
 
-    wanted = chosen_ids(ids, strings)
     with opened(path) as index:
+        wanted = chosen_ids(index, ids)
         shown = 0
         for document in map(index.get, wanted) if ids else index.documents(where, offset=offset, limit=most):
             if document is not None:
@@ -103,9 +81,7 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: i
             matching = index.count(where)
             click.echo(f"{shown} of {counted(matching, 'document')}" if matching else "no documents", err=True)
         elif missing := [identifier for identifier in wanted if index.get(identifier) is None]:
-            hint = other_kind(index, missing)
-            said = f"no document has the id {', '.join(map(repr, missing))}"
-            raise InputError(f"{path}: {said}{f'; {hint}' if hint else ''}")
+            raise InputError(f"{path}: no document has the id {', '.join(map(repr, missing))}")
 
 
 @command()
@@ -158,8 +134,7 @@ def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -
     callback=partial(named_values, lists=False),
     help="A field's new value, JSON or text; null removes the field. May be repeated.",
 )
-@string_option
-def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: dict[str, Any], strings: bool) -> None:
+def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: dict[str, Any]) -> None:
     """Change metadata fields of documents by ID or by a filter; only a new title embeds passages again.
 
     \b
@@ -169,9 +144,8 @@ def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: di
     if bool(ids) == (where is not None):
         raise click.UsageError("give either IDs or --where FILTER")
 
-    wanted = chosen_ids(ids, strings)
     with opened(path) as index:
-        changed = index.update_metadata(wanted if where is None else index.ids(where), changes)
+        changed = index.update_metadata(chosen_ids(index, ids) if where is None else index.ids(where), changes)
         click.echo(f"metadata of {counted(changed, 'document')} set in {path}")
 
 
@@ -180,8 +154,7 @@ def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: di
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Delete")
 @click.option("--dry-run", is_flag=True, help="Print how many would be deleted, and delete none.")
-@string_option
-def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, strings: bool) -> None:
+def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool) -> None:
     """Delete documents by ID or by a filter. IDs that the index does not have are skipped.
 
     \b
@@ -191,8 +164,8 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
     if bool(ids) == (where is not None):
         raise click.UsageError("give either IDs or --where FILTER")
 
-    wanted = set(chosen_ids(ids, strings))
     with opened(path) as index:
+        wanted = set(chosen_ids(index, ids))
         asked = len(wanted) if where is None else index.count()
         if dry_run:
             there = sum(index.get(identifier) is not None for identifier in wanted)
@@ -201,8 +174,6 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
         else:
             found = index.delete(list(wanted)) if where is None else index.delete(where=where)
             click.echo(f"{found} of {counted(asked, 'document')} deleted from {path}")
-        if where is None and found < asked and (hint := other_kind(index, wanted)):
-            click.echo(hint, err=True)
 
 
 @command()
@@ -224,8 +195,7 @@ def export(path: str, output: Path) -> None:
 @click.command(name="open", cls=IdCommand)
 @click.argument("path", metavar="INDEX")
 @click.argument("identifier", metavar="ID")
-@string_option
-def open_source(path: str, identifier: str, strings: bool) -> None:
+def open_source(path: str, identifier: str) -> None:
     """Open the file that a document comes from, at its line: in $VISUAL or $EDITOR, or as the desktop opens it.
 
     Without a terminal or an editor, print the path and the line. A document knows its file by the metadata `source`.
@@ -234,8 +204,8 @@ def open_source(path: str, identifier: str, strings: bool) -> None:
     """
     import subprocess
 
-    (wanted,) = chosen_ids((identifier,), strings)
     with opened(path) as index:
+        (wanted,) = chosen_ids(index, [identifier])
         if index.get(wanted) is None:
             raise InputError(f"{path}: no document has the id {wanted!r}")
         source = index.source(wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.index.documents import SHOWN_CHARACTERS, IdCommand, chosen_ids, string_option
+from ctx_embed.cli.index.documents import SHOWN_CHARACTERS, IdCommand, chosen_ids
 from ctx_embed.cli.main import command, one_line
 from ctx_embed.cli.options import Command, backend_option, options_of
 from ctx_embed.errors import InputError
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "jsonl", "csv")
 # The options that `similar` lacks: they need the texts of queries.
 OF_TEXTS = ("fuse", "min_relevance", "highlight")
-# Minimum characters per line, however narrow the terminal.
+# Fewer characters are not shown around a highlight.
 FEWEST_CHARACTERS = 20
 ID_CHARACTERS, PLACE_CHARACTERS, CELL_CHARACTERS = 40, 80, 24
 INDENT = "    "
@@ -115,15 +114,14 @@ def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any)
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @options_of(Options, but=OF_TEXTS)
 @_printing_options
-@string_option
-def similar(path: str, ids: tuple[str, ...], strings: bool, **options: Any) -> None:
+def similar(path: str, ids: tuple[str, ...], **options: Any) -> None:
     """Find documents similar to the one with the given ID, or to several: more like this.
 
     These documents are left out. With --mode words and hybrid their words are searched for.
 
     Example: ctx-embed index similar reviews.index tt0133093 -k 3
     """
-    _search(path, _format(options), True, {**options, "like": chosen_ids(ids, strings)})
+    _search(path, _format(options), True, {**options, "like": ids})
 
 
 def _format(options: dict[str, Any]) -> str | None:
@@ -141,9 +139,9 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
     from ctx_embed.index.search_index import SearchIndex
 
     with SearchIndex.open(path, **of_index) as index:
-        # Read a number as an integer id if a document has it, else as a string.
-        exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
-        hits_or_lists = index.search(**{**options, "exclude": exclude})
+        for name in {"exclude", "like"} & options.keys():
+            options[name] = chosen_ids(index, options[name])
+        hits_or_lists: Any = index.search(**options)
         found: list[Hits] = [hits_or_lists] if options.get("fuse") or "like" in options else hits_or_lists
         corrected = {typed: word for hits in found if hits for typed, word in (hits[0].corrected or {}).items()}
         if corrected:
@@ -206,11 +204,10 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
     """Print hits: scores, id, place and metadata on one line, and below it the part of the passage that fits the query.
 
     Hits of one document are printed together, at the rank of the best one. In a terminal the query's words are
-    coloured, places link to their files, and passages are wrapped to its width. Control characters are removed.
+    coloured and places link to their files. Control characters are removed.
     """
     from ctx_embed.index.searching.hits import snippets
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     together: dict[str | int, list[tuple[Hit, Location | None]]] = {}
     for hit, source in zip(hits, sources or [None] * len(hits), strict=True):
         together.setdefault(hit.id, []).append((hit, source))
@@ -225,18 +222,16 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
         click.echo(_heading(hit, source))
         # The snippet, or the highlight: in a terminal between the dimmed text around it.
         answer, room = _coloured(snippet), SHOWN_CHARACTERS - (stop - start)
-        if width is not None and hit.highlight is not None and room >= FEWEST_CHARACTERS:
+        if sys.stdout.isatty() and hit.highlight is not None and room >= FEWEST_CHARACTERS:
             before, after = hit.text[:start], hit.text[stop:]
             if len(before) > room // 3:
                 before = "… " + before[-(room // 3) :].partition(" ")[2]
             around = [one_line(before, room), one_line(after, room - len(before))]
             first, last = (click.style(text, dim=True) if text else "" for text in around)
             answer = " ".join(part for part in (first, answer, last) if part)
-        for line in _wrapped(answer, width):
-            click.echo(f"{INDENT}{line}")
+        click.echo(f"{INDENT}{answer}")
         if hit.context not in (None, hit.text):
-            for line in _wrapped(one_line(str(hit.context), CONTEXT_CHARACTERS), width):
-                click.secho(f"{INDENT}{line}", dim=True)
+            click.secho(f"{INDENT}{one_line(str(hit.context), CONTEXT_CHARACTERS)}", dim=True)
 
 
 def _heading(hit: Hit, source: Location | None) -> str:
@@ -266,21 +261,6 @@ def _heading(hit: Hit, source: Location | None) -> str:
         cell = value if isinstance(value, str) else json.dumps(value)
         shown.append(f"{one_line(name, CELL_CHARACTERS)}: {one_line(cell, CELL_CHARACTERS)}")
     return "  ".join(shown)
-
-
-def _wrapped(text: str, width: int | None) -> list[str]:
-    """Return text in lines of at most ``width`` characters, counting the indent but no escape sequences."""
-    if width is None:
-        return [text]
-    lines, room = [""], 0
-    for word in text.split():
-        length = len(click.unstyle(word))
-        if room < length + 1:
-            lines.append("")
-            room = max(width - len(INDENT), FEWEST_CHARACTERS)
-        lines[-1] += f" {word}" if lines[-1] else word
-        room -= length + 1
-    return lines[1:]
 
 
 def _coloured(snippet: str) -> str:

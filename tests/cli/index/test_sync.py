@@ -69,19 +69,6 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(folder):
     assert run("sync", "notes", "n.index", "--dry-run") == "n.index: nothing changed in 3 files\n"
 
 
-def test_files_that_block_or_never_end_and_odd_rules_end_no_build(folder):
-    (folder / ".gitignore").write_text(f"{'*a' * 12}c\n")
-    (folder / ("a" * 60)).write_text("A name of many letters.")
-    os.mkfifo(folder / "pipe.txt")
-    (folder / "blocks.txt").symlink_to("/proc/kmsg")
-    (folder / "endless.csv").symlink_to("/dev/zero")
-    (folder / "header.csv").write_text(",".join(f"column {number}" for number in range(20_000)) + "\n1\n")
-    began = time.monotonic()
-    assert run("build", "notes", "n.index", "--follow-links").startswith("n.index: 5 files added")
-    assert time.monotonic() - began < 30
-    assert run("sync", "notes", "n.index").startswith("n.index: nothing changed in 5 files")
-
-
 def test_the_last_line_says_what_was_read_and_what_was_not(folder):
     (folder / "b.md").write_bytes("Un café crème, très bon.".encode("latin-1"))
     (folder / "c.md").rename(folder / "c.txt")
