@@ -82,20 +82,17 @@ def test_the_suffix_names_the_format_and_what_was_encoded_can_be_indexed(tiny_mo
 
 
 def test_mistakes_leave_no_file():
-    Path("texts.txt").write_text(" \n\n")
     Path("news.csv").write_text(NEWS)
     Path("folder.npy").mkdir()
     formats = "its name must end in .npy, .csv, .jsonl, .parquet, or be - (standard output)"
     for source, output, message in (
-        *(("nowhere", name, f"cannot write {name}: {formats}") for name in ("out", "out.txt", "out.npy.gz")),
-        ("nowhere", "out.npy", "nowhere: no such file"),
-        ("texts.txt", "out.npy", "texts.txt: no texts to embed"),
+        ("nowhere", "out.npy.gz", f"cannot write out.npy.gz: {formats}"),
         ("-", "out.npy", "standard input: no texts to embed"),
         # The output is looked at first: the input does not matter then.
         ("nowhere", "folder.npy", "cannot write folder.npy: the output must be a file, got a folder"),
         ("news.csv", "news.csv", "news.csv: already exists; replace it with --overwrite, or choose another name"),
     ):
-        assert fails(source, "-o", output, input="") == message
+        assert fails(source, "-o", output, input=" \n\n") == message
     said = fails("news.csv", "--field", "headline", "-o", "news.csv", "--overwrite")
     assert said == "cannot write news.csv: it is the input; choose another name"
     assert Path("news.csv").read_text() == NEWS
@@ -119,9 +116,7 @@ def test_several_inputs_into_a_directory():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
         (["-o", "o.npy", "--to", "t"], "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
-        (["-o", "o.npy", "--workers", 2], "--workers needs --to TARGET."),
         (["-o", "o.npy", "--id", "key"], "--id needs --to TARGET."),
         (["more", "-o", "o.npy"], "-o takes one INPUT; give several with --to TARGET."),
         (["--to", "t", "--batch-size", 3], "--batch-size is for -o; --to has batches of its own."),

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
-import random
 import re
 from dataclasses import replace
 from operator import itemgetter
@@ -44,21 +42,13 @@ def file(name: str, *lines: str) -> str:
     return name
 
 
-def succeeds(*arguments, **options) -> str:
+def succeeds(*arguments) -> str:
     sizes = [] if "--epochs" in arguments else SHORT if "--from" in arguments else SMALL
-    result = run(*arguments, *sizes, "--overwrite", **options)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return COMMAND.succeeds(*arguments, *sizes, "--overwrite")
 
 
 def record(name: str = "model") -> dict:
     return json.loads(Path(name, "training.json").read_text())
-
-
-def usage_error(*arguments) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    return result.stderr.splitlines()[-1].removeprefix("Error: ")
 
 
 def test_a_model_and_its_record(train_file):
@@ -87,8 +77,6 @@ def test_a_table_trains_as_the_same_lines_do(train_file):
     table = json.loads(succeeds(name, "-o", "of_table", "--json", "--test", name, *fields))
     lines = json.loads(succeeds(train_file, "-o", "of_lines", "--json", "--test", train_file))
     assert {**table, "model": 0} == {**lines, "model": 0}
-    message = "no field 'text' (fields: 'stars', 'review'); name the right one with --field"
-    assert fails(name, "-o", "none", "--label-field", "stars").endswith(message)
 
 
 def test_a_trained_encoder_is_tuned_by_other_defaults(train_file, tiny_model_path, tiny_model):
@@ -100,10 +88,6 @@ def test_a_trained_encoder_is_tuned_by_other_defaults(train_file, tiny_model_pat
     assert are_known([row.split("\t")[1] for row in ROWS], model[0].labelled_texts).all()
     assert model[0].get_config_dict() == tiny_model[0].get_config_dict()
     assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
-    arguments = ["--epochs", "1", "--head", "random", "--token-dropout", "0.2", "--batch-size", "8"]
-    succeeds(train_file, "-o", "other", "--from", tiny_model_path, *arguments)
-    options = record("other")["options"]
-    assert (options["head"], options["token_dropout"], options["batch_size"]) == ("random", 0.2, 8)
 
 
 def test_json_test_texts_and_validation_texts(train_file):
@@ -117,16 +101,6 @@ def test_json_test_texts_and_validation_texts(train_file):
     data = Labelled.read(test)
     assert result["test_accuracy"] == result["test"]["accuracy"]
     assert result["test_accuracy"] == TextClassifier.load("model").score(data.texts, data.labels)
-
-
-def test_labels_of_any_kind_and_texts_without_a_word(here):
-    labels = {"pos": "très bien", "neg": "嫌い 😀"}
-    rows = [f"{labels[label]}\t{text}" for label, _, text in (row.partition("\t") for row in ROWS)]
-    content = "\r\n".join([*rows, "très bien\t", "嫌い 😀\t\x00 \u2028"])
-    (here / "odd.tsv.gz").write_bytes(gzip.compress(content.encode()))
-    succeeds("odd.tsv.gz", "-o", "model")
-    assert TextClassifier.load("model").classes_.tolist() == ["très bien", "嫌い 😀"]
-    succeeds("-", "-o", "model", input="\n".join(rows))
 
 
 def test_a_training_starts_from_the_default_model_unless_told(train_file):
@@ -169,7 +143,7 @@ def test_options_of_a_system(train_file):
         (("--encoder", "mean", "--option", "a=1"), "--encoder, --option"),
         (("--steps", "7", "--vocabulary-size", "120"), "--steps, --vocabulary-size"),
     ):
-        assert usage_error(train_file, "-o", "new", "--from", "default", *arguments) == f"{names}: {needed}"
+        assert fails(train_file, "-o", "new", "--from", "default", *arguments, code=2) == f"{names}: {needed}"
 
 
 def test_texts_that_the_model_has_learned_from_are_told(train_file, tokenizer):
@@ -219,7 +193,7 @@ def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
     assert again.stderr.startswith("nothing to do: this command has made model already\n")
     message = "a model exists already and this command would make another; replace it with --overwrite, or choose"
     make_model(tokenizer).save_pretrained("start")
-    for change in (["--seed", "1"], ["--epochs", "3"], ["--rank", "3"], ["--test", train_file]):
+    for change in (["--seed", "1"], ["--rank", "3"], ["--test", train_file]):
         assert fails(train_file, "-o", "model", *SMALL, *change).startswith(f"model: {message}")
     assert fails(train_file, "-o", "model", *SHORT, "--from", "start").startswith(f"model: {message}")
     assert fails(train_file, "-o", "start", *SMALL).startswith(f"start: {message}")
@@ -234,17 +208,11 @@ def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
     ("lines", "message"),
     [
         ([], "bad.tsv: no rows; give lines of label<TAB>text"),
-        (["pos\tfine", "", "\tno label"], "bad.tsv, line 3: '\\tno label' is not label<TAB>text"),
         (["pos\tgood"] * 20, "the training texts must have at least two classes, got 1 ('pos')"),
         (
             ["stance\tsentence", *ROWS],
             "41 texts with 3 labels are too few to hold out 10% with every label; "
             "the label 'stance' occurs once, on the first line; if that is a header, name its columns with --field",
-        ),
-        (
-            [f"the text {number}\t{'pos' if number % 2 else 'neg'}" for number in range(99)],
-            "99 texts (2 different ones) with 99 labels are too few to hold out 10% with every label; "
-            "the label must come first (label<TAB>text); the columns may be swapped",
         ),
         (["pos\t", "neg\t"], "the texts must have at least one word to learn a vocabulary from, got none"),
     ],
@@ -259,21 +227,6 @@ def test_other_texts_that_cannot_be_used(train_file):
         message = f"the {name} texts have labels that the training texts lack: 'neutral'"
         assert fails(train_file, "-o", "model", option, other, *SMALL) == message
     assert fails("missing", "-o", "model") == "missing: no such file"
-
-
-def test_the_papers_protocol_on_real_data(data, here):
-    rows = (data / "senteval" / "MR.tsv").read_text(encoding="utf-8").splitlines()
-    random.Random(0).shuffle(rows)
-    file("train.tsv", *rows[:2000])
-    file("test.tsv", *rows[2000:2500])
-    shape = ["--from", "scratch", "--rank", "16", "--steps", "1"]
-    schedule = ["--epochs", "3", "--learning-rate", "1e-3"]
-    result = run("train.tsv", "-o", "model", "--test", "test.tsv", "--json", *shape, *schedule)
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["test_accuracy"] > 0.55
-
-
-# Few texts, several labels, class weights
 
 
 def test_few_texts_leave_the_encoder_as_it_is(train_file):
@@ -293,7 +246,7 @@ def test_few_texts_leave_the_encoder_as_it_is(train_file):
 
 
 def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
-    said = usage_error(train_file, "-o", "model", "--from", "scratch", "--runs", "2")
+    said = fails(train_file, "-o", "model", "--from", "scratch", "--runs", "2", code=2)
     assert said == "--runs needs a model to start from: the mean of encoders from scratch is useless."
     start = ["--from", tiny_model_path]
     printed = succeeds(train_file, "-o", "model", *start, "--runs", "2")
@@ -323,7 +276,7 @@ def test_frozen_goes_with_a_trained_encoder(train_file, tiny_model_path):
             "--epochs: only for training the encoder, which --frozen leaves as it is.",
         ),
     ):
-        assert usage_error(train_file, "-o", "model", "--frozen", *arguments) == said
+        assert fails(train_file, "-o", "model", "--frozen", *arguments, code=2) == said
     assert run(train_file, "-o", "model", "--from", tiny_model_path, "--no-frozen").exit_code == 0
     assert record()["options"]["epochs"] == FINE_TUNING.epochs
 
@@ -348,4 +301,4 @@ def test_class_weights(tiny_model_path):
     message = "class_weight names 'nge', but no training text has that label"
     assert fails(few, "-o", "new", "--from", "default", "--class-weight", "nge=5") == message
     said = "--class-weight must be balanced, or LABEL=W with a number W, got 'even'"
-    assert usage_error(few, "-o", "new", "--class-weight", "even") == said
+    assert fails(few, "-o", "new", "--class-weight", "even", code=2) == said

@@ -4,9 +4,10 @@ import json
 import re
 
 import pytest
-from click.testing import CliRunner
 
-from ctx_embed.cli.main import main
+from tests.helpers.cli import Command
+
+call = Command("eval").run
 
 
 def result(encoder: str, shift: int) -> list[dict]:
@@ -49,10 +50,6 @@ def folders(tmp_path):
     return tmp_path / "before", tmp_path / "after"
 
 
-def call(*arguments):
-    return CliRunner().invoke(main, ["eval", *map(str, arguments)])
-
-
 def test_compare(folders):
     before, after = folders
     found = call("compare", before, after / "results.json")
@@ -77,11 +74,8 @@ def test_compare_names_encoders_and_prints_json(folders):
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("results", 0, "score"), None),
         (("results", 0, "score", "right"), "10"),
-        (("results", 0, "task"), "unknown"),
         (("results", 1, "score", "cosines"), {}),
-        (("tasks",), 3),
         (("tasks", 0, "name"), ["MR"]),
         (("encoders",), [3]),
     ],

@@ -68,9 +68,6 @@ def test_gzip_standard_input_another_field_and_another_model(rows, tiny_model_pa
     assert json.loads(succeeds("query", "a.index", "the dog", "-k", 1, "--json"))[0]["id"] == 7
     added = succeeds("build", "-", "a.index", "--append", input=Path(rows).read_text())
     assert added == "8 documents added to a.index\n"
-    succeeds("build", rows, "cut.index", "--chunk", "sentences")
-    message = "cut.index: chunk must be 'sentences', got 'none'; leave --chunk out"
-    assert fails("build", rows, "cut.index", "--append", "--chunk", "none") == message
 
 
 def test_an_index_that_exists_needs_a_flag(texts, rows):
@@ -79,9 +76,6 @@ def test_an_index_that_exists_needs_a_flag(texts, rows):
     Path("broken.jsonl").write_text('{"text": "the cat", "id": "new"}\n{"text": \n')
     for arguments, message in (
         ((rows, "old"), "old: already exists; add to it with --append or --upsert, or replace it with --overwrite"),
-        ((rows, "old", "--append", "--factory", "HNSW8"), "old: factory must be 'auto', got 'HNSW8'; leave --factory"),
-        (("-", "old", "--append"), "-: no documents; give at least one line of text"),
-        (("broken.jsonl", "old", "--append"), "broken.jsonl, line 2: not JSON (Expecting value: line 1 column 10"),
         (("broken.jsonl", "old", "--overwrite"), "broken.jsonl, line 2: not JSON (Expecting value: line 1 column 10"),
     ):
         assert fails("build", *arguments, input="\n").startswith(message)
@@ -129,10 +123,8 @@ def test_an_index_of_another_model(texts, tiny_model_path, tokenizer):
         assert line.startswith("a.index: built with the model 'default', fingerprint ")
         assert "open it with the model it was built with, or embed its documents again: ctx-embed index reembed" in line
     succeeds("query", "a.index", "x", "--model", tiny_model_path)
-    assert fails("query", "a.index", "x", "--model", "./nowhere") == "./nowhere: no such model folder"
     command = line.partition("again: ctx-embed index ")[2]
     assert succeeds(*shlex.split(command)).startswith("a.index: 8 documents embedded again with the model ")
     assert succeeds(*shlex.split(command)) == "a.index: nothing to do, it has the vectors of this model\n"
     succeeds("query", "a.index", "x")
     assert succeeds("verify", "a.index") == "a.index: whole, 8 documents\n"
-    assert succeeds("reembed", "a.index") == "a.index: 8 documents embedded again with the model default\n"
