@@ -16,18 +16,7 @@ from typing import IO, Any, NamedTuple, cast
 from ctx_embed.errors import InputError
 from ctx_embed.rows.opening import opened, suffix_of
 from ctx_embed.rows.reading import Fields
-from ctx_embed.rows.table import (
-    CSV,
-    JSON,
-    KINDS,
-    LABELLED,
-    PARQUET,
-    TEXT,
-    TSV,
-    kind_of,
-    open_parquet,
-    open_rows,
-)
+from ctx_embed.rows.table import CSV, JSON, KINDS, LABELLED, PARQUET, TEXT, TSV, kind_of, open_parquet, open_rows
 
 
 class Form(NamedTuple):

@@ -233,9 +233,4 @@ def front_matter(text: str) -> tuple[int, list[Field]]:
     return found.end(), read
 
 
-KINDS: dict[str, Callable[[str], list[Block]]] = {
-    "prose": prose,
-    "markdown": markdown,
-    "code": code,
-    "rows": rows,
-}
+KINDS: dict[str, Callable[[str], list[Block]]] = {"prose": prose, "markdown": markdown, "code": code, "rows": rows}

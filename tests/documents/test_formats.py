@@ -1,17 +1,20 @@
-"""Every format is read from a real file, and broken files of each are named with a reason."""
+"""Every format is read from a real file, whole and in reading order; broken files have a reason."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import warnings
 import zipfile
 
 import pytest
 
+from ctx_embed.documents.blocks import markdown
 from ctx_embed.documents.decoding import MOST_BYTES, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
-from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, pdf
+from ctx_embed.rows.encodings import WrongBytesWarning
+from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, odt, pdf
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +23,13 @@ def extraction():
         yield extraction
 
 
+def texts(path) -> list:
+    return list(extract(str(path)))
+
+
 def reason(path) -> str:
     with pytest.raises(UnreadableFileError) as caught:
-        list(extract(str(path)))
+        texts(path)
     return str(caught.value)
 
 
@@ -42,7 +49,7 @@ SPECIAL = {
 def test_a_file_of_each_format(tmp_path, name):
     path = tmp_path / f"report.{name}"
     WRITERS[name](path)
-    (found,) = extract(str(path))
+    (found,) = texts(path)
     for wanted in (FIRST, SECOND, SPECIAL.get(name, "")):
         assert wanted in found.text
     assert found.title == TITLE
@@ -127,7 +134,7 @@ cod  3
 def test_restructured_text_keeps_its_lines(tmp_path):
     path = tmp_path / "a.rst"
     path.write_text(REST)
-    (found,) = extract(str(path))
+    (found,) = texts(path)
     assert (found.text, found.title, found.line) == (MARKDOWN, "Report", 1)
 
 
@@ -148,7 +155,7 @@ def test_restructured_text_keeps_its_lines(tmp_path):
 def test_encodings(tmp_path, written, expected):
     path = tmp_path / "a.txt"
     path.write_bytes(written)
-    (found,) = extract(str(path))
+    (found,) = texts(path)
     assert found.text == expected
 
 
@@ -205,10 +212,303 @@ def test_bombs(tmp_path, extraction):
     for name in ("a.ipynb", "b.odt"):
         ((_, found),) = extraction.read([(None, str(tmp_path / name))])
         assert isinstance(found, UnreadableFileError), name
-    assert [found.text for found in extract(str(tmp_path / "a.html"))] == ["text"]
+    assert [found.text for found in texts(tmp_path / "a.html")] == ["text"]
 
 
 def test_a_lone_surrogate_is_replaced(tmp_path):
     path = tmp_path / "a.ipynb"
     path.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "a \ud800 b"}], "metadata": {}}))
-    assert [found.text for found in extract(str(path))] == ["a � b"]
+    assert [found.text for found in texts(path)] == ["a � b"]
+
+
+# Documents come whole and in reading order
+
+W = (
+    'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
+    'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006" xmlns:v="urn:schemas-microsoft-com:vml"'
+)
+BOX = "<w:txbxContent><w:p><w:r><w:t>boxed</w:t></w:r></w:p></w:txbxContent>"
+# Parts of a body of Word, and what is read of each.
+WORD = {
+    "insertions": ("<w:p><w:r><w:t>a </w:t></w:r><w:ins><w:r><w:t>new</w:t></w:r></w:ins></w:p>", "a new"),
+    "deletions": (
+        "<w:p><w:del><w:r><w:delText>gone</w:delText></w:r></w:del><w:del><w:r><w:t>gone</w:t></w:r></w:del>"
+        "<w:r><w:t>stays</w:t></w:r></w:p>",
+        "stays",
+    ),
+    "moves": (
+        "<w:p><w:moveFrom><w:r><w:t>old place</w:t></w:r></w:moveFrom></w:p>"
+        "<w:p><w:moveTo><w:r><w:t>new place</w:t></w:r></w:moveTo></w:p>",
+        "new place",
+    ),
+    "fields of forms": (
+        "<w:p><w:r><w:t>Name: </w:t></w:r><w:sdt><w:sdtContent><w:r><w:t>Ana</w:t></w:r></w:sdtContent></w:sdt>"
+        "<w:r><w:instrText>FORMTEXT</w:instrText></w:r><w:r><w:t> Bo</w:t></w:r></w:p>",
+        "Name: Ana Bo",
+    ),
+    "content controls": (
+        "<w:sdt><w:sdtContent><w:p><w:r><w:t>one</w:t></w:r></w:p><w:sdt><w:sdtContent><w:p><w:r><w:t>two</w:t></w:r>"
+        "</w:p></w:sdtContent></w:sdt></w:sdtContent></w:sdt>",
+        "one\n\ntwo",
+    ),
+    "rows in content controls": (
+        "<w:tbl><w:sdt><w:sdtContent><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p></w:tc><w:sdt><w:sdtContent><w:tc><w:p>"
+        "<w:r><w:t>b</w:t></w:r></w:p></w:tc></w:sdtContent></w:sdt></w:tr></w:sdtContent></w:sdt></w:tbl>",
+        "| a | b |",
+    ),
+    "text boxes": (
+        f"<w:p><w:r><w:t>around</w:t></w:r><w:r><mc:AlternateContent><mc:Choice>{BOX}</mc:Choice><mc:Fallback><w:pict>"
+        f"{BOX}</w:pict></mc:Fallback></mc:AlternateContent></w:r></w:p>",
+        "around\n\nboxed",
+    ),
+    "old text boxes": (
+        f"<w:p><w:r><w:pict><v:shape><v:textbox>{BOX}</v:textbox></v:shape></w:pict></w:r></w:p>",
+        "boxed",
+    ),
+    "nested tables": (
+        "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p></w:tc><w:tc><w:tbl><w:tr><w:tc><w:p><w:r><w:t>b</w:t></w:r>"
+        "</w:p></w:tc></w:tr></w:tbl><w:p/></w:tc></w:tr></w:tbl>",
+        "| a | b |",
+    ),
+    "deleted rows": (
+        "<w:tbl><w:tr><w:trPr><w:del/></w:trPr><w:tc><w:p><w:r><w:t>old</w:t></w:r></w:p></w:tc></w:tr><w:tr><w:tc><w:p>"
+        "<w:r><w:t>new</w:t></w:r></w:p></w:tc></w:tr></w:tbl>",
+        "new",
+    ),
+    "layout tables": (
+        "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p><w:p><w:r><w:t>b</w:t></w:r></w:p></w:tc></w:tr></w:tbl>",
+        "a\n\nb",
+    ),
+    "links and wrappers": (
+        '<w:p><w:hyperlink w:anchor="x"><w:r><w:t>li</w:t></w:r></w:hyperlink><w:smartTag><w:r><w:t>nk</w:t></w:r>'
+        "</w:smartTag><w:r><w:tab/><w:t>x</w:t><w:noBreakHyphen/><w:t>y</w:t></w:r></w:p>",
+        "link x-y",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WORD)
+def test_word(tmp_path, kind):
+    import docx
+    from docx.oxml import parse_xml
+
+    xml, expected = WORD[kind]
+    document = docx.Document()
+    for part in reversed(parse_xml(f"<w:body {W}>{xml}</w:body>")):
+        document.element.body.insert(0, part)
+    document.save(tmp_path / "a.docx")
+    assert [found.text for found in texts(tmp_path / "a.docx")] == [expected]
+
+
+def test_word_around_the_text(tmp_path):
+    """Headers come first, footers last, notes and comments, marked, after the paragraph that refers to them."""
+    import docx
+
+    document = docx.Document()
+    document.sections[0].header.paragraphs[0].text = "Secret"
+    document.sections[0].footer.paragraphs[0].text = "Page"
+    document.add_paragraph("Plan", style="Title")
+    paragraph = document.add_paragraph("We sail.")
+    document.add_comment(paragraph.runs, text="When?", author="Ana")
+    document.add_paragraph("bread", style="List Bullet")
+    document.add_paragraph("fish", style="List Bullet")
+    document.save(tmp_path / "a.docx")
+    note = f'<w:footnotes {W}><w:footnote w:id="2"><w:p><w:r><w:t>At dawn.</w:t></w:r></w:p></w:footnote></w:footnotes>'
+    with zipfile.ZipFile(tmp_path / "a.docx") as old, zipfile.ZipFile(tmp_path / "b.docx", "w") as new:
+        for name in old.namelist():
+            content = old.read(name).decode("utf-8", "surrogateescape")
+            if name == "word/_rels/document.xml.rels":
+                added = '<Relationship Id="n" Type="http://x/footnotes" Target="/word/footnotes.xml"/>'
+                content = content.replace("</Relationships>", f"{added}</Relationships>")
+            if name == "word/document.xml":
+                content = content.replace("We sail.</w:t>", 'We sail.</w:t><w:footnoteReference w:id="2"/>')
+            new.writestr(name, content.encode("utf-8", "surrogateescape"))
+        new.writestr("word/footnotes.xml", note)
+    (found,) = texts(tmp_path / "b.docx")
+    expected = "Secret|# Plan|We sail.|Note: At dawn.|Comment: When?|- bread\n- fish|Page"
+    assert found.text == expected.replace("|", "\n\n")
+    assert found.title == "Plan"
+
+
+def test_powerpoint(tmp_path):
+    import pptx
+    from pptx.chart.data import CategoryChartData
+    from pptx.enum.chart import XL_CHART_TYPE
+
+    presentation = pptx.Presentation()
+    presentation.core_properties.title = ""
+    slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+    outer = slide.shapes.add_group_shape()
+    outer.shapes.add_textbox(0, 0, 1, 1).text_frame.text = "grouped"
+    outer.shapes.add_group_shape().shapes.add_textbox(0, 0, 1, 1).text_frame.text = "deeply"
+    table = slide.shapes.add_table(1, 2, 0, 0, 9, 9).table
+    table.cell(0, 0).text, table.cell(0, 1).text = "cod", "3 euros"
+    data = CategoryChartData()
+    data.categories = ["East", "West"]
+    data.add_series("Sales", (1, 2))
+    chart = slide.shapes.add_chart(XL_CHART_TYPE.PIE, 0, 0, 9, 9, data).chart
+    chart.has_title, chart.chart_title.text_frame.text = True, "By coast"
+    slide.shapes.title.text = "Fish"
+    slide.notes_slide.notes_text_frame.text = "Pause."
+    presentation.save(tmp_path / "a.pptx")
+    (found,) = texts(tmp_path / "a.pptx")
+    assert found.text.split("\n\n") == [
+        *("# Fish", "grouped", "deeply", "| cod | 3 euros |", "By coast", "Sales, East, West", "Pause.")
+    ]
+    assert found.title == "Fish"
+
+
+ODT = """<text:tracked-changes><text:changed-region><text:deletion><text:p>gone</text:p></text:deletion>
+</text:changed-region></text:tracked-changes><text:p>Fog<text:note><text:note-citation>1</text:note-citation>
+<text:note-body><text:p>Thick.</text:p></text:note-body></text:note> came<office:annotation><text:p>When?</text:p>
+</office:annotation>.</text:p><text:p>frame<draw:frame><draw:text-box><text:p>boxed</text:p></draw:text-box></draw:frame>
+</text:p><text:list><text:list-item><text:p>one</text:p><text:list><text:list-item><text:p>two</text:p></text:list-item>
+</text:list></text:list-item></text:list>"""
+
+
+def test_opendocument(tmp_path):
+    odt(tmp_path / "a.odt")
+    with zipfile.ZipFile(tmp_path / "a.odt") as old, zipfile.ZipFile(tmp_path / "b.odt", "w") as new:
+        content = old.read("content.xml").decode()
+        space = 'xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"'
+        content = content.replace("<office:text>", f"<office:text {space}>" + ODT)
+        new.writestr("content.xml", content)
+        new.writestr(
+            "styles.xml",
+            '<x xmlns:s="s" xmlns:text="t"><s:header><text:p>Secret</text:p></s:header>'
+            "<s:footer><text:p>Page</text:p></s:footer></x>",
+        )
+    (found,) = texts(tmp_path / "b.odt")
+    expected = "Secret|Fog came.|Note: Thick.|Comment: When?|frame|boxed|- one\n- two|# Harbour report"
+    assert found.text.startswith(expected.replace("|", "\n\n"))
+    assert found.text.endswith("\n\nPage")
+
+
+@pytest.mark.parametrize("algorithm", ["RC4-40", "RC4-128", "AES-128", "AES-256-R5", "AES-256"])
+def test_a_pdf_that_needs_no_password(tmp_path, algorithm):
+    pdf(tmp_path / "a.pdf", password="", algorithm=algorithm)
+    assert [found.text for found in texts(tmp_path / "a.pdf")] == [f"{FIRST}\f{SECOND}"]
+    pdf(tmp_path / "a.pdf", password="x", algorithm=algorithm)
+    with pytest.raises(UnreadableFileError, match=r"^password-protected$"):
+        texts(tmp_path / "a.pdf")
+
+
+def test_a_pdf_that_was_cut_short_is_no_text(tmp_path):
+    pdf(tmp_path / "a.pdf", pages=tuple(f"Page {number} of a long report." for number in range(40)))
+    content = (tmp_path / "a.pdf").read_bytes()
+    for share in (0.1, 0.5, 0.9, 0.99):
+        (tmp_path / "a.pdf").write_bytes(content[: int(len(content) * share)])
+        with pytest.raises(UnreadableFileError, match=r"broken|incomplete"):
+            texts(tmp_path / "a.pdf")
+
+
+MARKDOWNS = [
+    # Content, title, metadata, and the blocks.
+    ("---\nThe river rose.\n\n---\n\nMore.\n", None, {}, ["---\nThe river rose.", "---", "More."]),
+    ("---\n\n# Fog\n\n---\n", "Fog", {}, ["---", "# Fog", "---"]),
+    ("***\n\nwords\n", None, {}, ["***", "words"]),
+    ("---\ntitle: Fog\ndraft: true\n---\n# No\n", "Fog", {}, ["# No"]),
+    (
+        "---\ntags: [sea, 'cold fog']\naliases:\n  - Haar\n- Sea fret # Scots\n---\nIt came.\n",
+        None,
+        {"tags": ["sea", "cold fog"], "aliases": ["Haar", "Sea fret"]},
+        ["tags: [sea, 'cold fog']", "aliases:\n  - Haar\n- Sea fret # Scots", "It came."],
+    ),
+    ("---\ntag: a, b\nalias: Fog, thick\n---\n", None, {"tags": ["a", "b"], "aliases": ["Fog, thick"]}, None),
+    ("---\nTitle: >\n  The long\n  fog\n...\nx\n", "The long fog", {}, ["x"]),
+    ("words\ntitle: no\n", None, {}, None),
+    ("```sh\n# install\n```\n\n~~~\nNo\n==\n~~~\n\n# Yes #\n", "Yes", {}, None),
+    ("```\n# install\n```\nReal\n====\n", "Real", {}, None),
+    ("## Second\n\nwords", None, {}, None),
+    ("<!--\n# Draft\n\n# Old\n-->\n# Fog\n", "Fog", {}, ["<!--\n# Draft\n\n# Old\n-->", "# Fog"]),
+]
+
+
+@pytest.mark.parametrize(("content", "title", "metadata", "blocks"), MARKDOWNS)
+def test_markdown(tmp_path, content, title, metadata, blocks):
+    (tmp_path / "a.md").write_text(content)
+    (found,) = texts(tmp_path / "a.md")
+    assert (found.title, found.metadata, found.text) == (title, metadata, content)
+    if blocks is not None:
+        assert [content[block.start : block.stop] for block in markdown(content)] == blocks
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "text"),
+    [
+        (f"<p>{FIRST}</p><p>{SECOND}</p>", None, f"{FIRST}\n\n{SECOND}"),
+        (f"<h1>Fog</h1>{FIRST}", "Fog", f"# Fog\n\n{FIRST}"),
+        ("<li>one<li>two", None, "- one\n- two"),
+        ("just words", None, "just words"),
+        ("<!-- <title>old</title> --><title>New</title><p>x</p>", "New", "x"),
+        (f"<title>New</title><p>{FIRST}</p>", "New", FIRST),
+        (f"<html><body><svg><title>icon</title></svg><p>{FIRST}</p></body></html>", None, FIRST),
+        # Whole pages: tags that may be left out, menus by their roles, and menus without an end.
+        (f"<html><head><title>New</title><body><p>{FIRST}", "New", FIRST),
+        (
+            f"<html><body><div role='navigation'><div>menu</div>menu</div>{FIRST}<footer>c</footer></body></html>",
+            None,
+            FIRST,
+        ),
+        (f"<html><body><nav>menu<p>{FIRST}</p></body></html>", None, f"menu\n\n{FIRST}"),
+        (f"<html><head><script src='x.js'/></head><body><svg/><p>{FIRST}</p></body></html>", None, FIRST),
+        (f"<html><form><h2>Fog&para;</h2>{FIRST}<dl><dt>a<dd>b</dl></form></html>", None, f"## Fog\n\n{FIRST}\n\na\nb"),
+    ],
+)
+def test_html(tmp_path, page, title, text):
+    (tmp_path / "a.html").write_text(page)
+    (found,) = texts(tmp_path / "a.html")
+    assert (found.text, found.title) == (text, title)
+
+
+MENUS = """role=navigation|class="top" role="navigation"|ROLE = 'Navigation' data-x|data-a="1>0" role="menubar"
+role="menu" id=x|role="  banner  none"|role=search|role='contentinfo'""".replace("\n", "|")
+OTHERS = """role="main"|role="main" role="navigation"|data-role="navigation"|title='role="navigation"'|role
+title="the role = navigation of ships"|role="navigations"|role="note navigation\"""".replace("\n", "|")
+
+
+@pytest.mark.parametrize(("menus", "text"), [(MENUS, FIRST), (OTHERS, f"menu\n\n{FIRST}")])
+def test_menus_are_known_by_the_attribute_that_names_a_role(tmp_path, menus, text):
+    for attributes in menus.split("|"):
+        (tmp_path / "a.html").write_text(f"<html><body><div {attributes}>menu</div><p>{FIRST}</p></body></html>")
+        (found,) = texts(tmp_path / "a.html")
+        assert found.text == text, attributes
+
+
+FRENCH = "Le garçon a mangé des crêpes à la crème.\n" * 3
+BYTES = {
+    "English": (b"The committee met. " * 9 + b"\xff " + b"The report was late.\n", "�"),
+    "French": (FRENCH.encode() + b"\xe9t\xe9\n" + FRENCH.encode(), "été"),
+    "quotes of Windows": (FRENCH.encode() + b"\x93chaud\x94\n", "“chaud”"),
+    "cut within a character": (FRENCH.encode() + "Кошка €".encode()[:-1], "Кошка �"),
+    "a lost byte": ("Кошка спит. ".encode() * 9 + "Кошка".encode()[1:], "�ошка"),
+    "NUL bytes": (b"12:00 started\n12:05 " + b"\0" * 4000 + b"12:09 stopped\n", "12:05  12:09 stopped"),
+    "an emptied log": (b"\0" * 200_000 + b"12:00 started again\n", "12:00 started"),
+}
+
+
+@pytest.mark.parametrize("kind", BYTES)
+@pytest.mark.parametrize("suffix", ["log", "md", "txt", "ipynb"])
+def test_wrong_bytes_cost_themselves_and_a_warning(tmp_path, extraction, kind, suffix):
+    content, expected = BYTES[kind]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "ipynb":
+        if b"\0" in content or kind.startswith("cut"):
+            pytest.skip("JSON has no NUL bytes")
+        written = json.dumps({"cells": [{"cell_type": "markdown", "source": "XX"}]}).encode()
+        content = written.replace(b"XX", content.replace(b"\n", b" "))
+    path.write_bytes(content)
+    with pytest.warns(WrongBytesWarning) as said:
+        ((_, found),) = extraction.read([(None, str(path))])
+    assert not isinstance(found, Exception), found
+    assert expected in found[0].text
+    assert "\0" not in found[0].text
+    assert len(said) == 1
+    assert str(said[0].message).startswith(f"{path}, line ")
+
+
+def test_a_text_of_another_encoding_gives_no_warning(tmp_path):
+    (tmp_path / "a.txt").write_bytes(FRENCH.encode("cp1252"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [found.text for found in texts(tmp_path / "a.txt")] == [FRENCH]

@@ -50,23 +50,12 @@ def test_the_place_of_the_answer(tree):
     # Ignored, hidden and binary files are read only if they are named.
     assert names("passwords", tree) == {"security.md", "baking.txt", "trains.py"}
     assert names("passwords", tree / "secret.log") == {"secret.log"}
+    assert names("passwords", tree, include=["docs/*"], exclude=["*.md"]) == {"baking.txt"}
     best, *_ = grep("passwords", tree, min_relevance=0)
     assert grep("passwords", tree, threshold=best.score + 0.01) == []
     assert names("passwords", tree, threshold=best.score - 0.01) == {"security.md"}
     assert grep("which river flows through Vienna?", tree) == []
     assert names("which river flows through Vienna?", tree)
-
-
-@pytest.mark.parametrize(
-    ("globs", "found"),
-    [
-        ({"include": ["*.py"]}, {"trains.py"}),
-        ({"exclude": ["docs/"]}, {"trains.py"}),
-        ({"include": ["docs/*"], "exclude": ["*.md"]}, {"baking.txt"}),
-    ],
-)
-def test_include_and_exclude(tree, globs, found):
-    assert names("passwords", tree, **globs) == found
 
 
 @pytest.fixture(scope="module")

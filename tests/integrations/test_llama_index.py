@@ -11,7 +11,7 @@ from ctx_embed import load
 
 pytest.importorskip("llama_index.core", reason="the extra llama-index is not installed")
 
-from llama_index.core import Document, VectorStoreIndex
+from llama_index.core import Document
 from llama_index.core.node_parser import SemanticSplitterNodeParser
 
 from ctx_embed.integrations.llama_index import CtxEmbedding
@@ -20,14 +20,6 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TEXTS = ["The cat sat on the mat.", "Prices rise faster than wages.", "The film was a joy."]
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
-
-
-def test_the_default_model_in_an_index():
-    index = VectorStoreIndex([], embed_model=CtxEmbedding())
-    for text in TEXTS:
-        index.insert(Document(text=text))
-    (node,) = index.as_retriever(similarity_top_k=1).retrieve("inflation")
-    assert node.get_content() == TEXTS[1]
 
 
 def test_embeddings_are_the_models():

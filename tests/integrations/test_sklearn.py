@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from ctx_embed import load
+from ctx_embed.integrations.shared import shared_model
 from ctx_embed.integrations.sklearn import EmbeddingTransformer
 from tests.helpers.errors import error
 
@@ -81,3 +83,10 @@ def test_a_grid_search_over_the_dimension():
 )
 def test_what_is_refused(options, texts, message):
     assert error(EmbeddingTransformer(**options).fit_transform, texts).startswith(message)
+
+
+def test_one_model_for_all_who_name_it(tiny_model_path):
+    with ThreadPoolExecutor(4) as threads:
+        (model,) = set(threads.map(shared_model, [str(tiny_model_path)] * 8))
+    said = "model must be a name or a path, such as 'default', got SentenceTransformer"
+    assert error(shared_model, model) == said

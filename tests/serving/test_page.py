@@ -473,12 +473,7 @@ def test_dark_follows_the_system_until_it_is_chosen(visit):
     assert page.evaluate(background) == light
 
 
-VIEWS = [
-    "/",
-    "/?q=the+boiler+is+broken&mode=hybrid",
-    "/?view=topics",
-    "/?q=script&mode=words&where=year+>=",
-]
+VIEWS = ["/", "/?q=the+boiler+is+broken&mode=hybrid", "/?view=topics", "/?q=script&mode=words&where=year+>="]
 
 
 @pytest.mark.parametrize("view", VIEWS)

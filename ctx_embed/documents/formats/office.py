@@ -17,15 +17,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
-from ctx_embed.documents.decoding import (
-    Extracted,
-    UnreadableFileError,
-    decode,
-    member,
-    opened,
-    opened_archive,
-    parsed,
-)
+from ctx_embed.documents.decoding import Extracted, UnreadableFileError, decode, member, opened, opened_archive, parsed
 from ctx_embed.documents.formats.web import scanned
 
 # Elements are known by their names without namespaces; the names of these formats do not clash.

@@ -8,10 +8,7 @@ from contextlib import suppress
 from html import unescape
 
 from ctx_embed.documents.blocks import title_of
-from ctx_embed.documents.decoding import (
-    Extracted,
-    read_text,
-)
+from ctx_embed.documents.decoding import Extracted, read_text
 
 # Tags whose contents nobody reads, and the attribute that says so of any tag: menus and the like.
 _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
