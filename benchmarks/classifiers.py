@@ -16,18 +16,18 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
-import gzip
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from common import drawn, store, stored, table
+from common import drawn, lines_of, store, stored, table
 
 STORED = Path(__file__).with_suffix(".json")
 ROOT = Path(__file__).parents[1]
@@ -52,19 +52,14 @@ TASKS = {
 }
 
 
-def read(path: Path) -> list[str]:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
-        return [line.rstrip("\r\n") for line in file]
-
-
 def rows_of(task: str, data: Path) -> tuple[list[list[str]], list[list[str]]]:
     """Return rows of label and text to train on, and those to test on."""
     random = np.random.default_rng(0)
     if task == "Biomedicine":
-        lines = [(Path(name).name, read(data / name)) for name in TASKS[task]]
+        lines = [(Path(name).name, lines_of(data / name)) for name in TASKS[task]]
         parts = [[[name, found[i]] for name, found in lines for i in random.permutation(len(found))[:2000]]]
     else:
-        parts = [[line.split("\t", 1) for line in read(data / name)] for name in TASKS[task]]
+        parts = [[line.split("\t", 1) for line in lines_of(data / name)] for name in TASKS[task]]
     parts = [[part[i] for i in random.permutation(len(part))] for part in parts]
     train, test = parts if len(parts) == 2 else (parts[0][MOST_TEST:], parts[0])
     return train, test[:MOST_TEST]
@@ -78,16 +73,10 @@ def sample(rows: list[list[str]], labels: int, seed: int) -> list[list[str]]:
     return [rows[i] for i in chosen[:labels]]
 
 
-def ctx_embed(texts: Texts, labels: Texts, work: Path) -> Predict:
+def ctx_embed(texts: Texts, labels: Texts, work: Path, words: bool = True) -> Predict:
     from ctx_embed import TextClassifier
 
-    return TextClassifier().fit(texts, labels).predict
-
-
-def ctx_embed_meaning(texts: Texts, labels: Texts, work: Path) -> Predict:
-    from ctx_embed import TextClassifier
-
-    return TextClassifier(words=False).fit(texts, labels).predict
+    return TextClassifier(words=words).fit(texts, labels).predict
 
 
 def tfidf(texts: Texts, labels: Texts, work: Path) -> Predict:
@@ -178,7 +167,7 @@ LOADED: dict[str, Any] = {}
 SAVED = [0.0]
 SYSTEMS = {
     "ctx-embed": ctx_embed,
-    "ctx-embed, meaning only": ctx_embed_meaning,
+    "ctx-embed, meaning only": partial(ctx_embed, words=False),
     "tf-idf + logistic regression": tfidf,
     "fastText": fasttext,
     "model2vec": model2vec,

@@ -20,7 +20,10 @@ import click
 from tqdm import tqdm
 
 COLLECTIONS = ("cranfield", "cisi", "cacm", "npl")
-data_option = click.option("--data", required=True, type=click.Path(path_type=Path), envvar="CTX_EMBED_DATA")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+FOLDER = click.Path(path_type=Path)
+data_option = click.option("--data", required=True, type=FOLDER, envvar="CTX_EMBED_DATA")
+work_option = click.option("--work", required=True, type=FOLDER, help="A folder for what is made; some of it is kept.")
 json_option = click.option("--json", "json_path", type=click.Path(path_type=Path))
 
 
@@ -87,13 +90,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     """Return a table whose columns are the keys of the rows."""
 
     def cell(value: Any) -> str:
-        return (
-            f"{value:,.4g}"
-            if isinstance(value, float) and abs(value) < 1000
-            else f"{value:,.0f}"
-            if isinstance(value, float)
-            else str(value)
-        )
+        if not isinstance(value, float):
+            return str(value)
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
     names = list(rows[0])
     return table(names, [[cell(row[name]) for name in names] for row in rows], "---")
@@ -115,25 +114,23 @@ def report(rows: list[dict[str, Any]], json_path: Path | None, **details: Any) -
         json_path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a file, plain or gzip, without their ends."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]
+
+
 def corpus_sentences(data: Path, count: int) -> list[str]:
     """Return ``count`` sentences, sampled evenly from all files of the corpus, in random order."""
-    lines: list[str] = []
-    for path in sorted((data / "corpus").glob("*.gz")):
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-            lines += [line.rstrip("\n") for line in file]
+    lines = [line for path in sorted((data / "corpus").glob("*.gz")) for line in lines_of(path)]
     return random.Random(0).sample(lines, count)
 
 
-def measured(command: list[str]) -> tuple[float, float, float, str]:
-    """Return seconds, processor seconds, peak memory in MB and output of a process."""
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(command)}: exit status {status}")
-    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output
+def with_threads(count: int, *command: Any) -> str:
+    """Run a Python script in a process with a number of threads, and return what it prints."""
+    limits = {**dict.fromkeys(THREADS, str(count)), "TOKENIZERS_PARALLELISM": str(count > 1).lower()}
+    words = [sys.executable, *map(str, command)]
+    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **limits}).stdout
 
 
 def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, int]]]:

@@ -12,7 +12,6 @@ model's second stage has read some of them, without their kinds.
 
 from __future__ import annotations
 
-import gzip
 import json
 import resource
 import statistics
@@ -24,7 +23,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import store, stored, table
+from common import FOLDER, lines_of, store, stored, table
 from development import Encoder, pool, retrieval, shuffled
 from peers import minilm_folder
 from sklearn.linear_model import LogisticRegression
@@ -41,11 +40,7 @@ ABSTRACTS = 5000
 DISTILL = "-m ctx_embed distill --corpus {corpus} --teacher minilm --overwrite -o {output} --batch-size 128"
 DEFAULT, FROM_DEFAULT, SCRATCH = "default, as it is", "distill --from default", "distill, from scratch"
 MODEL2VEC, TEACHER = "model2vec.distill", "all-MiniLM-L6-v2, the teacher"
-STATIC = """
-import sys
-from model2vec.distill import distill
-distill(sys.argv[1]).save_pretrained(sys.argv[2])
-"""
+STATIC = "import sys; from model2vec.distill import distill; distill(sys.argv[1]).save_pretrained(sys.argv[2])"
 
 
 def texts(data: Path, work: Path) -> tuple[Path, list[tuple[str, str]], list[tuple[str, str]]]:
@@ -54,8 +49,7 @@ def texts(data: Path, work: Path) -> tuple[Path, list[tuple[str, str]], list[tup
     lines: list[str] = []
     for kind in KINDS:
         (path,) = (data / "corpus").glob(f"{kind}.*.gz")
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-            found = shuffled(line.rstrip("\n") for line in file)
+        found = shuffled(lines_of(path))
         lines += found[:SENTENCES]
         rest = [(kind, text) for text in found[-TRAIN - TEST :]]
         train, test = train + rest[:TRAIN], test + rest[TRAIN:]
@@ -123,8 +117,8 @@ def shown() -> str:
 
 
 @click.command()
-@click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
-@click.option("--work", type=click.Path(path_type=Path), help="Keeps the models; a repeated command goes on.")
+@click.option("--data", envvar="CTX_EMBED_DATA", type=FOLDER)
+@click.option("--work", type=FOLDER, help="Keeps the models; a repeated command goes on.")
 @click.option("--table", "printed", is_flag=True)
 def main(data: Path | None, work: Path | None, printed: bool) -> None:
     if printed:

@@ -10,7 +10,6 @@ first contender is better. Needs the extra `peers`; model2vec gets the default m
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
@@ -30,10 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from common import alternate, commit, environment, markdown, processor, rounded
+from common import alternate, lines_of, markdown, rounded, store, stored, with_threads
 from common import table as markdown_table
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 SENTENCES, PASSAGES, SENTENCES_OF_PASSAGE, MANY = 20_000, 3_000, 6, 100_000
 # all-MiniLM-L6-v2 embeds only every twentieth text.
 MINILM_SHARE = 20
@@ -63,10 +61,8 @@ class Inputs:
         self, count: int, *, of_one: int = 1, genres: str = "wikipedia_en", overlapping: bool = False
     ) -> list[str]:
         """Return passages of ``of_one`` consecutive sentences from all over the corpus, in random order."""
-        lines: list[str] = []
-        for path in sorted((self.data / "corpus").glob(f"{genres}.*.gz")):
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                lines += [line.strip() for line in file]
+        paths = sorted((self.data / "corpus").glob(f"{genres}.*.gz"))
+        lines = [line.strip() for path in paths for line in lines_of(path)]
         starts = random.Random(0).sample(range(0, len(lines) - of_one, 1 if overlapping else of_one), count)
         return [" ".join(lines[start : start + of_one]) for start in starts]
 
@@ -103,16 +99,8 @@ def rows_of(measured: dict[str, list[float]], unit: str, shown: Callable[[float]
     for name, costs in measured.items():
         ratios = [cost / our for cost, our in zip(costs, ours, strict=True)]
         low, high = median_interval(ratios)
-        rows.append(
-            {
-                "contender": name,
-                "measured": shown(statistics.median(costs)),
-                "unit": unit,
-                "ratio": statistics.median(ratios),
-                "low": low,
-                "high": high,
-            }
-        )
+        row = {"contender": name, "measured": shown(statistics.median(costs)), "unit": unit}
+        rows.append({**row, "ratio": statistics.median(ratios), "low": low, "high": high})
     return rows
 
 
@@ -127,25 +115,28 @@ print(json.dumps([status, seconds, usage.ru_utime + usage.ru_stime, usage.ru_max
 """
 
 
+def run_once(command: list[str]) -> tuple[float, float, float]:
+    """Return the wall clock, processor seconds (with its children's) and peak memory in MB of a command."""
+    done = subprocess.run(python(LAUNCHER, *command), check=True, stdout=subprocess.PIPE, text=True)
+    status, *costs = json.loads(done.stdout)
+    if status:
+        raise RuntimeError(f"{' '.join(command)} failed")
+    seconds, processor_seconds, megabytes = costs
+    return seconds, processor_seconds, megabytes
+
+
 def of_processes(
     commands: dict[str, list[str]], runs: int, between: Callable[[], None] = lambda: None, warmups: int = 1
 ) -> list[Row]:
-    """Run commands in turn; return their wall clock, processor seconds (with their children's), and peak memory.
-
-    Warm-ups do not count; they fill the disk's cache.
-    """
+    """Run commands in turn; return the costs of each, see :func:`run_once`, but for warm-ups."""
     costs: dict[str, dict[str, list[float]]] = {unit: {name: [] for name in commands} for unit in ("s", "cpu s", "MB")}
     for run in range(warmups + runs):
         for name, command in commands.items():
             between()
-            done = subprocess.run(python(LAUNCHER, *command), check=True, stdout=subprocess.PIPE, text=True)
-            status, seconds, processor_seconds, megabytes = json.loads(done.stdout)
-            if status:
-                raise RuntimeError(f"{' '.join(command)} failed")
+            found = run_once(command)
             if run >= warmups:
-                costs["s"][name].append(seconds)
-                costs["cpu s"][name].append(processor_seconds)
-                costs["MB"][name].append(megabytes)
+                for of_unit, cost in zip(costs.values(), found, strict=True):
+                    of_unit[name].append(cost)
     return [row for unit, measured in costs.items() for row in rows_of(measured, unit)]
 
 
@@ -244,18 +235,14 @@ def one_text(inputs: Inputs) -> list[Row]:
     import ctx_embed
     from ctx_embed.numpy_model import Embedder
 
-    ours, torch_model, static = (
-        Embedder.load(),
-        ctx_embed.load(device="cpu"),
-        StaticModel.from_pretrained(inputs.static()),
-    )
+    ours = Embedder.load()
     table = ours.contextualizer.table.rows(slice(0, ours.tokenizer.get_vocab_size()))
     embedding = SentenceTransformer(modules=[StaticEmbedding(ours.tokenizer, embedding_weights=table)], device="cpu")
     encoders = {
         "Embedder": ours,
-        "SentenceTransformer": torch_model,
+        "SentenceTransformer": ctx_embed.load(device="cpu"),
         "StaticEmbedding in SentenceTransformer": embedding,
-        "model2vec": static,
+        "model2vec": StaticModel.from_pretrained(inputs.static()),
     }
 
     def one_by_one(texts: list[str], encoder: Any) -> None:
@@ -598,23 +585,16 @@ def main(
         with tempfile.TemporaryDirectory() as work:
             print(json.dumps(JOBS[names[0]](Inputs(data, Path(work), threads[0], runs))))
         return
-    stored = json.loads(json_path.read_text()) if json_path and json_path.exists() else []
-    at = {"commit": commit(), "processor": processor(), "runs": runs, **environment()}
     for name in names or [name for name in JOBS if name not in LONG]:
         found: list[Row] = []
         for count in threads:
-            command = [sys.executable, __file__, name, "--here", "--data", data, "--threads", count, "--runs", runs]
-            limits = {**dict.fromkeys(THREADS, str(count)), "TOKENIZERS_PARALLELISM": str(count > 1).lower()}
-            done = subprocess.run(
-                list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **limits}
-            )
-            found += [{"job": name, "threads": count, **row} for row in json.loads(done.stdout)]
+            options = ["--here", "--data", data, "--threads", count, "--runs", runs]
+            measured = json.loads(with_threads(count, __file__, name, *options))
+            found += [{"job": name, "threads": count, "runs": runs, **row} for row in measured]
         print(f"{JOBS[name].__doc__}\n\n{markdown(found)}\n", flush=True)
-        stored = [row for row in stored if row["job"] != name or row["threads"] not in threads] + [
-            {**at, **row} for row in found
-        ]
         if json_path:
-            json_path.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            others = [row for row in stored(json_path) if row["job"] != name or row["threads"] not in threads]
+            store(json_path, others, found)
 
 
 if __name__ == "__main__":

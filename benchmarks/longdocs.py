@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 import numpy as np
-from common import drawn, rounded, store, stored, table
+from common import FOLDER, drawn, rounded, store, stored, table
 from development import HELD_OUT, Pool, pool, retrieval, shuffled
 from numpy.typing import NDArray
 from peers import distilled_static, write_words
@@ -195,21 +195,20 @@ def plot() -> None:
 
 
 @click.command()
-@click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
-@click.option("--work", type=click.Path(path_type=Path), help="Keeps the model of model2vec.")
+@click.option("--data", envvar="CTX_EMBED_DATA", type=FOLDER)
+@click.option("--work", type=FOLDER, help="Keeps the model of model2vec.")
 @click.option("--set", "names", multiple=True, type=click.Choice(SETS), default=SETS)
 @click.option("--table", "printed", is_flag=True)
 @click.option("--plot", "plotted", is_flag=True)
 def main(data: Path | None, work: Path | None, names: tuple[str, ...], printed: bool, plotted: bool) -> None:
-    if printed:
-        print(shown())
-    elif plotted:
+    if plotted:
         plot()
-    elif data is None or work is None:
-        raise click.UsageError("--data and --work must name folders")
-    else:
+        return
+    if not printed:
+        if data is None or work is None:
+            raise click.UsageError("--data and --work must name folders")
         measure(names, data, work)
-        print(shown())
+    print(shown())
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ fewer than four words ("very good") are counted apart from the longer ones, sinc
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from common import store, stored, table
+from common import FOLDER, lines_of, store, stored, table
 from tqdm import tqdm
 
 from ctx_embed.deduplication import dedupe
@@ -36,12 +35,8 @@ def training(data: Path, part: str) -> Iterator[str]:
         if part == "pairs":
             yield from (text for pair in read_pair_rows(path) for text in pair[:2])
             continue
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") if path.suffix == ".gz" else path.open() as file:
-            lines = (line.rstrip("\n") for line in file)
-            if part == "sentiment":
-                yield from (line.partition("\t")[2] for line in lines)
-            else:
-                yield from (line for number, line in enumerate(lines) if number % SHARE == 0)
+        lines = lines_of(path)
+        yield from (line.partition("\t")[2] for line in lines) if part == "sentiment" else lines[::SHARE]
 
 
 def tested(data: Path, name: str) -> list[str]:
@@ -53,7 +48,6 @@ def tested(data: Path, name: str) -> list[str]:
 
 def shared(part: str, data: Path, work: Path) -> list[dict[str, object]]:
     """Return for each test set how many of its texts resemble one of the training texts."""
-    work.mkdir(parents=True, exist_ok=True)
     sources, outputs = work / "texts.jsonl", (work / "kept.jsonl", work / "groups.jsonl")
     known = dict.fromkeys(training(data, part))
     tests = {name: tested(data, name) for name in TESTS}
@@ -92,8 +86,8 @@ def shown() -> str:
 
 
 @click.command()
-@click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
-@click.option("--work", type=click.Path(path_type=Path), help="A folder for the texts.")
+@click.option("--data", envvar="CTX_EMBED_DATA", type=FOLDER)
+@click.option("--work", type=FOLDER, help="A folder for the texts.")
 @click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS.values())), default=list(PARTS.values()))
 @click.option("--table", "printed", is_flag=True)
 def main(data: Path | None, work: Path | None, parts: tuple[str, ...], printed: bool) -> None:
@@ -102,6 +96,7 @@ def main(data: Path | None, work: Path | None, parts: tuple[str, ...], printed: 
         return
     if data is None or work is None:
         raise click.UsageError("--data and --work must name folders")
+    work.mkdir(parents=True, exist_ok=True)
     for part in tqdm(parts):
         found = shared(part, data, work)
         store(STORED, [row for row in stored(STORED) if row["part"] != part], found)

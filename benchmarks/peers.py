@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import pickle
 import sqlite3
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,8 +24,21 @@ from typing import Any
 
 import click
 import numpy as np
-from common import COLLECTIONS, alternate, collection, data_option, drawn, ndcg, rounded, store, stored, table
-from jobs import THREADS, Inputs, rows_of
+from common import (
+    COLLECTIONS,
+    alternate,
+    collection,
+    data_option,
+    drawn,
+    ndcg,
+    rounded,
+    store,
+    stored,
+    table,
+    with_threads,
+    work_option,
+)
+from jobs import Inputs, rows_of
 
 ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")
@@ -114,7 +124,6 @@ def main() -> None:
     pass
 
 
-work_option = click.option("--work", required=True, type=click.Path(path_type=Path), help="Keeps what is computed.")
 mpnet_option = click.option("--mpnet", type=click.Path(path_type=Path), help="The folder of all-mpnet-base-v2.")
 
 
@@ -268,12 +277,8 @@ def speed(data: Path, work: Path, mpnet: Path | None, runs: int, threads: int | 
     """Measure texts per second of MR with one thread and with two, in turn."""
     if threads is None:
         for count in (1, 2):
-            command = [sys.executable, __file__, "speed", "--data", data, "--work", work, "--threads", count]
-            command += ["--runs", runs, *(["--mpnet", mpnet] if mpnet else [])]
-            limits = {**dict.fromkeys(THREADS, str(count)), "TOKENIZERS_PARALLELISM": str(count > 1).lower()}
-            output = subprocess.run(
-                list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **limits}
-            ).stdout
+            options = ["--data", data, "--work", work, "--threads", count, "--runs", runs]
+            output = with_threads(count, __file__, "speed", *options, *(["--mpnet", mpnet] if mpnet else []))
             keep(json.loads(output.splitlines()[-1]))
         return
     inputs = Inputs(data, work, threads, runs)

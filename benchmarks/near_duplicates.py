@@ -1,39 +1,24 @@
-"""Near-duplicates, and vectors of each data type.
-
-python benchmarks/documents.py dedupe --data DIR --work FOLDER [--lines N] [--json FILE]
-python benchmarks/documents.py vectors --data DIR --work FOLDER [--sentences N] [--json FILE]
-"""
+"""Near-duplicates: python benchmarks/near_duplicates.py --data DIR --work FOLDER [--lines N] [--json FILE]"""
 
 from __future__ import annotations
 
 import difflib
 import json
 import random
-import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
-from common import corpus_sentences, data_option, json_option, measured, report
+from common import corpus_sentences, data_option, json_option, report, work_option
+from jobs import ctx_embed_command, run_once
 
-from ctx_embed import SearchIndex
-from ctx_embed.index.storage.folder import View
-
-HELD_OUT = 1000
 PLANTED_SHARE = 0.05
 JUDGED = 1000
 # A merge counts as wrong if the sentences share a smaller fraction of their words.
 COMMON_WORDS = 0.7
-work_option = click.option("--work", required=True, type=click.Path(path_type=Path), help="A folder for what is made.")
-
-
-@click.group()
-def main() -> None:
-    pass
 
 
 def other_case(text: str, generator: random.Random) -> str:
@@ -75,13 +60,13 @@ EDITS: dict[str, Callable[[str, random.Random], str]] = {
 }
 
 
-@main.command()
+@click.command()
 @data_option
 @work_option
 @click.option("--lines", default=1_000_000, show_default=True)
 @click.option("--threshold", help="As of `ctx-embed dedupe`.")
 @json_option
-def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path: Path | None) -> None:
+def main(data: Path, work: Path, lines: int, threshold: str | None, json_path: Path | None) -> None:
     """Print the time, memory, copies found and wrong merges for sentences of which one in twenty is an edited copy."""
     work.mkdir(exist_ok=True)
     generator = random.Random(0)
@@ -96,12 +81,10 @@ def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path:
     rows = [EDITS[kind](texts[place], generator) if kind else texts[place] for _, place, kind in order]
     pairs = [(row_of[place], row, kind) for row, (_, place, kind) in enumerate(order) if kind]
     (work / "lines.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    # Let the process read its own peak: getrusage would include the memory of this process, its parent.
-    peak_of = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
-    program = f"import atexit; atexit.register(lambda: {peak_of}); from ctx_embed.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "dedupe", str(work / "lines.txt"), "-o", str(work / "unique.txt")]
-    command += ["--groups", str(work / "groups.jsonl"), *(["--threshold", threshold] if threshold else [])]
-    seconds, processor, _, output = measured(command)
+    command = ctx_embed_command(
+        "dedupe", work / "lines.txt", "-o", work / "unique.txt", "--groups", work / "groups.jsonl"
+    )
+    seconds, processor, megabytes = run_once(command + (["--threshold", threshold] if threshold else []))
     leader: dict[int, int] = {}
     with (work / "groups.jsonl").open(encoding="utf-8") as file:
         for group in map(json.loads, file):
@@ -110,7 +93,7 @@ def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path:
         "lines": len(rows),
         "seconds": seconds,
         "processor seconds": processor,
-        "peak MB": int(output.split()[-1]) / 1024,
+        "peak MB": megabytes,
         "dropped": len(leader),
     }
     for kind in EDITS:
@@ -132,52 +115,6 @@ def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path:
 def common_words(left: str, right: str) -> float:
     words = [["".join(filter(str.isalnum, word)) for word in text.casefold().split()] for text in (left, right)]
     return difflib.SequenceMatcher(None, *words, autojunk=False).ratio()
-
-
-def nearest_of_all(view: View, queries: Any, k: int = 10) -> list[list[int]]:
-    """Return the k nearest rows to each query, after comparing all."""
-    found = zip(queries, view.compared(queries, k, None), strict=True)
-    return [view.ranked(query, rows, k)[0].tolist() for query, rows in found]
-
-
-def nearest_rows(view: View, queries: Any) -> list[list[int]]:
-    """Return the ten nearest rows to each query, as a search finds them."""
-    return [rows.tolist() for rows, _ in view.nearest(queries, 10)]
-
-
-@main.command()
-@data_option
-@work_option
-@click.option("--sentences", default=200_000, show_default=True)
-@json_option
-def vectors(data: Path, work: Path, sentences: int, json_path: Path | None) -> None:
-    """Print size, recall@10 and milliseconds a search of one index stored as float32, float16 and int8."""
-    shutil.rmtree(work, ignore_errors=True)
-    texts = corpus_sentences(data, sentences + HELD_OUT)
-    rows: list[dict[str, Any]] = []
-    with SearchIndex.create(work) as index:
-        index.add(texts[:sentences])
-        queries = index.embedder.queries(texts[sentences:])
-        truth = [set(of) for of in index._folder.read(lambda view: nearest_of_all(view, queries))]
-        for dtype in ("float32", "float16", "int8"):
-            start = time.process_time()
-            index.compact(dtype)
-            row: dict[str, Any] = {"dtype": dtype, "rewriting, processor s": time.process_time() - start}
-            row["faiss, bytes a passage"] = sum(file.stat().st_size for file in work.glob("*.faiss")) / sentences
-            row["index, bytes a passage"] = index.describe()["bytes"] / sentences
-            for name, search in (("exact", nearest_of_all), ("auto", nearest_rows)):
-                found = index._folder.read(lambda view, search=search: search(view, queries))
-                pairs = zip(found, truth, strict=True)
-                row[f"recall@10, {name}"] = sum(len(set(of) & right) for of, right in pairs) / (10 * len(queries))
-                times = []
-                for query in queries[:100]:
-                    start = time.process_time()
-                    index._folder.read(lambda view, search=search, query=query: search(view, query[None]))
-                    times.append((time.process_time() - start) * 1000)
-                row[f"p50 processor ms, {name}"] = float(np.median(times))
-            rows.append(row)
-            print(json.dumps(row), file=sys.stderr)
-    report(rows, json_path)
 
 
 if __name__ == "__main__":
