@@ -151,13 +151,6 @@ def test_a_damaged_score_is_computed_again(folder, drawn, tmp_path):
         assert cell.read_text() == whole
 
 
-def test_costs_are_of_each_encoder(folder, drawn):
-    for cost in (True, False):
-        options = EvaluationOptions("quick", cost=cost)
-        costs = evaluate([drawn], find_tasks(["MR"]), DataReader(folder), options).costs
-        assert {name: found.texts for name, found in costs.items()} == ({"drawn": 40} if cost else {})
-
-
 def test_what_cannot_be_evaluated(folder, drawn):
     for options, message in (
         ({"protocol": "quik"}, "unknown protocol 'quik': did you mean 'quick'? known are paper, quick, "),

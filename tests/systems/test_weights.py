@@ -7,9 +7,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 import ctx_embed
-from ctx_embed.errors import InputError
 from ctx_embed.second_order import contributions_of_steps, shares_of_steps
 from tests.conftest import SENTENCES
+from tests.helpers.errors import error
 from tests.systems.references import gru_states, position, san_weights
 
 TEXTS = [SENTENCES[0], "", "cat", SENTENCES[2]]
@@ -181,12 +181,8 @@ def test_a_prompt_is_read_as_by_encode(make):
 
 
 def test_what_has_no_weights(make, tokenizer):
-    with pytest.raises(InputError) as caught:
-        weights_of(make("dan"))
-    assert str(caught.value) == "DeepAveraging has no attention weights to show"
+    assert error(weights_of, make("dan")) == "DeepAveraging has no attention weights to show"
     other = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
-    with pytest.raises(InputError) as caught:
-        ctx_embed.attention_weights(other, ["cat"])
-    assert str(caught.value) == (
+    assert error(ctx_embed.attention_weights, other, ["cat"]) == (
         "the model's first module must be a system of ctx_embed, got StaticEmbedding; see `ctx-embed systems`"
     )

@@ -66,27 +66,6 @@ def fitted(C, X, y):
     return make_pipeline(StandardScaler(), LogisticRegression(C=C, tol=1e-8, max_iter=10_000)).fit(X, y)
 
 
-def test_scaled_rows_were_all_in_the_fit_or_none_of_them(monkeypatch):
-    X = overlapping(BINARY)
-    X[:, 0] = np.arange(len(X))  # so that a row tells which one it is
-    sizes = set()
-
-    class Watched(StandardScaler):
-        def fit(self, X):
-            self.rows = set(X[:, 0])
-            return super().fit(X)
-
-        def transform(self, X):
-            rows = set(X[:, 0])
-            assert rows == self.rows or not rows & self.rows
-            sizes.add((len(self.rows), len(rows)))
-            return super().transform(X)
-
-    monkeypatch.setattr(probes, "StandardScaler", Watched)
-    standard(X, BINARY, 0)
-    assert sizes == {(270, 270), (270, 30), (216, 216), (216, 54)}
-
-
 def test_scale_shift_and_processors_do_not_matter_but_the_seed_does(monkeypatch):
     X = overlapping(BINARY)
     first = standard(X, BINARY, 0)
