@@ -35,28 +35,14 @@ def measured(results) -> list[dict]:
     ]
 
 
-def counting(experiment, done: list[str], stop_before: str | None = None):
-    """Return the experiment, recording the parts it computes; interrupted before one."""
+def counting(experiment, done: list[str]):
+    """Return the experiment, recording the parts it computes."""
 
     def work(settings, part, workplace):
-        if part == stop_before:
-            raise KeyboardInterrupt
         done.append(part)
         return experiment.work(settings, part, workplace)
 
     return replace(experiment, work=work)
-
-
-def test_an_interrupted_run_resumes_after_its_last_fold(workplace, tmp_path):
-    whole = reproduce(TABLE3, tmp_path / "whole", workplace, ONE, silent)
-    done: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        reproduce(counting(TABLE3, done, "fold 2"), tmp_path / "cut", workplace, ONE, silent)
-    assert done == ["fold 1"]
-    resumed = reproduce(counting(TABLE3, done), tmp_path / "cut", workplace, ONE, silent)
-    assert done == ["fold 1", "fold 2", "fold 3"]
-    assert measured(resumed) == measured(whole)
-    assert len(measured(whole)[0]) == 3
 
 
 def wait_for(path: Path, text: str, process: subprocess.Popen) -> None:
@@ -114,21 +100,6 @@ def test_runs_add_up(workplace, tmp_path):
     other = RunOptions(quick=True, folds=1, patterns=("learned_k-1", "ones_k-1"))
     assert computed(reproduce(experiment, tmp_path, workplace, other, silent)) == {"ones_k-1": 3, "learned_k-1": 1}
     assert done == ["fold 1", "fold 2", "fold 3", "fold 1"]
-
-
-def test_two_shells_at_one_table(workplace, tmp_path):
-    """What another run has stored meanwhile is in the report and is not overwritten."""
-    other, beside, known = replace(ONE, patterns=("learned_k-1",)), [], []
-
-    def work(settings, part, workplace):
-        if not beside:
-            beside.append(part)
-            reproduce(TABLE3, tmp_path, workplace, other, silent)
-        return TABLE3.work(settings, part, workplace)
-
-    experiment = replace(TABLE3, work=work)
-    reproduce(experiment, tmp_path, workplace, ONE, silent, lambda results: known.append(computed(results)))
-    assert known == [{"ones_k-1": 3, "learned_k-1": 3}]
 
 
 def test_a_report_has_what_other_runs_have_stored_meanwhile(workplace, tmp_path):
@@ -201,15 +172,6 @@ def test_what_another_run_leaves_undone_is_done_in_the_end(workplace, tmp_path):
     assert done == ["fold 1", "fold 3", "fold 2"]
 
 
-def test_cells_that_a_change_makes_the_same_are_computed_once(workplace, tmp_path):
-    done: list[str] = []
-    options = RunOptions(quick=True, folds=1, patterns=("ones_*",), changes={"steps": 1})
-    results = reproduce(counting(TABLE3, done), tmp_path, workplace, options, silent)
-    assert done == ["fold 1"]
-    assert computed(results) == {"ones_k-1": 1, "ones_k-5": 1}
-    assert len(list(tmp_path.glob("*.json"))) == 1
-
-
 def test_tables_share_cells(workplace, tmp_path):
     done: list[str] = []
 
@@ -278,27 +240,19 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
     assert error(reproduce, table4, tmp_path, workplace, options, silent) == "heads must divide the dimension 30, got 4"
 
 
-HEADS = "unknown head 'zero': did you mean 'zeros'? known are probe, random, zeros"
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"scal": 1}, "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
         ({"rank": 0}, "rank must be a positive integer, got 0"),
         ({"rank": 10**14}, "{'rank': 100000000000000}: the encoder cannot be created; "),
-        ({"rank": 10**21}, "rank must be below 2^63, got 1000000000000000000000"),
         ({"scale": "median"}, "unknown scale 'median': "),
         ({"epochs": 0.5}, "epochs must be a value like 10, got 0.5"),
-        ({"learning_rate": "fast"}, "learning_rate must be a value like 0.0001, got fast"),
         ({"token_deviation": -1}, "token_deviation must be a value like 1.0, got -1"),
-        ({"token_deviation": float("inf")}, "token_deviation must be a value like 1.0, got inf"),
         ({"initial_b": 1e39}, "initial_b must be a value like 1.0, got 1e+39"),
-        ({"initial_b": "ones"}, "initial_b must be a value like 1.0, got ones"),
         ({"redrawn": 1}, "redrawn must be a value like False, got 1"),
         ({"head": 1}, "head must be a value like zeros, got 1"),
-        ({"head": "zero"}, HEADS),
-        ({"learning_rate": 0}, "learning_rate must be above 0, got 0"),
+        ({"head": "zero"}, "unknown head 'zero': did you mean 'zeros'? known are probe, random, zeros"),
         ({"token_dropout": 1}, "token_dropout must be at least 0 and below 1, got 1"),
     ],
 )
