@@ -14,7 +14,7 @@ from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import format_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records
-from ctx_embed.documents.walking import File, Skipped, is_index, patterns, walk
+from ctx_embed.documents.walking import File, is_index, patterns, walk
 from ctx_embed.errors import InputError
 from ctx_embed.index.following.records import Synced
 from ctx_embed.rows.encodings import (
@@ -116,7 +116,7 @@ class Sources:
                     name = each.source if path == os.curdir else os.path.join(path, each.source)
                     if isinstance(each, File):
                         yield from self._file(name, each.path, each.size)
-                    elif isinstance(each, Skipped) and each.failed:
+                    elif each.failed:
                         self.report.failed[name] = each.reason
             elif stat.S_ISREG((found := os.stat(path)).st_mode):
                 yield from self._file(path, path, found.st_size)

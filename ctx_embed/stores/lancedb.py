@@ -30,19 +30,13 @@ OPTIMIZED = 256
 
 
 class LanceDB(Database):
-    """A table of LanceDB. It is written by one process at a time, so that commits never conflict.
-
-    The folder is a path or a URI that LanceDB reads; a table gets an index from ``least_indexed`` rows on.
-    """
+    """A table of LanceDB in a folder or at a URI. One process writes at a time, so that commits never conflict."""
 
     parallel = False
 
-    def __init__(
-        self, folder: str, table: str, model: str | Path | Model | None = None, *, least_indexed: int = LEAST_INDEXED
-    ) -> None:
+    def __init__(self, folder: str, table: str, model: str | Path | Model | None = None) -> None:
         super().__init__(f"lancedb:{folder}", table, model)
         self.folder = folder
-        self.least_indexed = least_indexed
         self._commits = 0
 
     @cached_property
@@ -130,7 +124,7 @@ class LanceDB(Database):
         with self._reporting_errors(), warnings.catch_warnings():
             # Older versions of LanceDB have only the deprecated call.
             warnings.simplefilter("ignore", DeprecationWarning)
-            if self.count() >= self.least_indexed and not self._rows.list_indices():
+            if self.count() >= LEAST_INDEXED and not self._rows.list_indices():
                 self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING, index_type=INDEX_TYPE)
             self._rows.optimize()
 

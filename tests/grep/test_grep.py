@@ -125,6 +125,13 @@ def test_a_huge_file_has_the_lines_of_the_file(tmp_path):
     assert path.read_text()[hit.start :].startswith(hit.text)
 
 
+def test_a_large_notebook_is_read_by_its_cells(tmp_path):
+    cells = [{"cell_type": "code", "source": "x = 1\n" * (PIECE_BYTES // 6)}, {"cell_type": "raw", "source": PASSWORDS}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    hit, *_ = grep("passwords", tmp_path)
+    assert hit.text.split("\n")[-1] == PASSWORDS
+
+
 def test_records_have_the_line_of_their_record(tmp_path):
     rows = [{"text": "\n".join([text, "and more"]), "year": 2000} for text in (BREAD, TRAINS, PASSWORDS)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, stores
+from ctx_embed.stores import lancedb
 from ctx_embed.stores.columns import fields_of
-from ctx_embed.stores.lancedb import LanceDB
 from tests.conftest import SENTENCES
 from tests.helpers.errors import error
 
@@ -255,12 +255,13 @@ def recall(found, exact):
 
 
 @pytest.mark.parametrize("kind", ["lancedb", "postgresql"])
-def test_a_database_with_its_index_finds_what_exact_search_finds(kind, embedder, tmp_path, request):
+def test_a_database_with_its_index_finds_what_exact_search_finds(kind, embedder, tmp_path, request, monkeypatch):
     if kind == "postgresql":
         opened = stores.open(f"{request.getfixturevalue('postgresql')}#indexed")
     else:
         pytest.importorskip("lancedb", reason="the extra lancedb is not installed")
-        opened = LanceDB(str(tmp_path / "db"), "passages", least_indexed=1000)
+        monkeypatch.setattr(lancedb, "LEAST_INDEXED", 1000)
+        opened = stores.open(f"lancedb:{tmp_path / 'db'}")
     queries = embedder.queries(QUERIES)
     vectors = around(queries)
     ids = [f"d{number}" for number in range(len(vectors))]
@@ -273,9 +274,9 @@ def test_a_database_with_its_index_finds_what_exact_search_finds(kind, embedder,
         )
     assert recall(ours, exact) > 0.9
     if kind == "lancedb":
-        import lancedb
+        from lancedb import connect
 
-        table = lancedb.connect(tmp_path / "db").open_table("passages")
+        table = connect(tmp_path / "db").open_table("passages")
         assert len(table.list_indices()) == 1
         plain = [[row["id"] for row in table.search(query).limit(10).to_list()] for query in queries]
         assert recall(plain, exact) > 0.9

@@ -7,9 +7,10 @@ A format changes in its reader's file; a new suffix is named below.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from ctx_embed.documents.decoding import MOST_CHARACTERS, Extracted, UnreadableFileError
 from ctx_embed.rows.opening import suffix_of as suffix_of
@@ -19,16 +20,17 @@ from ctx_embed.texts import well_formed
 EXTRA = "documents"
 
 
-@dataclass(frozen=True)
-class Format:
-    """A format of files: its usual name, and the module of this package and the function there that reads it."""
+class Format(NamedTuple):
+    """How a format is read: by a function of a module of this package, which may need a library."""
 
-    name: str
     reader: str
     # The module that must be installed; None if Python alone can read it.
     needs: str | None = None
-    # Whether it is read in a worker process, because a file may take unlimited time or memory.
-    apart: bool = True
+
+    @property
+    def apart(self) -> bool:
+        """Whether it is read in a worker process, because a file may take unlimited time or memory."""
+        return not self.reader.startswith("plain:")
 
     @property
     def is_list(self) -> bool:
@@ -41,32 +43,30 @@ class Format:
         return self.needs is None or find_spec(self.needs) is not None
 
 
-TEXT = Format("text", "plain:text", apart=False)
-_CODE_SUFFIXES = """
+TEXT = Format("plain:text")
+_SUFFIXES = {
+    "plain:markdown": ".md .markdown .mdown .mdx .qmd .rmd",
+    "plain:restructured_text": ".rst",
+    "plain:code": """
+.py .pyi .pyw
 .c .cc .cpp .cxx .h .hh .hpp .cs .java .kt .kts .scala .go .rs .swift .m .mm .js .jsx .mjs .cjs .ts .tsx .vue
 .svelte .php .rb .pl .pm .lua .r .jl .sh .bash .zsh .fish .ps1 .bat .sql .css .scss .less .hs .ml .mli .ex .exs .erl
 .clj .dart .groovy .proto .zig .nim .f90 .f95 .pas .v .vhd .asm .s .tf .gradle .cmake .el .lisp .toml .ini .cfg
 .conf .yaml .yml .xml
-"""
-FORMATS: dict[str, Format] = {
-    **dict.fromkeys(
-        [".md", ".markdown", ".mdown", ".mdx", ".qmd", ".rmd"], Format("Markdown", "plain:markdown", apart=False)
-    ),
-    **dict.fromkeys([".py", ".pyi", ".pyw"], Format("Python", "plain:code", apart=False)),
-    **dict.fromkeys(_CODE_SUFFIXES.split(), Format("source code", "plain:code", apart=False)),
-    **dict.fromkeys([".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log"], Format("rows", "plain:rows", apart=False)),
-    **dict.fromkeys([".html", ".htm", ".xhtml"], Format("HTML", "web:html")),
-    ".rst": Format("reStructuredText", "plain:restructured_text", apart=False),
-    ".pdf": Format("PDF", "office:pdf", "pypdfium2"),
-    ".pptx": Format("PowerPoint", "office:pptx"),
-    ".docx": Format("Word", "office:docx"),
-    ".odt": Format("OpenDocument", "office:odt"),
-    ".epub": Format("EPUB", "office:epub"),
-    ".ipynb": Format("notebook", "plain:notebook"),
+""",
+    "plain:rows": ".csv .tsv .json .jsonl .ndjson .log",
+    "plain:records": ".parquet",
     # It is text, but not for people to read.
-    ".svg": Format("image", "plain:binary", apart=False),
-    ".parquet": Format("Parquet", "plain:records", apart=False),
+    "plain:binary": ".svg",
+    "web:html": ".html .htm .xhtml",
+    "web:notebook": ".ipynb",
+    "office:pptx": ".pptx",
+    "office:docx": ".docx",
+    "office:odt": ".odt",
+    "office:epub": ".epub",
 }
+FORMATS = {suffix: Format(reader) for reader, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+FORMATS[".pdf"] = Format("office:pdf", "pypdfium2")
 
 
 def format_of(path: str) -> Format:

@@ -1,8 +1,7 @@
-"""Formats of plain text: Markdown, reStructuredText, notebooks, source code, and tables as the lines they are."""
+"""Formats of plain text: Markdown, reStructuredText, source code, and tables as the lines they are."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
@@ -137,24 +136,3 @@ def _heading(lines: list[str], at: int) -> tuple[str, bool] | None:
     if _UNDERLINE.match(title) or (not above and title[0] != lines[at][0]):
         return None
     return found[1], bool(above)
-
-
-def notebook(path: str) -> Iterator[Extracted]:
-    """Yield the cells of a notebook: text as it is, code in fences, no outputs."""
-    try:
-        content = json.loads(read_text(path))
-        cells = (
-            content["cells"] if "cells" in content else [c for sheet in content["worksheets"] for c in sheet["cells"]]
-        )
-        language = str(content.get("metadata", {}).get("kernelspec", {}).get("language", ""))
-        texts = []
-        for cell in cells:
-            source = cell.get("source", cell.get("input", ""))
-            text = ("".join(source) if isinstance(source, list) else str(source)).strip()
-            texts.append(f"```{language}\n{text}\n```" if text and cell["cell_type"] == "code" else text)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableFileError(f"not a notebook ({error})") from None
-    except (KeyError, TypeError, AttributeError):
-        raise UnreadableFileError("not a notebook") from None
-    text = "\n\n".join(filter(None, texts))
-    yield Extracted(text, "markdown", title=title_of(text))

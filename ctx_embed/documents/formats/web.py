@@ -1,14 +1,15 @@
-"""HTML pages as Markdown."""
+"""HTML pages and notebooks as Markdown."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
 
 from ctx_embed.documents.blocks import title_of
-from ctx_embed.documents.decoding import Extracted, read_text
+from ctx_embed.documents.decoding import Extracted, UnreadableFileError, read_text
 
 # Tags whose contents nobody reads, and the attribute that says so of any tag: menus and the like.
 _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
@@ -148,3 +149,24 @@ def html(path: str) -> Iterator[Extracted]:
     found = scanned(read_text(path))
     text = found.markdown()
     yield Extracted(text, "markdown", title=found.title or title_of(text))
+
+
+def notebook(path: str) -> Iterator[Extracted]:
+    """Yield the cells of a notebook: text as it is, code in fences, no outputs."""
+    try:
+        content = json.loads(read_text(path))
+        cells = (
+            content["cells"] if "cells" in content else [c for sheet in content["worksheets"] for c in sheet["cells"]]
+        )
+        language = str(content.get("metadata", {}).get("kernelspec", {}).get("language", ""))
+        texts = []
+        for cell in cells:
+            source = cell.get("source", cell.get("input", ""))
+            text = ("".join(source) if isinstance(source, list) else str(source)).strip()
+            texts.append(f"```{language}\n{text}\n```" if text and cell["cell_type"] == "code" else text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableFileError(f"not a notebook ({error})") from None
+    except (KeyError, TypeError, AttributeError):
+        raise UnreadableFileError("not a notebook") from None
+    text = "\n\n".join(filter(None, texts))
+    yield Extracted(text, "markdown", title=title_of(text))
