@@ -55,17 +55,6 @@ def test_the_third_stage_leaves_these_files_out(development):
     assert not [(file, name) for file in held_out for name in sources if fnmatch(file, name)]
 
 
-def test_long_documents_join_passages_and_are_found_by_the_title_of_each(development):
-    pairs = [(f"title {number % 30}", f"passage {number}") for number in range(40)]
-    whole, joined = development.pool(pairs), development.pool(pairs, 3)
-    assert sorted(whole.passages) == sorted(passage for _, passage in pairs)
-    assert [len(text.split("\n")) for text in joined.passages[:4]] == [1, 2, 3, 1]
-    for of in (whole, joined):
-        for query, places in zip(of.queries, of.relevant, strict=True):
-            answers = {passage for title, passage in pairs if title == query}
-            assert answers <= {line for place in places for line in of.passages[place].split("\n")}
-
-
 def test_the_half_for_testing_of_the_contrasts_shares_no_text_with_the_other(development):
     with SCRIPT.with_name("contrasts.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))

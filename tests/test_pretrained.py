@@ -45,18 +45,6 @@ def test_its_entries_are_words_and_phrases(model):
     assert module.entry_texts()[ids[0]] == "i don ' t know"
 
 
-def test_related_texts_are_nearer(model):
-    texts = [
-        "A man is playing a guitar on the street.",
-        "Someone makes music outside with a string instrument.",
-        "The central bank raised interest rates again.",
-        "Borrowing money became more expensive after the bank's decision.",
-    ]
-    similarity = model.similarity(model.encode(texts), model.encode(texts)).numpy()
-    assert similarity[0, 1] > similarity[0, 2:].max() + 0.2
-    assert similarity[2, 3] > similarity[2, :2].max() + 0.2
-
-
 def test_any_batch_gives_the_same(model, docstrings):
     texts = [*docstrings[:300], "", " ".join(docstrings[:2000])]
     expected = model.encode(texts, batch_size=64)
@@ -93,8 +81,3 @@ def test_it_reads_all_of_a_long_text(model, docstrings):
     moved = np.linalg.norm(changed - whole, axis=1)
     assert moved.min() > 1e-3
     assert moved.min() >= np.median(moved) / 5
-
-
-def test_bfloat16_is_near(model, docstrings):
-    low = ctx_embed.load(device="cpu", dtype="bfloat16").encode(docstrings[:100])
-    assert (low * model.encode(docstrings[:100])).sum(1).min() > 0.98

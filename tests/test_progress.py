@@ -27,16 +27,6 @@ def test_lines_say_how_much_how_fast_and_how_long(capsys):
     assert re.fullmatch(r"encoding: 2,000 of 2,000 rows, [\d,]+ rows/s, after 0 s, loss 0.1", last)
 
 
-def test_an_unknown_total_and_another_step(capsys):
-    with Meter("indexing", unit="documents", interval=0) as meter:
-        meter.update(3)
-        meter.now("finishing")
-    first, second, last = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"indexing: 3 documents, [\d,]+ documents/s", first)
-    assert second == "finishing"
-    assert last.startswith("finishing: 3 documents, ")
-
-
 def test_meters_name_the_subject_of_their_block(capsys):
     with progress.about("MR, default"), Meter("folds", 1, "fits", interval=0) as meter:
         meter.update()

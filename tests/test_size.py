@@ -9,17 +9,6 @@ import pytest
 from tests import size
 
 
-def test_lines_are_counted_once_although_two_folders_are_linked():
-    lines = size.installed_lines()
-    cli = sum(len(path.read_bytes().splitlines()) for path in (size.ROOT / "cli").rglob("*.py"))
-    package = sum(
-        len(path.read_bytes().splitlines())
-        for path in (size.ROOT / "ctx_embed").rglob("*.py")
-        if path.relative_to(size.ROOT / "ctx_embed").parts[0] not in ("cli", "eval")
-    )
-    assert package + cli < lines < package + 3 * cli
-
-
 def test_the_files_of_a_command_are_those_that_it_runs(tmp_path):
     files = size.files_of("index", "build", "docs/samples/articles.jsonl", str(tmp_path / "news.index"))
     assert any(name.endswith("cli/index/build.py") for name in files)

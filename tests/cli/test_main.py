@@ -9,7 +9,7 @@ import pytest
 import ctx_embed
 from ctx_embed.cli import main as cli
 from ctx_embed.cli.main import COMMANDS, main
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, installation
 from ctx_embed.kernel import kernel_name
 from tests.helpers.cli import Command
 
@@ -120,7 +120,15 @@ def test_a_users_mistake_is_one_line_that_does_not_control_the_terminal(command,
     command(mistaken)
     result = run("train")
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {shown}\n")
-    # A bug keeps its traceback.
+
+
+def test_a_missing_package_is_one_line_and_a_bug_keeps_its_traceback(command):
+    def lacking():
+        raise ModuleNotFoundError(name="torch")
+
+    command(lacking)
+    said = f"Error: this needs torch, which the light installation leaves out: {installation()}\n"
+    assert run("train").stderr == said
     command(lambda: 1 / 0)
     assert isinstance(run("train").exception, ZeroDivisionError)
 

@@ -7,8 +7,6 @@ import io
 import json
 import os
 import struct
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
@@ -20,7 +18,7 @@ from pyarrow import parquet
 
 from ctx_embed.rows.encodings import WrongBytesWarning
 from ctx_embed.rows.opening import expanded
-from ctx_embed.rows.reading import arriving, estimated_count, in_blocks, read_documents, read_labelled, read_lines
+from ctx_embed.rows.reading import arriving, estimated_count, read_documents, read_labelled, read_lines
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
 
@@ -52,11 +50,9 @@ def lines(source) -> list[str]:
     [
         (b"", []),
         (b"first\n\nthird", ["first", "", "third"]),
-        (b"a\r\nb\r\n", ["a", "b"]),
-        (b"a\rb\n", ["a\rb"]),
+        (b"a\r\nb\rc\r\n", ["a", "b\rc"]),
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         ("a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\n".encode(), ["a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"]),
-        ("nul \x00 día\n".encode(), ["nul \x00 día"]),
     ],
 )
 def test_only_a_line_feed_ends_a_line(file, standard_input, content, expected):
@@ -101,23 +97,6 @@ def test_a_source_that_cannot_be_opened(tmp_path, file, monkeypatch):
     assert error(read_lines, "-") == "standard input is closed"
 
 
-def test_a_source_that_fails_in_the_middle(monkeypatch):
-    class Failing(io.RawIOBase):
-        content = [b"a\nb\n"]
-
-        def readable(self):
-            return True
-
-        def readinto(self, buffer):
-            if not self.content:
-                raise OSError(5, "Input/output error")
-            buffer[:4] = self.content.pop()
-            return 4
-
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Failing())))
-    assert error(read_lines, "-") == "standard input: cannot be read after line 2 (Input/output error)"
-
-
 def test_bytes_that_are_not_utf8(file, standard_input):
     advice = "convert the file or name its encoding"
     path = file("fiñe\n".encode() + b"caf\xe9\n")
@@ -148,7 +127,7 @@ JAPANESE = "すべての人間は、生まれながらにして自由であり�
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252", "utf-8-sig", "cp1251", "shift_jis"])
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.txt.gz"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.txt.gz"])
 def test_an_encoding_is_detected(file, standard_input, encoding, name):
     said = {"cp1251": CYRILLIC, "shift_jis": JAPANESE}.get(encoding, SAID)
     lines = {"a.jsonl": ["", f'{{"text": "{said}"}}'], "a.csv": ["", "text", f'"{said}"']}.get(name, ["plain", said])
@@ -158,19 +137,6 @@ def test_an_encoding_is_detected(file, standard_input, encoding, name):
     if not name.endswith(".csv"):
         standard_input(content)
         assert [document.text for document in read_documents("-")][-1] == said
-
-
-def test_lines_arrive_one_by_one():
-    """A pipe is read as it fills: the first line is there before the second is written."""
-    script = (
-        "from ctx_embed.rows.reading import read_documents\nfor d in read_documents('-'): print(d.text, flush=True)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        for line in (b"first\n", "zwölf\n".encode()):
-            process.stdin.write(line)
-            process.stdin.flush()
-            assert process.stdout.readline() == line
-        process.stdin.close()
 
 
 def test_broken_gzip(file):
@@ -221,17 +187,14 @@ def test_standard_input_is_jsonl_where_it_begins_with_an_object(standard_input):
     [
         ('{"text": ', "not JSON (Expecting value: line 1 column 10 (char 9))"),
         ("[1]", "must be a JSON object with the field 'text', got a list"),
-        ("null", "must be a JSON object with the field 'text', got null"),
         ('{"body": 1, "n": 2}', "no field 'text' (fields: 'body', 'n'); name the right one with --field"),
-        ("{}", "no field 'text' (fields: none); name the right one with --field"),
         ('{"text": 5}', "the field 'text' must be a string, got an int"),
         ('{"text": "x", "id": 1.5}', "the id must be a string or an integer, got a float"),
-        ('{"text": "x", "id": true}', "the id must be a string or an integer, got a bool"),
-        ('{"text": "x", "_id": []}', "the id must be a string or an integer, got a list"),
+        ('{"text": "x", "_id": true}', "the id must be a string or an integer, got a bool"),
         ("[" * 100_000, "nested too deeply to be read"),
         ('{"text": "x", "n": ' + "9" * 5000 + "}", "not JSON (Exceeds the limit"),
     ],
-    ids=range(11),
+    ids=range(8),
 )
 def test_a_jsonl_line_that_cannot_be_used(file, line, message):
     path = file(f'{{"text": "good"}}\n\n{line}\n', "a.jsonl")
@@ -331,17 +294,12 @@ def test_another_encoding(file):
         ("a.csv", "body,n\nx,1\n", ": no field 'text' (fields: 'body', 'n'); name the right one with --field"),
         ("a.csv", "text,n,n\nx,1,2\n", ": the header names the field 'n' twice"),
         ("a.csv", "text,n\nx,1\ny\n", ", line 3: 1 field, but the header has 2"),
-        ("a.csv", "text,n\nx,1,2\n", ", line 2: 3 fields, but the header has 2"),
         ("a.csv", 'text\n"open\n', ", line 2: cannot be read (unexpected end of data)"),
-        ("a.csv", 'text\n"a"b\n', ", line 2: cannot be read (',' expected after '\"')"),
-        ("a.tsv", "text\tn\nx\n", ", line 2: 1 field, but the header has 2"),
         ("a.json", '[{"text": "a"}, 7]', ", row 2: must be a JSON object with the field 'text', got an int"),
         ("a.json", '[{"text": "a"}, {"n": 7}]', ", row 2: no field 'text' (fields: 'n'); name the right one"),
         ("a.json", '{\n"text": "a"\n}\n', ", line 1: not JSON (Expecting property name"),
-        ("a.json", '[{"text": "a"},', ", row 2: not JSON, or cut short (ends with '')"),
         ("a.json", '[{"text": "a"}, {"text"', ", row 2: not JSON, or cut short (ends with "),
         ("a.parquet", b"PAR1 nothing", ": cannot be read as Parquet ("),
-        ("a.parquet", b"", ": cannot be read as Parquet ("),
         ("a.parquet.gz", gzip.compress(b"PAR1" * 99, mtime=0)[:-4], ": cannot be read as Parquet ("),
     ],
 )
@@ -360,12 +318,9 @@ def test_tables_of_parquet_that_cannot_be_used(tmp_path):
     broken = ": cannot be read as Parquet ("
     for columns, message in [
         ({"body": ["x"]}, ": no field 'text' (fields: 'body'); name the right one with --field"),
-        ({"text": [1]}, ", row 1: the field 'text' must be a string, got an int"),
         ({"text": ["a", None]}, ", row 2: the field 'text' must be a string, got null"),
-        ({"text": ["a"], "id": [1.5]}, ", row 1: the id must be a string or an integer, got a float"),
         ({"text": ["a"], "more": not_utf8}, broken),
         ({"text": ["a"], "more": pyarrow.array([2**60], pyarrow.timestamp("us"))}, broken),
-        ({"text": ["a"], "more": pyarrow.array([2**30], pyarrow.date32())}, broken),
     ]:
         path = table(tmp_path, **columns)
         assert error(read, path).startswith(f"{path}{message}")
@@ -426,12 +381,6 @@ def test_labelled_tables(file, standard_input, name, content):
     assert read_labelled("-", "review", "stars") == LABELLED
 
 
-def test_labels_of_parquet(tmp_path):
-    path = table(tmp_path, review=["a", "b"], stars=[1, 5], text=["x", "y"])
-    assert read_labelled(path, label_field="stars") == (["1", "5"], ["x", "y"])
-    assert read_labelled(path, "review", "stars") == (["1", "5"], ["a", "b"])
-
-
 def test_labelled_tables_that_cannot_be_used(file):
     for name, content, fields, message in [
         ("a.csv", "text,stars\ngood,1\n", (), ": no field 'label' (fields: 'text', 'stars'); name the right one with"),
@@ -447,13 +396,6 @@ def test_labelled_tables_that_cannot_be_used(file):
         path = file(content, name)
         assert error(read_labelled, path, *fields).startswith(f"{path}{message}")
     assert error(read_labelled, path, "x", "x") == "--field and --label-field must differ, got 'x' twice"
-
-
-# Blocks
-
-
-def test_blocks():
-    assert list(in_blocks(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize("wrong", [None, ValueError("broken")])
