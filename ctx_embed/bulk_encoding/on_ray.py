@@ -55,10 +55,7 @@ class Actor:
 
 @contextmanager
 def cluster(address: str | None = None) -> Iterator[None]:
-    """Connect to the Ray cluster at an address, or to that of this machine (``auto``); None starts Ray on this machine.
-
-    A connection that the program has already made is used and left open.
-    """
+    """Connect to the Ray cluster at an address, unless the program has done so; None starts Ray on this machine."""
     try:
         import ray
         import ray.data
@@ -110,10 +107,7 @@ def _without_standard_error() -> Iterator[None]:
 
 
 def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> None:
-    """Embed the pieces on the connected cluster by actors, by default one for each of its cores.
-
-    ``finished`` is called with each part, possibly more than once.
-    """
+    """Embed the pieces by actors (None: one a core), and call ``finished`` with each part, perhaps more than once."""
     import ray
     import ray.data
 

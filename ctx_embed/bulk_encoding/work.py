@@ -1,9 +1,7 @@
 """The work of a run, and its workers: each reads a piece, embeds it part by part, and stores each part.
 
-Files are cut into pieces, each of which a worker reads on its own. The cut depends only on the files, so that a
-repeated run finds the same pieces. Lines of uncompressed text and JSONL are cut by bytes, Parquet by row groups; any
-other file is one piece. Here workers are threads of this process, which the kernel lets run at once; in ``on_ray.py``
-actors of a Ray cluster.
+Lines of uncompressed text and JSONL are cut into pieces by bytes, Parquet by row groups; any other file is one piece.
+Workers are threads of this process, which the kernel lets run at once, or actors of a Ray cluster (``on_ray.py``).
 """
 
 from __future__ import annotations
@@ -155,11 +153,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Part:
-    """An embedded part; its rows are None if they are already stored.
-
-    The store's note of it has the numbers of ``rows``, of ``unknown`` texts and of ``bad`` rows, the reasons for some
-    bad rows (``named``), whether any row has an id of its own (``own_ids``), and whether this is the piece's ``last``.
-    """
+    """An embedded part, the store's note of it, and its rows; None if they are already stored."""
 
     name: str
     note: dict[str, Any] = field(default_factory=dict)
@@ -237,10 +231,7 @@ class Worker:
 
 
 def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> None:
-    """Embed the pieces in threads (by default as many as may work at once), each of which takes the next piece.
-
-    ``finished`` is called with each part, in the thread of the caller.
-    """
+    """Embed the pieces in threads, and call ``finished`` with each part in the thread of the caller."""
     count = max(min(workers or available_threads(), len(work.pieces)), 1)
     parts: Queue[Part | None] = Queue(count)
     stopped = threading.Event()

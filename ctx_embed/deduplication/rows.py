@@ -74,10 +74,7 @@ def copy_rows(
     packed: bool = False,
     encoding: str | None = None,
 ) -> None:
-    """Write the chosen rows of files of one format, unchanged; text is written as UTF-8, with ``packed`` compressed.
-
-    Blank lines are not rows; Parquet is always compressed.
-    """
+    """Write the chosen rows of files of one format, unchanged; text is written as UTF-8, with ``packed`` as gzip."""
     changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")
     try:
         if form.kind == PARQUET:

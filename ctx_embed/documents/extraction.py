@@ -110,11 +110,7 @@ class _Worker:
 
 
 class Extraction(AbstractContextManager["Extraction"]):
-    """Reads files in order, with workers that read ahead. It is a context manager, at whose end all workers end.
-
-    ``workers`` is the number of processes (None: one for each core, at most four); ``seconds`` and ``megabytes`` are
-    the maximum time for a file in a worker, and the maximum memory of a worker.
-    """
+    """Reads files in order, in worker processes (None: one for each core, at most four) that read ahead."""
 
     def __init__(self, workers: int | None = None, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
         self.count = workers or min(MOST_WORKERS, os.cpu_count() or 1)

@@ -66,10 +66,7 @@ def record_documents(file: File, text_field: str | None) -> Iterator[Document]:
 
 
 def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> Iterator[Document]:
-    """Yield the documents of a file.
-
-    The id of a file is its source; that of a paragraph or line adds a colon and the number of its line in the text.
-    """
+    """Yield the documents of a file; the id of a paragraph or line is the source, a colon and its line in the text."""
     for extracted in texts:
         general: dict[str, Any] = {"source": file.source, "modified": modified(file.modified)}
         if extracted.title:

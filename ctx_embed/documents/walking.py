@@ -128,11 +128,7 @@ def _python(part: re.Match[str]) -> str:
 
 
 class File(NamedTuple):
-    """A file of a folder, with its size in bytes and the time of its last change in nanoseconds since 1970.
-
-    It is opened at ``path``, only inside the folder unless links are followed; ``source`` is its path within the
-    folder, with ``/`` between the parts.
-    """
+    """A file, its path within the folder with ``/``, its size, and its last change in nanoseconds since 1970."""
 
     path: str
     source: str

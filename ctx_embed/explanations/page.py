@@ -182,11 +182,7 @@ def _background(shade: float) -> str:
 
 
 def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the weights of a line scaled to -1 to 1, for their colours.
-
-    The divisor is the greatest magnitude or, if larger, :data:`EVEN` times the mean magnitude, so that a line of
-    similar weights is pale.
-    """
+    """Return the weights of a line scaled to -1 to 1, for their colours; a line of similar weights is pale."""
     greatest = np.abs(weights).max(initial=0)
     if not greatest > 0:
         return np.zeros(weights.shape)
@@ -213,10 +209,7 @@ def title(text: str) -> str:
 
 
 def renderable(explanation: Explanation, *, contexts: bool = False) -> RenderableType:
-    """Return what ``rich.print`` shows: the text, a line of coloured tokens for each step or head, perhaps the path.
-
-    Each token stands on the colour of its weight, followed by its weight in %.
-    """
+    """Return what ``rich.print`` shows: the text, a line of coloured tokens for each step or head, perhaps the path."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

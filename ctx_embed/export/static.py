@@ -17,10 +17,7 @@ MARK = "config.json"
 
 
 def export(model: SentenceTransformer, output: str | Path) -> None:
-    """Write the token table and the tokenizer of a model of the system ``mean``.
-
-    Loaded as a StaticEmbedding, it gives the same embeddings; model2vec leaves unknown tokens out of the mean.
-    """
+    """Write a model of the system ``mean`` as a StaticEmbedding; model2vec leaves unknown tokens out of the mean."""
     try:
         from model2vec import StaticModel
     except ModuleNotFoundError as error:

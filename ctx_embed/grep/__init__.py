@@ -1,10 +1,7 @@
 """Search files by meaning without an index, in memory that does not grow with them.
 
 Called by ``ctx-embed grep``.
-What is printed changes in ``cli/grep.py``; what is found, in ``search.py``.
-
-reading.py    the texts of files, folders and pipes; large files come in pieces
-search.py     BM25 while reading, the best passages so far, and the hits among them
+What is printed changes in ``cli/grep.py``; what is read, in ``reading.py``; what is found, in ``search.py``.
 """
 
 from __future__ import annotations

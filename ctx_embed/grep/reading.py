@@ -147,8 +147,7 @@ def pieces(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield the pieces of a text, cut after a blank line, a line or a word, with the characters and lines before each.
 
-    The encoding is the given one, else that of a byte order mark, UTF-8, or one detected in the first piece. ``size``
-    bytes are read at a time; ``name`` is that of the file, to warn of bytes that are not UTF-8.
+    ``size`` bytes are read at a time; ``name`` is that of the file, to warn of bytes that are not UTF-8.
     """
     raw = stream.read(size)
     encoding = encoding or marked(raw)

@@ -60,11 +60,7 @@ class WordCounts:
             self._starts += [word[0] for phrase in self.required for word in phrase.strip('"').split()]
 
     def count(self, texts: Sequence[str]) -> tuple[list[int], NDArray[Any]]:
-        """Count the words in more passages.
-
-        Return the places of those with a word and all quoted phrases of the question, and how often they have each
-        word (places, words).
-        """
+        """Return the places of those passages that match the question, and how often they have each word."""
         self.passages += len(texts)
         self.characters += sum(map(len, texts))
         rows = []

@@ -55,10 +55,7 @@ class Found(NamedTuple):
 
 
 def opened(path: Path, models: dict[str, Any]) -> SearchIndex:
-    """Return an index with one of the loaded models, by fingerprint; its own is loaded and added if it is missing.
-
-    If the model is gone, the index answers by words alone.
-    """
+    """Return an index with one of the loaded models, by fingerprint, or with its own; without one it finds by words."""
     index = SearchIndex.open(path, models.get(read_settings(path).model_fingerprint))
     # Answers have warnings of their own.
     index.warns_of_fields = False
@@ -104,10 +101,7 @@ class OpenIndex:
 
 
 class ServedIndex:
-    """An index under its name. Searches come in batches; changes and analyses never keep them waiting.
-
-    All work, and the JSON of its result, is done in threads and processes: the event loop stays free.
-    """
+    """An index under its name, all of whose work is done in threads and processes, also the JSON of the results."""
 
     def __init__(self, path: Path, models: dict[str, Any], settings: Settings) -> None:
         self.path = path
@@ -132,11 +126,7 @@ class ServedIndex:
         return OpenIndex(self.path, self._models)
 
     async def search(self, query: Any, alone: bool, **options: Any) -> list[Found]:
-        """Return the hits of each query; of a single one or of a fused search, a list with one element.
-
-        ``alone``: whether the search shares no batch, as one for few hits of texts could. The options are those of
-        :func:`hit_values` and of :meth:`SearchIndex.search`.
-        """
+        """Return the hits of each query, one element for a single or a fused one; ``alone`` shares no batch."""
         if alone:
             return await self._in(self._long, lambda: self._found(query, **options))
         key = tuple(sorted(options.items()))
@@ -263,11 +253,7 @@ def model_of(index: SearchIndex) -> Any:
 
 
 def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Iterator[dict[str, Any]]:
-    """Yield each hit of a query as JSON values: the passage, where it stands and its metadata.
-
-    The marks go before and after each of the query's words in a snippet; None makes no snippets. With ``document`` each
-    hit has the whole text of its document.
-    """
+    """Yield each hit of a query as JSON values; ``marks`` go around the query's words in a snippet, None makes none."""
     query = respelled(hits.query, hits[0].corrected) if hits else hits.query
     marked = [None] * len(hits) if marks is None else snippets(query, [hit.text for hit in hits], *marks)
     for hit, snippet in zip(hits, marked, strict=True):

@@ -95,10 +95,7 @@ def _refused(message: str, param: str) -> ApiError:
     },
 )
 async def embeddings(request: Request) -> Response:
-    """Return a unit vector for each text. A text has the same vector alone and with others.
-
-    The body is that of OpenAI's API.
-    """
+    """Return a unit vector for each text, as OpenAI's API does. A text has the same vector alone and with others."""
     service = service_of(request)
     try:
         values = loads(await request.body())

@@ -93,10 +93,7 @@ def _by_name(kind: Callable[[str], Served], models: Sequence[str]) -> dict[str, 
 
 
 def model_named(kind: str, name: str, known: Mapping[str, Served], option: str = "") -> Served:
-    """Return the model that is served under a name, or raise an ApiError (404).
-
-    If the server has no model of its kind, the message names the option that loads one.
-    """
+    """Return the model that is served under a name; a 404 names the option that loads one if there is none."""
     if name in known:
         return known[name]
     said = f"the server has no {kind}s; start it with {option}"

@@ -115,11 +115,7 @@ class Key:
 
 
 def read_keys(path: Path | None) -> list[Key]:
-    """Return the keys in a file with a line ``read KEY NAME`` or ``write KEY NAME`` for each; none without a file.
-
-    The name is optional; the log then says ``key 3`` for the key in line 3. A ``#`` at the beginning or after a blank
-    starts a comment. An InputError says what is wrong with the file.
-    """
+    """Return the keys in a file, named by their lines if they have no name of their own; none without a file."""
     if path is None:
         return []
     try:

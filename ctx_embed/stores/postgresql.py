@@ -29,10 +29,7 @@ Sql = tuple[str, list[Any]]
 
 
 class PostgreSQL(Database):
-    """A table with the columns ``id``, ``text``, ``metadata`` (jsonb) and ``embedding`` (vector).
-
-    The address is a URI as libpq reads it; the table is one of the connection's schema, or ``SCHEMA.TABLE``.
-    """
+    """A table, perhaps ``SCHEMA.TABLE``, with the columns ``id``, ``text``, ``metadata`` and ``embedding``."""
 
     def __init__(self, address: str, table: str, model: str | Path | Model | None = None) -> None:
         super().__init__(address, table, model)

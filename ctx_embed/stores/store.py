@@ -291,10 +291,7 @@ class Store(AbstractContextManager["Store"], ABC):
 
 
 class Database(Store):
-    """A store in a database: one table or collection holds the documents, another one the notes.
-
-    A subclass opens its connection as the cached property ``_opened``.
-    """
+    """A store whose documents and notes are tables of a database, which a subclass opens as ``_opened``."""
 
     def __init__(self, place: str, collection: str, model: str | Path | Model | None = None) -> None:
         super().__init__(f"{place}#{collection}", model)
@@ -337,13 +334,9 @@ def translated(
     joined: Callable[[str, Sequence[T]], T],
     negated: Callable[[T], T],
 ) -> T:
-    """Return a filter in the language of a database, which says only what it makes of a condition on one field.
+    """Return a filter in the language of a database, put together from comparisons, `contains` and `is null`.
 
-    `in`, negated conditions and dates that stand for a whole day are put together from plain conditions. Databases
-    compare ISO dates as strings, which sort like their times if all have the same offset.
-
-    ``condition`` translates a comparison, `contains` or `is null`, and must never give null; ``joined`` joins parts by
-    "and" or "or"; ``negated`` negates a part.
+    ``condition`` translates one of these and must never give null; ``joined`` joins parts by "and" or "or".
     """
 
     def visit(tree: Filter) -> T:

@@ -102,11 +102,8 @@ class _Text:
 
 
 def scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
-    """Return what a page says.
-
-    Reads each character once, even of broken pages, for which Python's own parser takes quadratic time. A tag or a
-    comment that is never closed ends the page, as the HTML standard says; a menu without an end is read.
-    """
+    """Return what a page says; a tag or a comment that is never closed ends it, and a menu without an end is read."""
+    # Each character is read once. Python's own parser takes quadratic time for broken pages.
     found = _Text(unseen)
     at = 0
     while (start := page.find("<", at)) >= 0:
@@ -142,10 +139,7 @@ def scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
 
 
 def html(path: str) -> Iterator[Extracted]:
-    """Yield the text of an HTML page as Markdown, without menus and footers that its tags or roles name.
-
-    To guess the main text, as readers of news do, would lose whole sections of manuals.
-    """
+    """Yield an HTML page as Markdown. To guess its main text, as readers of news do, would lose parts of manuals."""
     found = scanned(read_text(path))
     text = found.markdown()
     yield Extracted(text, "markdown", title=found.title or title_of(text))
