@@ -57,7 +57,7 @@ def explain(
     if bool(texts) == (source is not None):
         raise click.UsageError("give either TEXT or --input FILE")
 
-    from ctx_embed.explanations.page import require_page
+    from ctx_embed.explanations import require_page
     from ctx_embed.rows.reading import read_documents
     from ctx_embed.texts import require_explainable, well_formed
 
@@ -98,7 +98,7 @@ def explain(
     else:
         from rich.console import Console
 
-        from ctx_embed.explanations.page import renderable
+        from ctx_embed.explanations import renderable
 
         console = Console()
         for number, explanation in enumerate(explanations):

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +25,6 @@ from ctx_embed.index.searching.hits import Hits, snippets
 from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.serving.models import Batcher
 from ctx_embed.serving.observing import BATCHES, LOG
 from ctx_embed.serving.settings import Settings
 from ctx_embed.serving.topics import topics
@@ -45,6 +44,74 @@ HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 
 # The options of a search, as a hashable key: queries with equal options share a batch.
 Options = tuple[tuple[str, Hashable], ...]
+
+
+class Batcher:
+    """Gathers items of an event loop and computes them in a worker thread, a batch at a time.
+
+    While a batch is computed the next one gathers: batches grow with the load, and an idle server answers at once.
+    ``work`` takes a key and the items submitted with it, and returns a result for each; ``most`` takes a key and
+    returns the largest number of items in a batch.
+    """
+
+    def __init__(self, work: Callable[[Any, list[Any]], Sequence[Any]], most: Callable[[Any], int]) -> None:
+        self._work = work
+        self._most = most
+        self._waiting: dict[Hashable, list[tuple[Any, asyncio.Future[Any]]]] = {}
+        self._busy = False
+        self._thread = ThreadPoolExecutor(1, "ctx-embed-batch")
+
+    async def __call__(self, key: Hashable, item: Any) -> Any:
+        """Return the result for an item, or raise the error of its batch; items with the same key share batches."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.setdefault(key, []).append((item, future))
+        if not self._busy:
+            self._busy = True
+            # Start later, so that other items of this turn of the event loop join the batch.
+            loop.call_soon(self._next, loop)
+        return await future
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start a batch of the key that has waited longest."""
+        while self._waiting:
+            key = next(iter(self._waiting))
+            waiting, most = self._waiting.pop(key), self._most(key)
+            if waiting[most:]:
+                self._waiting[key] = waiting[most:]
+            # Leave out clients that gave up: their futures are cancelled.
+            batch = [(item, future) for item, future in waiting[:most] if not future.done()]
+            if batch:
+                self._thread.submit(self._run, loop, key, batch)
+                return
+        self._busy = False
+
+    def _run(
+        self, loop: asyncio.AbstractEventLoop, key: Hashable, batch: list[tuple[Any, asyncio.Future[Any]]]
+    ) -> None:
+        results: Sequence[Any] = [None] * len(batch)
+        error: Exception | None = None
+        try:
+            results = self._work(key, [item for item, _ in batch])
+        except Exception as raised:
+            error = raised
+
+        def finish() -> None:
+            # Start the next batch first, so that it is computed while the answers of this one are written.
+            self._next(loop)
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():
+                    if error is None:
+                        future.set_result(result)
+                    else:
+                        future.set_exception(error)
+
+        # A task that awaits the thread would need one more turn of the loop, for which it may wait for the interpreter.
+        loop.call_soon_threadsafe(finish)
+
+    def close(self) -> None:
+        """Wait for the current batch and end the thread."""
+        self._thread.shutdown()
 
 
 class Found(NamedTuple):

@@ -13,9 +13,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from ctx_embed import dedupe
-from ctx_embed.deduplication import near_duplicates
-from ctx_embed.deduplication.near_duplicates import StoredTexts, band_keys, grams, normalized, similarity
+from ctx_embed import dedupe, deduplication
+from ctx_embed.deduplication import StoredTexts, band_keys, grams, normalized, similarity
 from ctx_embed.runtime import Embedder
 from ctx_embed.vectors import unit_rows
 from tests.helpers.cli import Command
@@ -181,8 +180,8 @@ def test_meaning_compares_embeddings_of_the_model_that_ships(tmp_path):
 
 @pytest.mark.parametrize("exact_rows", [10, 10_000])
 def test_meaning_finds_each_of_many_copies(tmp_path, monkeypatch, exact_rows):
-    monkeypatch.setattr(near_duplicates, "EXACT_ROWS", exact_rows)
-    monkeypatch.setattr(near_duplicates, "ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(deduplication, "EXACT_ROWS", exact_rows)
+    monkeypatch.setattr(deduplication, "ROWS_AT_ONCE", 64)
     words = [
         "rain",
         "wind",
@@ -221,7 +220,7 @@ def test_numbers_of_pairs_have_64_bits(tmp_path):
         texts = StoredTexts(tmp_path, file, False)
         night = "The very late train left the station at night, and its lamps were lit"
         texts.read([night, f"{night}!", f"{night} again"], [])
-        pairs = [*near_duplicates._near_characters(texts, 0.1), *near_duplicates._near_embeddings(texts, 0.1, None)]
+        pairs = [*deduplication._near_characters(texts, 0.1), *deduplication._near_embeddings(texts, 0.1, None)]
     assert sum(len(left) for left, _, _ in pairs) == 2
     assert {rows.dtype for pair in pairs for rows in pair[:2]} == {np.dtype(np.int64)}
 

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 import ctx_embed
 from ctx_embed import explanations
-from ctx_embed.explanations.page import html, renderable
+from ctx_embed.explanations import html, renderable
 from ctx_embed.systems import SYSTEMS, system
 from ctx_embed.text.tokenizer import Phrases
 from tests.conftest import SENTENCES, make_model

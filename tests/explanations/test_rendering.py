@@ -11,8 +11,7 @@ from rich.console import Console
 
 from ctx_embed import explanations
 from ctx_embed.errors import InputError
-from ctx_embed.explanations import ContextPath, Explanation
-from ctx_embed.explanations.page import html, percent, renderable, shades
+from ctx_embed.explanations import ContextPath, Explanation, html, percent, renderable, shades
 
 PATH = ContextPath((4.0, 5.0, 6.0), (1.5, 2.5), (0.25, 0.5), (0.125, 0.75, 1.0))
 WEIGHTS = np.array([[0.5, 0.75, -0.25], [0.01, 0.99, 0]], dtype=np.float32)
