@@ -14,10 +14,8 @@ from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
-from ctx_embed.rows.reading import read_lines
 from ctx_embed.training.labelled_texts import words_of
 
-SUMS = "SHA256SUMS"
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
 
@@ -89,19 +87,9 @@ class DataReader:
             if None not in missing:
                 raise InputError(f"{task.name}: {missing[0]} is missing; {REMEDY}")
             layout = task.layouts[missing.index(None)]
-            sums: dict[str, str] = {}
-            # The folder's list is in sha256sum's format.
-            for _, line in read_lines(folder / SUMS) if os.path.isfile(folder / SUMS) else ():
-                if len(parts := line.split(maxsplit=1)) == 2:
-                    sums[parts[1].lstrip("*").removeprefix("./")] = parts[0]
             subsets: dict[str, list[Row]] = {}
             for file in layout:
-                path = folder / file.path
-                if file.path in sums and hashlib.sha256(path.read_bytes()).hexdigest() != sums[file.path]:
-                    raise InputError(
-                        f"{task.name}: {path} does not match its sha256 in {folder / SUMS}; fetch the file again"
-                    )
-                subsets.setdefault(file.subset, []).extend(file.read(path))
+                subsets.setdefault(file.subset, []).extend(file.read(folder / file.path))
             data = TaskData(task.name if is_users_own else str(folder), subsets)
             known = task.sha256 if layout is task.layouts[0] else ""
             data = replace(data, is_altered=bool(known) and data.sha256 != known)
