@@ -10,7 +10,7 @@ Source: Wang and Manning 2012, Baselines and Bigrams, for the ratio, there a fac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -136,7 +136,7 @@ class Regression:
         """
         Z, targets = self.Z[rows], self.targets[rows]
         k = targets.shape[1]
-        penalty, squares, X = np.full((Z.shape[1], k), meaning**-2.0), np.square(Z).mean(0), Z
+        penalty, squares, blocks = np.full((Z.shape[1], k), meaning**-2.0), np.square(Z).mean(0), [Z]
         if words:
             counts = self.counts[rows]
             # The smoothed log ratio (features, k) of a feature's frequency in a class and in the others, 0 if rare.
@@ -150,7 +150,7 @@ class Regression:
             with np.errstate(divide="ignore"):
                 penalty = np.vstack([penalty, (words * ratio) ** -2.0])
             squares = np.concatenate([squares, counts.power(2).mean(0)])
-            X = SideBySide(Z, counts)
+            blocks.append(counts)
         first = np.zeros((len(squares) + 1, k))
         if start is not None:
             first[: Z.shape[1]], first[-1] = start[: Z.shape[1]], start[-1]
@@ -158,7 +158,7 @@ class Regression:
                 first = start
         found, _ = minimum(
             self.loss,
-            X,
+            blocks,
             targets,
             np.append(squares, 1.0)[:, None],
             np.vstack([penalty, np.full((1, k), INTERCEPT**-2.0)]) / len(rows),
@@ -339,36 +339,9 @@ def softmax_loss(logits: Floats, targets: Floats, weights: Any = 1.0) -> tuple[f
 CURVATURE: dict[Loss, float] = {sigmoid_loss: 0.25, softmax_loss: 0.5}
 
 
-class SideBySide:
-    """The product of a dense table (n, m) next to a scipy.sparse CSR array (n, d), as one of m + d columns."""
-
-    def __init__(self, dense: Floats, sparse: Any) -> None:
-        self.dense, self.sparse = dense, sparse
-        self.dtype = dense.dtype
-
-    def __matmul__(self, weights: Floats) -> Floats:
-        columns = self.dense.shape[1]
-        product: Floats = self.dense @ weights[:columns] + self.sparse @ weights[columns:]
-        return product
-
-    @property
-    def T(self) -> _Stacked:
-        """The transpose, for products only."""
-        return _Stacked(self.dense.T, self.sparse.T)
-
-
-@dataclass(frozen=True, eq=False)
-class _Stacked:
-    dense: Floats
-    sparse: Any
-
-    def __matmul__(self, residuals: Floats) -> Floats:
-        return np.vstack([self.dense @ residuals, self.sparse @ residuals])
-
-
 def minimum(
     loss_of: Loss,
-    Z: Any,
+    blocks: Sequence[Any],
     targets: Floats,
     squares: Floats,
     penalty: Floats,
@@ -384,8 +357,8 @@ def minimum(
 
     Args:
         loss_of, targets: the loss, and (n, k).
-        Z: (n, r), anything with ``@``, ``.T @`` and ``dtype``.
-        squares: (r + 1, 1) mean square of each column of ``Z``, 1 for the intercept.
+        blocks: tables (n, ..), dense or scipy.sparse CSR arrays, that stand side by side as one of r columns.
+        squares: (r + 1, 1) mean square of each column, 1 for the intercept.
         penalty: (r + 1, 1) or (r + 1, k), half of which multiplies the square of each coefficient, intercept last;
             infinity fixes a coefficient at 0.
         start: (r + 1, k) initial coefficients.
@@ -395,13 +368,16 @@ def minimum(
     n, k = targets.shape
     scale = 1.0 / np.sqrt(CURVATURE[loss_of] * squares + penalty)
     free = np.where(np.isfinite(penalty), penalty, 0.0)
-    transposed = Z.T
+    edges = np.cumsum([0, *(block.shape[1] for block in blocks)])
+    placed = [(block, block.T, slice(*place)) for block, place in zip(blocks, pairwise(edges), strict=True)]
 
     def objective(scaled: Floats) -> tuple[float, Floats]:
         coefficients = scaled.reshape(-1, k) * scale
-        used = coefficients.astype(Z.dtype, copy=False)
-        loss, residual = loss_of(Z @ used[:-1] + used[-1], targets, weights)
-        gradient = np.vstack([transposed @ residual, residual.sum(axis=0, dtype=np.float64)]) / n + free * coefficients
+        used = coefficients.astype(blocks[0].dtype, copy=False)
+        logits = sum(block @ used[place] for block, _, place in placed) + used[-1]
+        loss, residual = loss_of(logits, targets, weights)
+        parts = [transposed @ residual for _, transposed, _ in placed]
+        gradient = np.vstack([*parts, residual.sum(axis=0, dtype=np.float64)]) / n + free * coefficients
         return loss + float((free * coefficients**2).sum()) / 2, (gradient * scale).ravel()
 
     found: Any = minimize(

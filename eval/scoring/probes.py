@@ -286,7 +286,7 @@ def logistic_path(
         penalty[-1] *= penalise_intercept
         coefficients, failure = minimum(
             loss_of,
-            Z,
+            [Z],
             targets,
             np.append(squares, 1.0)[:, None],
             penalty,
