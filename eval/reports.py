@@ -60,10 +60,7 @@ def write_report(evaluation: Evaluation | dict[str, Any], folder: str | Path) ->
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
-    files = {
-        "results.json": json.dumps(report, indent=2, ensure_ascii=False) + "\n",
-        "results.md": as_markdown(report),
-    }
+    files = {"results.json": json.dumps(report, indent=2, ensure_ascii=False) + "\n", "results.md": as_markdown(report)}
     for name, content in files.items():
         with replaced_file(folder / name) as temporary:
             # Names may hold halves of surrogate pairs, which no file can; they become question marks.

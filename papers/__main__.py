@@ -23,9 +23,7 @@ class Reproduction(click.Command):
 
 
 @click.command(
-    "papers",
-    cls=Reproduction,
-    context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
+    "papers", cls=Reproduction, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]}
 )
 @click.argument("name")
 @click.option("--quick", is_flag=True, help="Run a small sample of the same work, in under two minutes.")
@@ -78,14 +76,7 @@ def reproduce(
     Example: python -m papers table2 --data DIR --cell "contextualizer_*" --option scale=sum
     """
     from ctx_embed.progress import say
-    from papers import (
-        RunOptions,
-        Workplace,
-        find_experiment,
-        reproduce_all,
-        write_report,
-        write_tables,
-    )
+    from papers import RunOptions, Workplace, find_experiment, reproduce_all, write_report, write_tables
     from papers import reproduce as run
     from papers.report import as_markdown, report_folder
     from papers.runner import chosen

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ctx_embed.progress import Meter
 from ctx_embed.systems import AttentionWeights, attention_weights
 from papers.classifier_cells import quick_training, single_part, trained
-from papers.experiment import (
-    Cell,
-    Claim,
-    Column,
-    Experiment,
-    Figures,
-    Found,
-    Outcome,
-    Settings,
-    Verdict,
-    number,
-)
+from papers.experiment import Cell, Claim, Column, Experiment, Figures, Found, Outcome, Settings, Verdict, number
 from papers.inputs import Workplace
 from papers.lama import CHOICES, LAMA, LAMA_TABLE3, PAPER, TRAINING
 
@@ -240,12 +229,7 @@ NOTES = (
     f"attention would be 1. Mean over the occurrences in test texts, of IMDB in {READ:,}, half of each class; words in "
     f"at least {LEAST['IMDB']} texts of a class, of R8 {LEAST['R8']}.",
 )
-SHARED: dict[str, Any] = {
-    "parts": single_part,
-    "work": attention_by_class,
-    "summary": _summary,
-    "quick": _quick,
-}
+SHARED: dict[str, Any] = {"parts": single_part, "work": attention_by_class, "summary": _summary, "quick": _quick}
 ACCURACY = Column("accuracy", number("accuracy"))
 
 LAMA_TABLE4 = Experiment(

@@ -75,24 +75,11 @@ EXPONENTS = {
     "Transformer": {"n": 2, "m": 1},
     "Contextualizer": {"n": 1, "m": 1, "u": 1},
 }
-ORDERS = {
-    "recurrent": "O(n m²)",
-    "convolution": "O(k n m²)",
-    "Transformer": "O(n² m)",
-    "Contextualizer": "O(n u m)",
-}
-SIZES = {
-    "n": (512, 1024, 2048, 4096, 8192, 16384),
-    "m": (64, 128, 256, 512, 1024),
-    "u": (32, 64, 128, 256, 512, 1024),
-}
+ORDERS = {"recurrent": "O(n m²)", "convolution": "O(k n m²)", "Transformer": "O(n² m)", "Contextualizer": "O(n u m)"}
+SIZES = {"n": (512, 1024, 2048, 4096, 8192, 16384), "m": (64, 128, 256, 512, 1024), "u": (32, 64, 128, 256, 512, 1024)}
 # While one size grows, the other two have these values. The order n^2 m of the Transformer shows only if n is much
 # larger than m.
-FIXED = {
-    "n": {"m": 128, "u": 64},
-    "m": {"n": 1024, "u": 64},
-    "u": {"n": 1024, "m": 128},
-}
+FIXED = {"n": {"m": 128, "u": 64}, "m": {"n": 1024, "u": 64}, "u": {"n": 1024, "m": 128}}
 LONG = 8192
 
 

@@ -228,10 +228,7 @@ LAMA_FIGURE3 = Experiment(
     "lama-figure3",
     "R8 by number of heads",
     f"{PAPER}, Figure 3",
-    Claim(
-        "accuracy peaks at a middle number of heads and falls again; one head is clearly worse.",
-        _check_figure3,
-    ),
+    Claim("accuracy peaks at a middle number of heads and falls again; one head is clearly worse.", _check_figure3),
     (TRAINING, *CHOICES, "A head of TE has m / heads features.", UNKNOWN_FIGURES),
     ("system", "heads"),
     tuple(
@@ -349,9 +346,7 @@ LAMA_FIGURE5 = Experiment(
     _loss_summary,
     (Column("loss of epochs 1, 2, ...", _losses), ACCURACY, SECONDS),
     lines(
-        lambda outcome: (range(1, len(outcome.figures["loss"]) + 1), outcome.figures["loss"]),
-        "epoch",
-        "training loss",
+        lambda outcome: (range(1, len(outcome.figures["loss"]) + 1), outcome.figures["loss"]), "epoch", "training loss"
     ),
     quick_training,
 )

@@ -136,10 +136,7 @@ def _table3() -> list[str]:
     for title, name in variants.items():
         run = found_in(name)
         rows.append([title, *(accuracy(run.get(place)) for place in of)])
-    return [
-        table(heads, first, texts=2),
-        table(["", *(f"{context}, {steps}" for context, steps in of)], rows),
-    ]
+    return [table(heads, first, texts=2), table(["", *(f"{context}, {steps}" for context, steps in of)], rows)]
 
 
 def _table4() -> list[str]:

@@ -26,14 +26,7 @@ from ctx_embed.fingerprint import identity
 from ctx_embed.progress import Meter
 from ctx_embed.systems import option_defaults, without_vocabulary
 from ctx_embed.training.options import SupervisedOptions
-from papers.classifier_cells import (
-    INITIAL,
-    INPUTS,
-    MLP,
-    TOKENS,
-    WORDS,
-    initial_values,
-)
+from papers.classifier_cells import INITIAL, INPUTS, MLP, TOKENS, WORDS, initial_values
 from papers.experiment import FOLDS, QUICK_FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from papers.inputs import Workplace
 from papers.variants import REDRAWN, TIED

@@ -37,12 +37,7 @@ MOST = COUNTS[-1]
 EPOCHS = 5
 UNTIED, LARGE = "untied", "large tokens"
 # The steps tried in each row. Of small tokens, the first-order part b * x_i exceeds the second-order part by far.
-ROWS = {
-    UNTIED: COUNTS,
-    TIED: COUNTS,
-    f"{UNTIED}, {LARGE}": (1, MOST),
-    f"{TIED}, {LARGE}": (1, MOST),
-}
+ROWS = {UNTIED: COUNTS, TIED: COUNTS, f"{UNTIED}, {LARGE}": (1, MOST), f"{TIED}, {LARGE}": (1, MOST)}
 # The steps of the longest run that tables show.
 SHOWN = (1, 2, 3, 5, 10, 15, 19, 20)
 

@@ -274,17 +274,7 @@ TABLE4 = Experiment(
     fold_parts,
     train_and_test,
     accuracy_summary,
-    (
-        ACCURACY,
-        TESTS,
-        ERROR,
-        published(),
-        difference("accuracy"),
-        beside(USE),
-        beside(USE_DAN),
-        PARAMETERS,
-        SECONDS,
-    ),
+    (ACCURACY, TESTS, ERROR, published(), difference("accuracy"), beside(USE), beside(USE_DAN), PARAMETERS, SECONDS),
     bars("accuracy", "accuracy in %"),
     quick_training,
 )

@@ -88,9 +88,3 @@ def like_length_batches(
         batches += np.split(by_length, np.cumsum([len(batch) for batch in pool])[:-1])
     for place in np.random.default_rng([seed, epoch, 2]).permutation(len(batches)):
         yield batches[place]
-
-
-def batches_per_epoch(count: int, batch_size: int) -> int:
-    """Return the number of batches of :func:`seeded_batches`."""
-    full, rest = divmod(count, batch_size)
-    return max(1, full + (rest > 1))

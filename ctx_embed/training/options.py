@@ -100,9 +100,7 @@ class SupervisedOptions:
 
     def of_encoder(self, encoder: SentenceTransformer) -> SupervisedOptions:
         """Return these options with the encoder's own initial head unless they name one."""
-        from ctx_embed.modules.token_encoder import TokenEncoder
-
-        own: Any = getattr(encoder[0], "first_head", TokenEncoder.first_head)
+        own: Any = getattr(encoder[0], "first_head", "random")
         return self if self.head else replace(self, head=own)
 
     def seed_of(self, run: int) -> int:
@@ -319,8 +317,7 @@ class Source:
     second_texts: int = option(0, "About how many of its first texts the second teacher embeds as well.", least=0)
     first_words: int | None = option(None, "In a fair source, cut the texts of pairs to this many words.", least=1)
     cloze: bool = option(
-        False,
-        "In a fair source of texts, make pairs: a span of the middle line of passage_lines, and the other lines.",
+        False, "In a fair source of texts, make pairs: a span of the middle line of passage_lines, and the other lines."
     )
     taught: bool = option(True, "False: no teacher embeds its texts, which serve only as pairs.")
 
@@ -367,11 +364,7 @@ class DistillationJob(DistillationOptions):
     cache: Path | None = option(
         None, "Store the teacher's embeddings here.", section=FILES, metavar="DIR", default_is="OUT.teacher"
     )
-    overwrite: bool = option(
-        False,
-        "Replace the model in OUT, once the new one is complete.",
-        section=FILES,
-    )
+    overwrite: bool = option(False, "Replace the model in OUT, once the new one is complete.", section=FILES)
     start: str | None = option(
         None, "Start from this model, with its vocabulary and sizes.", section=STUDENT, flag="--from", metavar="MODEL"
     )
@@ -417,10 +410,7 @@ class DistillationJob(DistillationOptions):
         (), "Also learn from labelled texts: label<TAB>text, or a table.", section=OBJECTIVES
     )
     skip: str | None = option(
-        None,
-        "JSON file that names lines of the labelled files to leave out.",
-        section=OBJECTIVES,
-        metavar="FILE.json",
+        None, "JSON file that names lines of the labelled files to leave out.", section=OBJECTIVES, metavar="FILE.json"
     )
     second_teacher: str | None = option(
         None,

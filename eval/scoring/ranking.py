@@ -37,13 +37,6 @@ def paired(A: Matrix, B: Matrix) -> NDArray[np.float64]:
     return np.asarray(product.sum(axis=1), np.float64).ravel()
 
 
-def between(A: Matrix, B: Matrix) -> NDArray[np.float64]:
-    """Return the dot products of all rows of ``A`` (q, d) and ``B`` (n, d), dense (q, n)."""
-    product: Any = A @ B.T
-    dense: NDArray[np.float64] = product.toarray() if sparse.issparse(product) else product
-    return dense
-
-
 @dataclass(frozen=True)
 class SimilarityScore:
     """Spearman's rank correlation times 100 of each subset, and the cosines of its pairs in order."""
@@ -120,7 +113,9 @@ def retrieve(
     ranked: list[list[str]] = []
     block = max(1, block_scores // max(1, len(ids)))
     for start in range(0, Q.shape[0], block):
-        nearest = np.argsort(-between(Q[start : start + block], D), axis=1, kind="stable")[:, :k]
+        cosines: Any = Q[start : start + block] @ D.T
+        dense = cosines.toarray() if sparse.issparse(cosines) else cosines
+        nearest = np.argsort(-dense, axis=1, kind="stable")[:, :k]
         ranked.extend([ids[order[place]] for place in row] for row in nearest)
     return ranked
 

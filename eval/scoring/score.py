@@ -52,11 +52,7 @@ FOLDS = 10
 Keep = Callable[[int, Callable[[], dict[str, Any]]], dict[str, Any]]
 
 Score = ProbeScore | SimilarityScore | RetrievalScore
-SCORE_TYPES: dict[str, type[Any]] = {
-    "probe": ProbeScore,
-    "similarity": SimilarityScore,
-    "retrieval": RetrievalScore,
-}
+SCORE_TYPES: dict[str, type[Any]] = {"probe": ProbeScore, "similarity": SimilarityScore, "retrieval": RetrievalScore}
 
 
 def from_json(kind: str, fields: dict[str, Any]) -> Score:

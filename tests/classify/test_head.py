@@ -115,10 +115,7 @@ def described(**changes) -> str:
         (described(labels=["a", "a"]), "ValueError: labels must differ"),
         (described(labels=[{}, []]), "ValueError: labels must be strings, finite"),
         (described(labels=["a", 1]), "ValueError: labels must be of one type, got int, str"),
-        (
-            described(labels=[1, float("nan")]),
-            "ValueError: labels must be strings, finite numbers or booleans, got n",
-        ),
+        (described(labels=[1, float("nan")]), "ValueError: labels must be strings, finite numbers or booleans, got n"),
     ],
 )
 def test_a_damaged_description(tmp_path, content, message):

@@ -48,12 +48,7 @@ from ctx_embed.training.distillation.texts import (
 )
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of, joined
-from ctx_embed.training.options import (
-    ContextualizerOptions,
-    DistillationJob,
-    Source,
-    require_spare,
-)
+from ctx_embed.training.options import ContextualizerOptions, DistillationJob, Source, require_spare
 from ctx_embed.training.run import RECORD, Checkpoint, TrainingLog, content_hash, distilled_card, file_hashes, finished
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
@@ -259,11 +254,7 @@ def _record(job: DistillationJob, architecture: Mapping[str, Any], material: _Ma
 
 
 def _prepare(
-    job: DistillationJob,
-    architecture: Mapping[str, Any],
-    material: _Material,
-    checkpoint: Checkpoint,
-    log: TrainingLog,
+    job: DistillationJob, architecture: Mapping[str, Any], material: _Material, checkpoint: Checkpoint, log: TrainingLog
 ) -> Distillation:
     """Return the training, ready to run: the teacher's embeddings computed, the student initialised from them."""
     cache = TeacherCache(job.cache or job.output.with_name(job.output.name + ".teacher"), material.teacher)

@@ -21,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
-from ctx_embed.training.batches import PackedTexts, batches_per_epoch, held_out, numbered, seeded_batches
+from ctx_embed.training.batches import PackedTexts, held_out, numbered, seeded_batches
 from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 from ctx_embed.training.distillation.objectives import (
     Batch,
@@ -310,7 +310,7 @@ class Distillation:
         if not self.history:
             self._end_epoch(0, progress)
         options = self.options
-        per_epoch = batches_per_epoch(len(self.rows), options.batch_size)
+        per_epoch = len(list(seeded_batches(len(self.rows), options.batch_size, options.seed, 0)))
         total = per_epoch * options.epochs
         log_steps = min(self.log_steps, max(1, total // FEWEST_LOGGED))
         began, first = time.monotonic(), self.step

@@ -95,11 +95,7 @@ def train(
         "result": result,
         **made,
         "data": {
-            name: {
-                "file": Path(files[name] or "").name,
-                "sha256": content_hash(files[name]),
-                "rows": len(part.texts),
-            }
+            name: {"file": Path(files[name] or "").name, "sha256": content_hash(files[name]), "rows": len(part.texts)}
             for name, part in data.items()
         },
         "versions": versions(),
