@@ -93,7 +93,7 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     """
     started = time.monotonic()
     with _failures():
-        from ctx_embed.grep.reading import Sources
+        from ctx_embed.grep import Search, Sources
 
         usual = os.curdir
         # Without PATH, search standard input if something is written to it.
@@ -108,8 +108,6 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
             options["follow_links"],
             options["encoding"],
         )
-        from ctx_embed.grep.search import Search
-
         before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
         names = ("k", "mode", "threshold", "min_relevance", "files", "model")
         search = Search(question, before=before, after=after, **{name: options[name] for name in names})

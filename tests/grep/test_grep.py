@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.documents.decoding import Extracted
-from ctx_embed.grep import Search, grep
-from ctx_embed.grep import search as searching
-from ctx_embed.grep.reading import PIECE_BYTES, Sources, Text
-from ctx_embed.grep.search import WordCounts
+from ctx_embed.grep import PIECE_BYTES, Search, Sources, Text, WordCounts, grep
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.building.build import build_index
 from tests.helpers.errors import error
@@ -159,7 +156,7 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path):
 
 
 def test_memory_holds_a_bounded_number_of_passages(monkeypatch):
-    monkeypatch.setattr(searching, "BATCH_CHARACTERS", 1 << 16)
+    monkeypatch.setattr("ctx_embed.grep.BATCH_CHARACTERS", 1 << 16)
     search = Search("the password of a user", k=1)
     texts = [Text(f"{n}.txt", Extracted(f"The password of user {n} is {n * 7919}.", line=1)) for n in range(6000)]
     for _ in search.read(texts):
