@@ -304,7 +304,7 @@ class Source:
         InputError: there is no file, a number is out of range, or options cannot be combined.
     """
 
-    files: Sequence[Path] = option(meaning="Text files, plain or gzip, with a sentence per line or row.")
+    files: Sequence[str | Path] = option(meaning="Text files, plain or gzip, with a sentence per line or row.")
     texts: int | None = option(None, "About how many of their texts to use, spread over all files; None: all.", least=1)
     passage_lines: int = option(1, "Above 1, join consecutive lines into passages of 2 to this many lines.", least=1)
     span_words: int = option(0, "Above 0, cut each text to a span of 1 to this many words.", least=0)
@@ -356,7 +356,7 @@ class DistillationJob(DistillationOptions):
         section=FILES,
         metavar="MODEL",
     )
-    exclude: Sequence[Path] = option(
+    exclude: Sequence[str | Path] = option(
         (),
         "Never train on the texts in this file, in any of its columns. They still count for the vocabulary.",
         section=FILES,
@@ -406,7 +406,7 @@ class DistillationJob(DistillationOptions):
         metavar="NAME",
         default_is="the student on the CPU",
     )
-    labelled: Sequence[Path] = option(
+    labelled: Sequence[str | Path] = option(
         (), "Also learn from labelled texts: label<TAB>text, or a table.", section=OBJECTIVES
     )
     skip: str | None = option(

@@ -113,11 +113,12 @@ def content_hash(path: str | Path | None) -> str | None:
     return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def file_hashes(files: Sequence[Path]) -> dict[str, str]:
+def file_hashes(files: Sequence[str | Path]) -> dict[str, str]:
     """Return the sha256 by file name; files of the same name are listed with their folder's name."""
-    alike = Counter(path.name for path in files)
-    names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in files]
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(names, files, strict=True)}
+    paths = [Path(file) for file in files]
+    alike = Counter(path.name for path in paths)
+    names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in paths]
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(names, paths, strict=True)}
 
 
 def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | None:
