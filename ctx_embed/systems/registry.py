@@ -6,13 +6,11 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ctx_embed.errors import InputError, unknown_name
@@ -206,25 +204,20 @@ def untrained(
     tokenizer: Tokenizer | PreTrainedTokenizerBase | None = None,
     dimension: int | None = None,
     seed: int = 0,
-    *,
-    phrases: Tensor | np.ndarray[Any, Any] | None = None,
-    weights: Tensor | np.ndarray[Any, Any] | None = None,
     **options: Any,
 ) -> SentenceTransformer:
     """Return a SentenceTransformer with randomly initialised weights and l2-normalised embeddings.
 
     Args:
-        tokenizer: the tokenizer; None takes that of the default model, with its token table.
+        tokenizer: the tokenizer, over whose entries the table is random; None takes the default model's with its table.
         dimension: m; None takes 256, or the dimension of the default model's table.
         seed: seed of all random weights; torch's own generator keeps its state.
-        phrases: pairs of ids that form an entry; only with a tokenizer.
-        weights: (entries, m) token table; None initialises it randomly if there is a tokenizer.
 
     Raises:
         InputError: an unknown name or option, or another dimension than the default model's table has.
     """
     require_options(name, options)
-    labelled_texts = None
+    phrases = weights = labelled_texts = None
     if tokenizer is None:
         shipped = Contextualizer.load(str(DEFAULT_MODEL), local_files_only=True)
         tokenizer, phrases, weights = shipped.backend_tokenizer, shipped.phrases, shipped.embedding.weight.detach()

@@ -39,13 +39,6 @@ def sinusoids(count: int, dimension: int, device: torch.device | None = None) ->
 class Layer(nn.Module):
     """One encoder layer: self-attention and a feed-forward network, each with residual and layer normalisation.
 
-    Args:
-        dimension: m.
-        heads: number of heads, of m / heads features each.
-        feedforward: units between the two maps.
-        dropout: rate on the output of each sublayer.
-        norm_first: normalise the input of a sublayer instead of its sum with the residual.
-
     Source: Vaswani et al. (2017), section 3.1.
     """
 

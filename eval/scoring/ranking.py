@@ -85,8 +85,8 @@ class RetrievalScore:
         }
 
 
-def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> float:
-    """Return nDCG@k = DCG / DCG of the best order, with DCG = sum_{r=1..k} gain_r / log2(r + 1).
+def ndcg(gains: Sequence[float], judged: Sequence[float]) -> float:
+    """Return nDCG@10 = DCG / DCG of the best order, with DCG = sum_{r=1..10} gain_r / log2(r + 1).
 
     ``gains`` are the relevances of the documents found, best first (0 without a judgement); ``judged`` those of all
     judged documents of the query, at least one above 0. Below 0 counts as 0.
@@ -95,7 +95,7 @@ def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> fl
     """
 
     def dcg(relevances: Sequence[float]) -> float:
-        return sum(max(0.0, relevance) / math.log2(rank + 1) for rank, relevance in enumerate(relevances[:k], 1))
+        return sum(max(0.0, relevance) / math.log2(rank + 1) for rank, relevance in enumerate(relevances[:CUTOFF], 1))
 
     return dcg(gains) / dcg(sorted(judged, reverse=True))
 

@@ -202,13 +202,6 @@ def test_labels_of_another_kind_have_no_score(classifier):
     assert several.score(TEXTS, [[label, label] for label in LABELS]) == several.score(TEXTS, [[one] for one in LABELS])
 
 
-def test_class_weights():
-    texts, labels = [f"table {number}" for number in range(240)], [number % 6 > 0 for number in range(240)]
-    for weights, share in ((None, 1 / 6), ("balanced", 0.5), ({False: 5}, 0.5)):
-        classifier = TextClassifier(class_weight=weights).fit(texts, labels)
-        assert classifier.predict_proba("a table")[0] == pytest.approx(share, abs=0.15)
-
-
 def test_save_and_load(classifier, tmp_path):
     classifier.save(tmp_path / "model")
     loaded = TextClassifier.load(tmp_path / "model")

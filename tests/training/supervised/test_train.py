@@ -244,14 +244,6 @@ def test_a_device_that_is_not_there(sentences):
         assert error(new_encoder, start, sentences, device="warp").startswith("device 'warp' cannot be used here (")
 
 
-def test_a_head_that_begins_as_the_probe(encoder, data):
-    options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=1e-9, head="probe")
-    classifier, history = train_classifier(encoder(), data, data, options, progress=False)
-    drawn, drawn_history = train_classifier(encoder(), data, data, replace(options, head="random"), progress=False)
-    assert history[0]["valid_accuracy"] > drawn_history[0]["valid_accuracy"]
-    assert not torch.allclose(classifier.head.weight, drawn.head.weight)
-
-
 def test_tokens_that_are_not_seen_make_the_training_loss_higher(encoder, data):
     losses = []
     for dropout in (0.0, 0.6):
