@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctx_embed.errors import InputError, described, without_secrets
-from ctx_embed.lazy import lazy_names
+from ctx_embed.index.storage.database import DATABASE
+from ctx_embed.stores.store import Batch, Collection, Store
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
-    from ctx_embed.stores.store import Batch, Collection, Store
 
 __all__ = ["Batch", "Collection", "Store", "open"]
-
-__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, f"{__name__}.store"))
 
 
 def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
@@ -69,8 +67,6 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
         from ctx_embed.stores.qdrant import Qdrant
 
         return Qdrant(rest, name, model)
-    from ctx_embed.index.storage.database import DATABASE
-
     if "://" not in text and (Path(text) / DATABASE).is_file():
         raise InputError(
             f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build "

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -11,7 +14,8 @@ from sentence_transformers import SentenceTransformer
 
 import ctx_embed
 from ctx_embed import explanations
-from ctx_embed.explanations import html, renderable
+from ctx_embed.errors import InputError
+from ctx_embed.explanations import ContextPath, Explanation, html, percent, renderable, shades
 from ctx_embed.systems import SYSTEMS, system
 from ctx_embed.text.tokenizer import Phrases
 from tests.conftest import SENTENCES, make_model
@@ -184,3 +188,181 @@ def test_mistakes(tokenizer):
     assert "DeepAveraging has no attention weights" in error(ctx_embed.explain, of_system(tokenizer, "dan"), "cat")
     said = "the model's first module must be a Contextualizer, got StructuredSelfAttention"
     assert error(explanations.contributions, of_system(tokenizer, "san"), "cat") == said
+
+
+# Pages and the terminal
+
+PATH = ContextPath((4.0, 5.0, 6.0), (1.5, 2.5), (0.25, 0.5), (0.125, 0.75, 1.0))
+WEIGHTS = np.array([[0.5, 0.75, -0.25], [0.01, 0.99, 0]], dtype=np.float32)
+TWO = Explanation("a <b> & [red]$c$", ("a", "<b>", "$[red]$"), WEIGHTS, ("step", "token"), PATH)
+NONE = Explanation("", (), np.zeros((2, 0), np.float32), ("step", "token"))
+BETWEEN = Explanation(
+    "x y", ("x", "y"), np.array([[[[0.9, 0.1], [0.3, 0.7]]]], np.float32), ("layer", "head", "token", "token")
+)
+HOSTILE = Explanation("\x1b[2J\r\n\ud800", ("\x1b[2J", "\ud800"), np.array([[0.5, 0.5]], np.float32), ("head", "token"))
+
+
+def shown(explanation, contexts=False, **options) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=100, **options).print(renderable(explanation, contexts=contexts))
+    return stream.getvalue()
+
+
+def test_shades_go_from_minus_one_to_one():
+    np.testing.assert_allclose(shades(WEIGHTS[1]), [0.01 / 0.99, 1, 0], rtol=1e-6)
+    # The deepest colour is for twice the mean magnitude or more, so that an even line is pale.
+    np.testing.assert_allclose(shades(WEIGHTS[0]), [0.5, 0.75, -0.25], rtol=1e-6)
+    np.testing.assert_allclose(shades(np.full(9, 1 / 9, np.float32)), [0.5] * 9, rtol=1e-6)
+    assert shades(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
+    assert shades(np.zeros(0, np.float32)).tolist() == []
+
+
+# Terminal
+
+
+def test_terminal():
+    assert [line.rstrip() for line in shown(TWO, contexts=True).splitlines()] == [
+        "a <b> & [red]$c$",
+        "step 1  a 50  <b> 75  $[red]$ -25",
+        "step 2  a 1  <b> 99  $[red]$ 0",
+        "step k  |c^k|  |z^k|  cos(c^k, c^(k-1))  cos(c^k, c^K)",
+        "0       4.000                            0.125",
+        "1       5.000  1.500  0.250              0.750",
+        "2       6.000  2.500  0.500              1.000",
+    ]
+    assert len(shown(TWO).splitlines()) == 3
+
+
+def test_terminal_colours_by_sign_and_not_the_faintest():
+    line = shown(TWO, force_terminal=True, color_system="truecolor").splitlines()
+    assert "\x1b[30;48;2;140;192;220m<b>" in line[1]  # blue, the greatest
+    assert re.search(r"\x1b\[30;48;2;249;\d+;\d+m\$\[red\]\$", line[1])  # orange
+    assert re.search(r"(?<!m)a\x1b", line[2])  # 1 of 99 has none
+
+
+def test_terminal_without_tokens_between_tokens_and_of_hostile_ones():
+    lines = [line.rstrip() for line in shown(NONE).splitlines()]
+    assert lines == ["(empty text)", "the model knows too few words of this text: nothing to explain"]
+    assert "layer 1, head 1  x 60  y 40" in shown(BETWEEN)
+    output = shown(HOSTILE)
+    assert not {"\x1b", "\r"} & set(output)
+    assert output.splitlines()[0].rstrip() == "�[2J  �"
+    assert "head 1  �[2J 50  � 50" in output
+
+
+# HTML
+
+
+class Page(HTMLParser):
+    """The tags in order, and the text."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.text = ""
+        self.feed(content.decode("utf-8"))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def of(self, tag: str, attribute: str) -> list[str]:
+        """The values of an attribute of the tags with one name that have it."""
+        return [attributes[attribute] for name, attributes in self.tags if name == tag and attribute in attributes]
+
+
+@pytest.mark.parametrize("explanation", [TWO, NONE, BETWEEN, HOSTILE])
+def test_the_page_is_whole_by_itself(explanation):
+    page = Page(html([explanation]))
+    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "b"})
+    assert not any(name in attributes for _, attributes in page.tags for name in ("src", "href", "onclick"))
+    assert "color-scheme: light dark" in page.text
+    assert not re.search(r"url\(|@import", page.text)
+
+
+def test_the_page_shows_text_weights_and_path():
+    page = Page(html([TWO, NONE], contexts=True))
+    assert "a <b> & [red]$c$" in page.text
+    assert page.of("mark", "style")[2:5] == [
+        "background:rgba(0,114,178,0.300)",
+        "background:rgba(0,114,178,0.450)",
+        "background:rgba(213,94,0,0.150)",
+    ]
+    assert "a50.0 <b>75.0 $[red]$-25.0" in page.text
+    assert "15.0001.5000.2500.750" in page.text
+    assert "15.0001.5000.2500.750" not in Page(html([TWO])).text
+    assert "(empty text)" in page.text
+    assert "the model knows too few words of this text: nothing to explain" in page.text
+    assert [tag for tag, _ in page.tags].count("section") == 2
+
+
+def test_the_page_holds_the_matrix_between_tokens_of_a_short_text():
+    page = Page(html([BETWEEN]))
+    assert "layer 1, head 1: what each token (row) looks at, in %" in page.text
+    cells = page.of("td", "style")
+    assert len(cells) == 4
+    assert (cells[0], cells[3]) == ("background:rgba(0,114,178,0.540)", "background:rgba(0,114,178,0.420)")
+    long = replace(BETWEEN, tokens=("x",) * 65, weights=np.full((1, 1, 65, 65), 1 / 65, np.float32))
+    assert [tag for tag, _ in Page(html([long])).tags].count("details") == 1
+
+
+def test_the_page_names_the_model_and_folds():
+    page = Page(html([TWO] * 5, "my <model>"))
+    for text in (
+        "Model: my <model>",
+        "The model reads a text in K steps.",
+        "works for the update has a positive share",
+        "works against it pulls the other way",
+        "sup { font-size: 0.65em;",
+    ):
+        assert text in page.text
+    assert "z^k" not in page.text
+    assert page.of("mark", "style")[:2] == ["background:rgba(0,114,178,0.600)", "background:rgba(213,94,0,0.600)"]
+    assert "update" not in Page(html([BETWEEN])).text
+    folded = [attributes for tag, attributes in page.tags if tag == "details"]
+    assert ["open" in attributes for attributes in folded] == [True, True, True, False, False]
+    heads = replace(TWO, weights=np.stack([WEIGHTS[0]] * 10), axes=("head", "token"), path=None)
+    page = Page(html([heads]))
+    assert "4 more" in page.text
+    assert "K steps" not in page.text
+
+
+def test_a_notebook_draws_an_explanation():
+    assert repr(TWO) == "Explanation('a <b> & [red]$c$', 3 tokens, axes ('step', 'token'))"
+    assert "…" in repr(replace(TWO, text="long " * 50))
+    assert "<mark" in TWO._repr_html_()
+    assert "&lt;b&gt;" in TWO._repr_html_()
+    assert "<p>" in NONE._repr_html_()
+    HOSTILE._repr_html_().encode()
+
+
+def test_tokens_have_tooltips_and_zero_has_no_sign():
+    weights = np.array([[-0.0004, 0.5, 0.5004]], np.float32)
+    page = Page(html([replace(TWO, weights=weights, axes=("head", "token"), path=None)]))
+    assert page.of("mark", "title")[0] == "a: -0.040 % of head 1"
+    assert "-0.0" not in page.text
+    assert (percent(-0.0, 0), percent(-0.004, 1)) == ("0", "-0.4")
+
+
+# Files
+
+
+def test_a_page_is_written_and_nothing_else(tmp_path):
+    explanations.write([TWO], tmp_path / "out.HTML", contexts=True)
+    assert (tmp_path / "out.HTML").read_bytes() == html([TWO], contexts=True)
+    for name in ("out.htm", "out.png"):
+        with pytest.raises(InputError, match=rf"{name}: explanations are written as a page, got .*; name FILE.html"):
+            explanations.write([TWO], tmp_path / name)
+    with pytest.raises(InputError, match="explanations must not be empty, got none; give at least one"):
+        explanations.write([], tmp_path / "out2.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["out.HTML"]
