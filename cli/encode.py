@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ctx_embed.cli.main import command, counted, printable, warn_of_unknown_share
+from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import backend_option, encoding_option, field_option, output_option
 from ctx_embed.errors import InputError
 
@@ -78,7 +78,6 @@ def encode(
 
         chosen = {**options, "model": None if options["model"] == "default" else options["model"]}
         found = encode_dataset(inputs, target, text_field=field, progress=True, **chosen)
-        warn_of_unknown_share(found.unknown_share)
         for line in found.named[:SHOWN]:
             click.echo(printable(f"left out: {line}"), err=True)
         if found.bad:
@@ -116,7 +115,6 @@ def encode(
         raise InputError(f"{source_name(source)}: no texts to embed")
 
     from ctx_embed.encoders import embed, load_encoder
-    from ctx_embed.text.tokenizer import sample, unknown_share
 
     encoder = load_encoder(options["model"], options["backend"])
     if encoder.remark:
@@ -125,8 +123,6 @@ def encode(
         texts = [document.text for document in block]
         embeddings = embed(encoder, texts, batch_size or encoder.batch_size)
         write_embeddings(output, block, embeddings)
-        if block is documents:
-            warn_of_unknown_share(unknown_share(encoder.tokenizer, sample(texts)))
     if not is_printed:
         count, dimension = embeddings.shape
         click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")

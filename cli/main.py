@@ -136,14 +136,6 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
 _unknown_texts: list[UnknownTextsWarning] = []
 
 
-def warn_of_unknown_share(share: float) -> None:
-    """Warn if this share of the tokens that were embedded is unknown, unless the model itself named the texts."""
-    from ctx_embed.text.tokenizer import warning
-
-    if not _unknown_texts and (said := warning(share)):
-        click.echo(said, err=True)
-
-
 class Count(click.IntRange):
     """An integer of at most 31 bits; click alone would accept any integer."""
 

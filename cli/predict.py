@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ctx_embed.cli.main import command, counted, warn_of_unknown_share
+from ctx_embed.cli.main import command, counted
 from ctx_embed.cli.options import encoding_option, field_options, output_option
 from ctx_embed.errors import InputError
 from ctx_embed.texts import Document, well_formed
@@ -216,21 +216,12 @@ def predicted_rows(
     at_once: int = AT_ONCE,
     explain: bool = False,
 ) -> Iterator[Row]:
-    """Yield a row for each document, without a label if the text is blank; append each prediction to ``found``.
-
-    Warns on standard error if the model knows few tokens of the first texts.
-    """
-    from ctx_embed.text.tokenizer import sample, unknown_share
-
+    """Yield a row for each document, without a label if the text is blank; append each prediction to ``found``."""
     head = predictor.head
     waiting = iter(documents)
-    first = True
     while batch := list(islice(waiting, at_once)):
         texts = [well_formed(document.text) for document in batch]
         logits = predictor.logits(texts)
-        if first:
-            warn_of_unknown_share(unknown_share(predictor.encoder.tokenizer, sample(texts)))
-            first = False
         chosen = head.chosen(logits)
         if found is not None:
             found.extend(chosen)

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described, missing_extra, unknown_name
 from ctx_embed.progress import Meter
-from ctx_embed.text.tokenizer import tokenizer_of
 from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-    from tokenizers import Tokenizer
 
 DEFAULT = "default"
 MODEL2VEC = "model2vec:"
@@ -43,7 +41,6 @@ class Encoder:
         probes_only: whether its cosines are meaningless, so that only linear probes use it.
         by_name: whether :func:`load_encoder` can make it from its name, also in another process.
         batch_size: the number of texts per call at which it is fastest.
-        tokenizer: the tokenizer of the model, if it has one.
         remark: what a reader of its figures must know, such as that it has random weights.
     """
 
@@ -58,7 +55,6 @@ class Encoder:
     probes_only: bool = False
     by_name: bool = False
     batch_size: int = BATCH_TEXTS
-    tokenizer: Tokenizer | None = None
     remark: str = ""
 
 
@@ -103,9 +99,7 @@ def load_encoder(
 
         model = load_embedder(name, backend)
         if isinstance(model, Embedder):
-            return Encoder(
-                well_formed(name), model.encode, by_name=True, batch_size=BATCH_TEXTS, tokenizer=model.tokenizer
-            )
+            return Encoder(well_formed(name), model.encode, by_name=True, batch_size=BATCH_TEXTS)
         return _of_model(well_formed(name), model, by_name=True)
     from ctx_embed.systems import SYSTEMS, untrained
 
@@ -143,7 +137,7 @@ def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> E
     prompt = model.prompts.get(model.default_prompt_name or "")
     key = identity(known, model.max_seq_length, prompt, model.truncate_dim)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Encoder(name, encode, known, key, parameters, model=model, by_name=by_name, tokenizer=tokenizer_of(model))
+    return Encoder(name, encode, known, key, parameters, model=model, by_name=by_name)
 
 
 def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ctx_embed.cli.index.sync import folder_options, summary
-from ctx_embed.cli.main import command, counted, warn_of_unknown_share
+from ctx_embed.cli.main import command, counted
 from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, field_option
 
 
@@ -84,7 +84,6 @@ def build(
         from ctx_embed.index.building.build import build_index
 
         built = build_index(sources, path, mode=mode, text_field=field, progress=True, **options)
-    warn_of_unknown_share(built.unknown_share)
     if built.was_complete:
         were = "was" if built.documents == 1 else "were"
         click.echo(f"nothing to do: {counted(built.documents, 'document')} {were} indexed in {path} already")

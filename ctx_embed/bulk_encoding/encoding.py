@@ -27,7 +27,6 @@ from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.columns import fields_of
 from ctx_embed.stores.store import RUN
-from ctx_embed.text.tokenizer import sample, tokenizer_of, unknown_share
 from ctx_embed.texts import Document
 
 ENGINES = ("local", "ray")
@@ -47,7 +46,6 @@ class Encoded:
         named: the reasons for some of these.
         dimension: of the embeddings.
         was_complete: whether an earlier run had already done all of it.
-        unknown_share: the share of unknown tokens in a sample of the rows.
     """
 
     rows: int
@@ -56,7 +54,6 @@ class Encoded:
     named: list[str] = field(default_factory=list)
     dimension: int = 0
     was_complete: bool = False
-    unknown_share: float = 0.0
 
 
 def encode_dataset(
@@ -116,7 +113,6 @@ def encode_dataset(
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
         sampled = _sample(sources, fields, part_rows, encoding)
         embedder = IndexModel.of(model, backend)
-        unknown = unknown_share(tokenizer_of(embedder.model), sample([each.text for each in sampled]))
         work_on = run
         if engine == "ray":
             from ctx_embed.bulk_encoding import on_ray
@@ -151,7 +147,7 @@ def encode_dataset(
             warnings.warn(UnknownTextsWarning(texts, rows), stacklevel=2)
         named = [line for note in state.parts.values() for line in note["named"]][:NAMED]
         stored, bad = store.count(), state.total("bad")
-        return Encoded(rows, stored, bad, named, embedder.dimension, state.was_complete, unknown)
+        return Encoded(rows, stored, bad, named, embedder.dimension, state.was_complete)
 
 
 def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding: str | None) -> list[Document]:

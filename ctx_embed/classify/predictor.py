@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from ctx_embed.classify.head import FILES, ClassWeight, Floats, Head, class_weights, words_of
 from ctx_embed.classify.labelled import Labelled
@@ -21,7 +20,6 @@ from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, modules_of, read_object
-from ctx_embed.text.tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -160,11 +158,6 @@ class TorchEncoder:
         modules: list[Any] = list(self.model.children())
         return [{"module": type(module).__name__, **getattr(module, "get_config_dict", dict)()} for module in modules]
 
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer; None if the model has another kind."""
-        return tokenizer_of(self.model)
-
     def about(self) -> list[tuple[str, str]]:
         """Return what the model is, for a card."""
         from ctx_embed.model_card import facts
@@ -208,7 +201,7 @@ class SavedEncoder:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # The classifier's head reads the whole embedding.
         self._embedder.truncate_dim = None
-        self.tokenizer, self.dimension = self._embedder.tokenizer, self._embedder.dimension
+        self.dimension = self._embedder.dimension
 
     @property
     def fingerprint(self) -> str:

@@ -25,7 +25,6 @@ from ctx_embed.errors import InputError
 from ctx_embed.kernel import Kernel, kernel
 from ctx_embed.kernel.library import Found, PhrasesInC, Words
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
-from ctx_embed.texts import well_formed
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
 WORDWISE_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
@@ -47,9 +46,6 @@ FEW_IDS = 256
 CONTINUED = "##"
 # Maximum number of tokenizer entries in a phrase. It bounds the passes over a text.
 LONGEST_PHRASE = 64
-# Users are warned if more than this share of the tokens in a sample of their texts is unknown.
-MOST_UNKNOWN = 0.5
-SAMPLED_TEXTS, SAMPLED_CHARACTERS = 512, 1000
 
 LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 # An entry that is a word, or that a word begins with.
@@ -459,29 +455,3 @@ def tokenizer_of(model: Any) -> Tokenizer | None:
     found = getattr(model, "tokenizer", None)
     found = getattr(found, "backend_tokenizer", found)
     return found if isinstance(found, Tokenizer) else None
-
-
-def sample(texts: Sequence[str]) -> list[str]:
-    """Return the beginnings of some texts, evenly spread over all of them."""
-    step = max(1, len(texts) // SAMPLED_TEXTS)
-    return [text[:SAMPLED_CHARACTERS] for text in texts[::step][:SAMPLED_TEXTS]]
-
-
-def unknown_share(tokenizer: Tokenizer | None, texts: Sequence[str]) -> float:
-    """Return the share of unknown tokens among all tokens of the texts; 0 if the tokenizer knows every token."""
-    unknown = None if tokenizer is None else unknown_id(tokenizer)
-    if tokenizer is None or unknown is None:
-        return 0.0
-    encodings = tokenizer.encode_batch([well_formed(text) for text in texts], add_special_tokens=False)
-    ids = [token for encoding in encodings for token in encoding.ids]
-    return ids.count(unknown) / len(ids) if ids else 0.0
-
-
-def warning(share: float) -> str:
-    """Return the warning about a share of unknown tokens; empty if the share is small enough."""
-    if share <= MOST_UNKNOWN:
-        return ""
-    return (
-        f"Warning: the model does not know {share:.0%} of the tokens in these texts, so their similarities mean "
-        "little; the default model knows English only."
-    )

@@ -36,7 +36,6 @@ from ctx_embed.index.writing.writer import TakenIdError
 from ctx_embed.progress import Meter
 from ctx_embed.rows.reading import estimated_count, read_documents
 from ctx_embed.rows.table import KINDS, TEXT_FIELD
-from ctx_embed.text.tokenizer import SAMPLED_CHARACTERS, SAMPLED_TEXTS, tokenizer_of, unknown_share
 from ctx_embed.texts import Document, Embedded
 
 # The file in INDEX.partial that a build locks.
@@ -51,13 +50,11 @@ class Built:
     Args:
         documents: the number of documents read from the sources.
         was_complete: whether an earlier run had already finished the build.
-        unknown_share: the share of unknown tokens in the first documents; 0 if the documents came with embeddings.
         folders: what the build read in folders and what it left out; None if no source is a folder.
     """
 
     documents: int
     was_complete: bool = False
-    unknown_share: float = 0.0
     folders: Synced | None = None
 
 
@@ -381,16 +378,12 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
         run = replace(run, finished=True)
         with store.writing():
             record(store, run)
-        unknown = 0.0
-        if plan.embedding_field is None and plan.embedded is None:
-            texts = [document.text[:SAMPLED_CHARACTERS] for document in store.after(-1, SAMPLED_TEXTS)]
-            unknown = unknown_share(tokenizer_of(index.embedder.model), texts)
     if plan.adds:
         with SearchIndex(IndexFolder(plan.target), index.embedder) as target, target.writer.editing() as edit:
             if run.run not in {known.run for known in _recorded(edit.store)}:
                 edit.add_all(copies(index.path), replacing=plan.mode == "upsert")
                 record(edit.store, run)
-    return Built(run.documents, unknown_share=unknown, folders=synced)
+    return Built(run.documents, folders=synced)
 
 
 def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Document]) -> Run:
