@@ -32,7 +32,7 @@ def onnx(model: str, output: Path) -> None:
 
     Example: ctx-embed export onnx default -o onnx-model
     """
-    from ctx_embed.export.onnx import export as export_onnx
+    from ctx_embed.export import export_onnx
     from ctx_embed.loading import load_embedder
     from ctx_embed.numpy_model import Embedder
 
@@ -50,7 +50,7 @@ def static(model: str, output: Path) -> None:
 
     Example: ctx-embed export static my-mean-model -o static-model
     """
-    from ctx_embed.export.static import export as export_static
+    from ctx_embed.export import export_static
     from ctx_embed.loading import load
 
     export_static(load(model, "cpu"), output)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.export.onnx import export
+from ctx_embed.export import export_onnx
 from ctx_embed.numpy_model import Embedder
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
@@ -71,7 +71,7 @@ def test_the_examples(default, program):
 def test_every_option(tokenizer, tmp_path, positions, scale, initial_context):
     saved(tokenizer, tmp_path / "model", positions=positions, scale=scale, initial_context=initial_context)
     embedder = Embedder.load(tmp_path / "model")
-    assert export(embedder, tmp_path / "onnx") <= NEAR
+    assert export_onnx(embedder, tmp_path / "onnx") <= NEAR
     texts = ["", *SENTENCES, "", " ".join(SENTENCES * 20)]
     assert np.abs(run(tmp_path / "onnx", embedder, texts) - embedder.encode(texts)).max() <= NEAR
 
@@ -79,9 +79,9 @@ def test_every_option(tokenizer, tmp_path, positions, scale, initial_context):
 def test_what_cannot_be_written_writes_nothing(tokenizer, tmp_path):
     saved(tokenizer, tmp_path / "model", initial_context="uniform")
     with pytest.raises(InputError, match='initial_context="uniform"'):
-        export(Embedder.load(tmp_path / "model"), tmp_path / "onnx")
+        export_onnx(Embedder.load(tmp_path / "model"), tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
     with pytest.raises(InputError, match="the folder holds other things"):
-        export(Embedder.load(), tmp_path / "precious")
+        export_onnx(Embedder.load(), tmp_path / "precious")

@@ -1,4 +1,7 @@
-"""A Contextualizer as an ONNX graph: token ids and offsets in, embeddings out."""
+"""Models for other programs: an ONNX graph, and static embeddings for model2vec and StaticEmbedding.
+
+Called by ``ctx-embed export``. The graph takes token ids and offsets and returns embeddings.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, SavedContextualizer
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from ctx_embed.numpy_model import Embedder
 
 OPSET = 18
@@ -22,6 +27,8 @@ OPSET = 18
 IR_VERSION = 8
 MODEL, TOKENIZER, PHRASE_PAIRS = "model.onnx", "tokenizer.json", "phrases.json"
 NEAR = 2e-5
+# The file by which a folder of static embeddings is known.
+STATIC = "config.json"
 # Texts on which graph and model are compared: words of several lengths, unknown words, an empty text between others,
 # and a long text.
 CHECKED = ["A film that nobody forgets.", "", "prices rise", "日本 ☃", "i don't know one of the men " * 50, "a"]
@@ -134,7 +141,7 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
-def export(embedder: Embedder, output: str | Path) -> float:
+def export_onnx(embedder: Embedder, output: str | Path) -> float:
     """Write ``model.onnx``, ``tokenizer.json`` and ``phrases.json`` into a folder, after comparing them with the model.
 
     ``phrases.json`` is a list of pairs of ids. Pair p becomes the id ``entries + p``, where ``entries`` is the
@@ -166,3 +173,33 @@ def export(embedder: Embedder, output: str | Path) -> float:
         if not difference <= NEAR * max(1.0, float(np.abs(expected).max())):
             raise InputError(f"{output}: the graph differs from the model by {difference:.1e}; nothing was written")
     return difference
+
+
+def export_static(model: SentenceTransformer, output: str | Path) -> None:
+    """Write a model of the system ``mean`` as a StaticEmbedding; model2vec leaves unknown tokens out of the mean."""
+    try:
+        from model2vec import StaticModel
+    except ModuleNotFoundError as error:
+        raise missing_extra(f"export static: {error.name}", "peers") from None
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    from ctx_embed.systems.pooling import MeanEmbedding
+
+    output = Path(output)
+    require_replaceable(output, STATIC)
+    module, *others = model.children()
+    if not isinstance(module, MeanEmbedding) or not all(isinstance(other, Normalize) for other in others):
+        raise InputError(
+            f"{type(module).__name__} is no static embedding: only models of the system mean are; for a Contextualizer "
+            "there is `ctx-embed export onnx`"
+        )
+    if module.phrases is not None:
+        raise InputError("the model has phrases, which model2vec and StaticEmbedding cannot read; train it without")
+    if module.get_config_dict()["max_seq_length"] is not None:
+        raise InputError("the model has a max_seq_length, which a static embedding cannot have; set it to None")
+    table = module.embedding.weight.detach().float().cpu().numpy()
+    static = StaticModel(
+        np.ascontiguousarray(table), module.text_tokenizer.tokenizer, normalize=bool(others), max_length=None
+    )
+    with replaced_folder(output) as folder:
+        static.save_pretrained(folder, model_name=output.name)
