@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 
 from ctx_embed.classify.fitting import INTERCEPT, Regression, fitted_head
@@ -168,12 +167,3 @@ def test_hundreds_of_classes():
     X = np.tile(rows, (2, 1))
     head = fitted_head(X, data, sorted(set(labels)))
     assert accuracy(head, X, data) > 0.9
-
-
-def test_sparse_features_of_parts():
-    y = (X[:, 0] > 0).astype(int)
-    fit = Regression(X, csr_array(RNG.poisson(0.3, (200, 20)).astype(np.float32)), y, 2)
-    coefficients = fit.coefficients(np.arange(150), 0.1, 1.0)
-    again = fit.coefficients(np.arange(150), 0.1, 1.0, coefficients)
-    assert again == pytest.approx(coefficients, abs=1e-2)
-    assert fit.logits(np.arange(150, 200), coefficients).shape == (50, 1)

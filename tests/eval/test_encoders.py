@@ -10,7 +10,6 @@ from ctx_embed.eval import EvaluationOptions, evaluate
 from ctx_embed.eval.encoders import BASELINES, WORD, Tfidf, load_encoder
 from ctx_embed.eval.scoring.score import reading_words
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.systems import SYSTEMS
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 
@@ -35,13 +34,6 @@ def test_a_slip_of_a_baseline_names_them_all():
     assert error(load_encoder, "tfidf+words") == message
     said = "an encoder must have a method encode(list of texts) -> array, got an int"
     assert error(as_encoder, 3) == said
-
-
-def test_a_system_has_drawn_weights(sentences):
-    encoder = load_encoder("use-transformer")
-    assert encoder.encode(sentences).shape[0] == len(sentences)
-    assert encoder.fingerprint == load_encoder("use-transformer").fingerprint
-    assert set(SYSTEMS) <= set(encoder_names(BASELINES))
 
 
 def test_how_a_model_is_asked_is_part_of_the_key(tokenizer):

@@ -271,13 +271,6 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(distill, tmp_path, monke
     assert names(tmp_path) == ["corpus.txt", "model", "model.teacher", "whole", "whole.teacher"]
 
 
-def test_a_cache_serves_another_model(distill, tmp_path, monkeypatch):
-    distill(cache=tmp_path / "cache")
-    monkeypatch.setattr(TeacherCache, "encode", lambda self, texts: pytest.fail("the teacher was asked again"))
-    distill("other", cache=tmp_path / "cache", dimension=4, seed=1)
-    assert names(tmp_path) == ["cache", "corpus.txt", "model", "other"]
-
-
 FAILURES = [
     ({"encoder": "contextualiser"}, "unknown encoder 'contextualiser': did you mean 'contextualizer'? known are "),
     ({"teacher": "./nowhere"}, "./nowhere: no such model folder"),
