@@ -29,7 +29,7 @@ from ctx_embed.eval.scoring.score import (
     score_similarity,
     training_options,
 )
-from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, ProbeTask, RetrievalTask, SimilarityTask, Task, find_tasks
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, Task, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.training.labelled_texts import are_known, warning
 
@@ -67,7 +67,7 @@ def evaluate(
     found: list[Task] = [each if isinstance(each, Task) else find_tasks([each])[0] for each in named or DEFAULT_TASKS]
     if options.protocol == "senteval":
         # As published, with all pairs.
-        found = [replace(task, without=None) if isinstance(task, SimilarityTask) else task for task in found]
+        found = [replace(task, without=None) for task in found]
     given = list(encoders) if isinstance(encoders, list | tuple) else [encoders]
     loaded = [load_encoder(str(each)) if isinstance(each, str | Path) else as_encoder(each) for each in given]
     result = Evaluation(options, found, loaded)
@@ -133,7 +133,7 @@ def evaluate(
 def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
     """Return how many rows of a probe task have a text that the encoder saw with a label in its training."""
     hashes = getattr(encoder.model[0], "labelled_texts", None) if encoder.model is not None else None
-    if hashes is None or not isinstance(task, ProbeTask):
+    if hashes is None or task.kind != "probe":
         return 0
     columns = zip(*(row[1:] for rows in data.subsets.values() for row in rows), strict=True)
     return int(np.any([are_known(texts, hashes) for texts in columns], axis=0).sum())
@@ -149,8 +149,8 @@ def _score(task: Task, data: TaskData, embed: EmbeddingCache, folder: Path | Non
         """Return a result under everything that determines it; without an identity of the encoder it is not stored."""
         return stored_score(folder, None if identity is None else (*identity, *how), make)
 
-    if not isinstance(task, ProbeTask):
-        compute = score_collection if isinstance(task, RetrievalTask) else score_similarity
+    if task.kind != "probe":
+        compute = score_collection if task.kind == "retrieval" else score_similarity
         return from_json(task.kind, kept(lambda: asdict(compute(data, embed))))
     examples = Examples.from_data(data)
     per_label = task.per_label

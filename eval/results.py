@@ -20,7 +20,7 @@ from ctx_embed.eval.scoring.probes import PAPER, PAPER_TITLE, PROTOCOL_NAMES, PR
 from ctx_embed.eval.scoring.ranking import SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, Score, difference, from_json
 from ctx_embed.eval.scoring.statistics import Difference, Interval, correlation_interval, mean_interval
-from ctx_embed.eval.tasks.catalogue import PUBLISHED_SOURCES, ProbeTask, SimilarityTask, Task
+from ctx_embed.eval.tasks.catalogue import METRICS, PUBLISHED_SOURCES, Task
 from ctx_embed.eval.tasks.data import TaskData
 
 PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
@@ -153,7 +153,7 @@ class Evaluation:
 
 def suits(encoder: Encoder, task: Task) -> bool:
     """Return whether the encoder can be scored on the task; one without cosines suits probes only."""
-    return isinstance(task, ProbeTask) or not encoder.probes_only
+    return task.kind == "probe" or not encoder.probes_only
 
 
 def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": task.name,
         "kind": task.kind,
-        "metric": task.metric,
+        "metric": METRICS[task.kind],
         "source": data.source,
         "rows": data.rows,
         "rows_by_subset": {name: len(rows) for name, rows in data.subsets.items()},
@@ -169,14 +169,14 @@ def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
         "published": dict(task.published),
         "remarks": list(data.remarks),
     }
-    if isinstance(task, ProbeTask):
+    if task.kind == "probe":
         rows = Counter(row[0] for subset in data.subsets.values() for row in subset)
         floors = (score.floor for (_, name), score in evaluation.scores.items() if name == task.name)  # type: ignore[union-attr]
         described["rows_by_label"] = dict(sorted(rows.items()))
         described["floor"] = next(floors, None)
         described["per_label"] = task.per_label
         described["repeated"] = Examples.from_data(data).repeated
-    elif isinstance(task, SimilarityTask):
+    elif task.kind == "similarity":
         described["gold"] = {name: [float(row[0]) for row in rows] for name, rows in data.subsets.items()}
         described["without"], described["left_out"] = task.without, data.left_out
     return described

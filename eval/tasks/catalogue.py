@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.rows.reading import read_labelled, read_lines
@@ -205,56 +205,39 @@ class HubSource:
     others: tuple[HubSource, ...] = ()
 
 
+METRICS = {
+    "probe": "accuracy in %",
+    "similarity": "Spearman's rank correlation times 100",
+    "retrieval": "nDCG@10 times 100",
+}
+
+
 @dataclass(frozen=True)
 class Task:
-    """The base of all tasks. The first complete layout of a local copy is read.
+    """A task of a ``kind``. The first complete layout of a local copy is read.
+
+    A ``probe`` has rows of a label and one text, or two; its subsets are ``train``, perhaps ``dev``, and ``test``, or a
+    single one of another name, which is cross-validated. ``labels`` holds the meaning of each label (empty: any label
+    is allowed), ``per_label`` the number of training rows of each label in MTEB's protocol, see
+    :mod:`ctx_embed.eval.scoring.score`; None follows the protocol of the run. ``similarity`` has scored pairs, of which
+    those that also occur in the task ``without`` are left out. ``retrieval`` has the subsets ``corpus``, ``queries``
+    (id, text) and ``qrels`` (query id, document id, relevance).
 
     ``rows`` counts the published set over all subsets (0 if unknown), and ``sha256`` is the hash of the rows behind our
     published scores. ``hub`` is None if no copy there would produce the same score. ``published`` has scores in % by a
     name of :data:`PUBLISHED_SOURCES`.
     """
 
-    kind: ClassVar[str]
-    metric: ClassVar[str]
+    kind: str
     name: str
     layouts: tuple[Layout, ...]
     rows: int = 0
     hub: HubSource | None = None
     published: Mapping[str, float] = field(default_factory=dict)
     sha256: str = ""
-
-
-@dataclass(frozen=True)
-class ProbeTask(Task):
-    """A classification task: rows of a label and one text, or a label and two texts.
-
-    Its subsets are ``train``, perhaps ``dev``, and ``test``; or a single one of another name, which is cross-validated.
-    ``labels`` holds the meaning of each label (empty: any label is allowed). The floor is the most frequent class.
-    ``per_label`` is the number of training rows of each label in MTEB's protocol, see
-    :mod:`ctx_embed.eval.scoring.score`; None follows the protocol of the run.
-    """
-
-    kind: ClassVar[str] = "probe"
-    metric: ClassVar[str] = "accuracy in %"
     labels: Mapping[str, str] = field(default_factory=dict)
     per_label: int | None = None
-
-
-@dataclass(frozen=True)
-class SimilarityTask(Task):
-    """A task of scored pairs; pairs that also occur in the task ``without`` are left out. The floor is 0."""
-
-    kind: ClassVar[str] = "similarity"
-    metric: ClassVar[str] = "Spearman's rank correlation times 100"
     without: str | None = None
-
-
-@dataclass(frozen=True)
-class RetrievalTask(Task):
-    """A task with the subsets ``corpus``, ``queries`` (id, text) and ``qrels`` (query id, document id, relevance)."""
-
-    kind: ClassVar[str] = "retrieval"
-    metric: ClassVar[str] = "nDCG@10 times 100"
 
 
 # The tasks, and the published scores of models that a user might choose instead, with their source and date.
@@ -291,8 +274,7 @@ def _task(kind: str, name: str, layouts: Any, hub: Any = None, published: Any = 
     )
     models = MTEB_PUBLISHED["scores"].items()
     scores = dict(published) | {f"{model} (published)": by_task[name] for model, by_task in models if name in by_task}
-    task_class = next(each for each in Task.__subclasses__() if each.kind == kind)
-    return task_class(name, files, hub=hub and _hub(hub), published=scores, **rest)
+    return Task(kind, name, files, hub=hub and _hub(hub), published=scores, **rest)
 
 
 TASKS: Mapping[str, Task] = {stored["name"]: _task(**stored) for stored in _STORED["tasks"]}
@@ -315,7 +297,7 @@ def find_tasks(names: Sequence[str], text_field: str | None = None, label_field:
             found.append(TASKS[name])
         elif os.path.isfile(name):
             read = partial(labelled, text_field=text_field, label_field=label_field)
-            found.append(ProbeTask(shown, ((File(shown, os.path.abspath(name), read),),)))
+            found.append(Task("probe", shown, ((File(shown, os.path.abspath(name), read),),)))
         elif os.path.isfile(path / "corpus.jsonl"):
             folder = os.path.abspath(name)
             documents = {"corpus": f"{folder}/corpus.jsonl", "queries": f"{folder}/queries.jsonl"}

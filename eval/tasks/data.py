@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
+from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, Row, Task
 from ctx_embed.training.labelled_texts import words_of
 
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
@@ -62,7 +62,7 @@ class DataReader:
     def read(self, task: Task) -> TaskData:
         """Return the rows of ``task``, without the pairs that also occur in the task it excludes."""
         data = self._read(task)
-        if not isinstance(task, SimilarityTask) or task.without is None:
+        if task.without is None:
             return data
         excluded = {frozenset(row[1:]) for rows in self._read(TASKS[task.without]).subsets.values() for row in rows}
         kept = {
@@ -97,12 +97,12 @@ class DataReader:
             raise InputError(f"{task.name}: the hub has no suitable copy; {REMEDY}")
         else:
             data = TaskData(f"hub: {task.hub.repository}", self._from_hub(task.name, task.hub))
-        if isinstance(task, ProbeTask):
+        if task.kind == "probe":
             labels = {row[0] for rows in data.subsets.values() for row in rows}
             if task.labels and (strange := sorted(labels - set(task.labels))):
                 known = ", ".join(f"{label} ({meaning})" for label, meaning in task.labels.items())
                 raise InputError(f"{task.name}: labels must be {known}; got {strange[0]!r} in {data.source}")
-        elif isinstance(task, RetrievalTask):
+        elif task.kind == "retrieval":
             data = _checked_judgements(task, data)
         return data
 
@@ -138,7 +138,7 @@ class DataReader:
         return subsets
 
 
-def _checked_judgements(task: RetrievalTask, data: TaskData) -> TaskData:
+def _checked_judgements(task: Task, data: TaskData) -> TaskData:
     """Return the data of a collection, if its ids differ and it is judged, with what is to be said of it."""
     for what, name in (("document", "corpus"), ("query", "queries")):
         twice = [id for id, count in Counter(row[0] for row in data.subsets[name]).items() if count > 1]

@@ -7,7 +7,7 @@ import re
 import datasets
 import pytest
 
-from ctx_embed.eval.tasks.catalogue import TASKS, File, HubSource, ProbeTask, find_tasks
+from ctx_embed.eval.tasks.catalogue import TASKS, File, HubSource, Task, find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from tests.helpers.errors import error
 
@@ -40,7 +40,7 @@ def test_what_is_absent_or_broken_in_a_folder(folder):
 
 
 @pytest.fixture
-def hub_task(tmp_path, monkeypatch) -> ProbeTask:
+def hub_task(tmp_path, monkeypatch) -> Task:
     """Return a task whose hub source is a folder, which `datasets` reads by the same call."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     source = tmp_path / "hub"
@@ -49,7 +49,7 @@ def hub_task(tmp_path, monkeypatch) -> ProbeTask:
         lines = [json.dumps({"label": label, "sentence": text}) for label, text in rows]
         (source / f"{split}.jsonl").write_text("\n".join(lines))
     hub = HubSource(str(source), ("label", "sentence"), {"HUB": ("train", "test")})
-    return ProbeTask("HUB", (), 3, hub, labels={"0": "negative", "1": "positive"})
+    return Task("probe", "HUB", (), 3, hub, labels={"0": "negative", "1": "positive"})
 
 
 def test_the_splits_parts_and_labels_of_a_hub_set(hub_task):
@@ -59,11 +59,11 @@ def test_the_splits_parts_and_labels_of_a_hub_set(hub_task):
     assert data.source == f"hub: {name}"
     parts = {"train": ("train",), "test": ("test",)}
     hub = HubSource(name, ("label", "sentence"), parts, labels={"0": "NO"})
-    data = DataReader(None).read(ProbeTask("HUB", (), 3, hub))
+    data = DataReader(None).read(Task("probe", "HUB", (), 3, hub))
     assert data.subsets == {"train": [("NO", "bad"), ("1", "good\tbetter")], "test": [("1", "fine")]}
     for columns, split in (("label", "text"), "train"), (("label", "sentence"), "dev"):
         lacks = f"it has no split {split!r} with the columns {', '.join(columns)}"
-        task = ProbeTask("HUB", (), 3, HubSource(name, columns, {"HUB": (split,)}))
+        task = Task("probe", "HUB", (), 3, HubSource(name, columns, {"HUB": (split,)}))
         fails(f"HUB: {name} could not be loaded from the hub ({lacks}); {REMEDY}", task)
 
 
@@ -105,12 +105,12 @@ def test_sentevals_own_files_serve_as_well(tmp_path):
 
 def test_other_rows_than_those_measured_are_noticed(folder):
     layout = (File("MR", "senteval/MR.tsv", TASKS["MR"].layouts[0][0].read),)
-    known = DataReader(folder).read(ProbeTask("MR", (layout,))).sha256
-    assert not DataReader(folder).read(ProbeTask("MR", (layout,), sha256=known)).is_altered
-    assert DataReader(folder).read(ProbeTask("MR", (layout,), sha256="0" * 64)).is_altered
+    known = DataReader(folder).read(Task("probe", "MR", (layout,))).sha256
+    assert not DataReader(folder).read(Task("probe", "MR", (layout,), sha256=known)).is_altered
+    assert DataReader(folder).read(Task("probe", "MR", (layout,), sha256="0" * 64)).is_altered
     # Of another layout nothing is known.
     absent = (File("MR", "absent.tsv", layout[0].read),)
-    assert not DataReader(folder).read(ProbeTask("MR", (absent, layout), sha256="0" * 64)).is_altered
+    assert not DataReader(folder).read(Task("probe", "MR", (absent, layout), sha256="0" * 64)).is_altered
 
 
 def test_a_collection(folder):
