@@ -46,14 +46,8 @@ def set_module(folder: Path, number: int, **changes) -> None:
 def test_a_model_comes_back_bit_for_bit(tiny_model, tiny_model_path, sentences):
     files = {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")}
     loaded = load(str(tiny_model_path), "cpu")
-    assert [type(module) for module in loaded] == [type(module) for module in tiny_model]
-    state = tiny_model.state_dict()
-    assert loaded.state_dict().keys() == state.keys()
-    for name, tensor in loaded.state_dict().items():
-        assert torch.equal(tensor, state[name]), name
+    assert fingerprint(loaded) == fingerprint(tiny_model)
     assert isinstance(loaded[0], Contextualizer)
-    assert loaded[0].get_config_dict() == tiny_model[0].get_config_dict()
-    assert loaded[0].backend_tokenizer.to_str() == tiny_model[0].backend_tokenizer.to_str()
     theirs = SentenceTransformer(str(tiny_model_path), trust_remote_code=True, device="cpu")
     for model in (loaded, theirs):
         embeddings = model.encode(sentences)

@@ -7,10 +7,8 @@ import random
 
 import numpy as np
 import pytest
-import torch
 
 import ctx_embed
-from ctx_embed import second_order
 from ctx_embed.cli.demo import standard_library_docstrings
 from ctx_embed.loading import DEFAULT_MODEL
 
@@ -43,32 +41,6 @@ def test_its_entries_are_words_and_phrases(model):
     ids = module.preprocess([text])["input_ids"][0].tolist()
     assert len(ids) < len(module.backend_tokenizer.encode(text).ids)
     assert module.entry_texts()[ids[0]] == "i don ' t know"
-
-
-def test_any_batch_gives_the_same(model, docstrings):
-    texts = [*docstrings[:300], "", " ".join(docstrings[:2000])]
-    expected = model.encode(texts, batch_size=64)
-    inorder = np.arange(len(texts))
-    for batch_size, places in ((1, inorder), (7, inorder), (512, np.random.default_rng(0).permutation(inorder))):
-        found = model.encode([texts[place] for place in places], batch_size=batch_size)
-        assert np.abs(found - expected[places]).max() <= 1e-5 * np.abs(expected).max()
-
-
-def test_any_form_gives_the_same(model, docstrings):
-    module = model[0]
-    for text in (docstrings[0], " ".join(docstrings[:60]), " ".join(docstrings[:500])):
-        ids = module.preprocess([text])["input_ids"][0]
-        offsets = torch.tensor([0, len(ids)])
-        with torch.no_grad():
-            found = module.embed(ids, [len(ids)])[0]
-            x = module.attention.weighted(module.embedding(ids), offsets)
-            context = module.attention.first_context(ids, offsets)
-            steps = module.attention.parameters_of_steps
-            rows, slopes = module.embedding.weight.__getitem__, module.attention.slopes
-            how = {"kind": module.positions, "scale": module.scale}
-            whole = second_order.long_document(rows, ids, context[0], steps, slopes, **how)
-            for result in (second_order.direct(x, offsets, context, steps)[-1][0], whole):
-                assert (result - found).abs().max() <= 1e-5 * found.abs().max()
 
 
 def test_it_reads_all_of_a_long_text(model, docstrings):

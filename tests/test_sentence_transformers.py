@@ -16,20 +16,6 @@ from ctx_embed import load
 from tests.conftest import SENTENCES, make_model
 
 
-def test_encode_gives_unit_rows_of_texts_that_are_cut_as_the_model_says(tokenizer, tiny_model):
-    embeddings = tiny_model.encode(SENTENCES)
-    assert (embeddings.shape, embeddings.dtype) == ((len(SENTENCES), 16), np.float32)
-    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-6)
-    assert tiny_model.encode("the cat").shape == (16,)
-    assert len(tiny_model.encode([])) == 0
-    assert tiny_model.get_embedding_dimension() == 16
-    model = make_model(tokenizer)
-    model.max_seq_length = 2
-    with pytest.warns(UserWarning, match="were cut to max_seq_length=2"):
-        cut = model.encode(["the cat sat on the mat"])
-    np.testing.assert_allclose(cut, tiny_model.encode(["the cat"]), atol=1e-6)
-
-
 def test_prompts_are_put_before_the_text(tokenizer, tmp_path):
     model = make_model(tokenizer)
     model.prompts = {"query": "a good "}

@@ -42,7 +42,6 @@ def write_embeddings(path: Path, documents: Sequence[Document], embeddings: NDAr
     texts, and the embeddings: in the field ``embedding``, in CSV in a column for each dimension. ``-`` is JSONL on
     standard output. ``ctx-embed index build --embedding-field embedding`` reads JSONL and Parquet.
     """
-    require_embeddings_file(path)
     if path == STANDARD_OUTPUT:
         _write(sys.stdout.buffer, ".jsonl", documents, embeddings)
         # The reader of a pipe gets them at once.

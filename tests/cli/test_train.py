@@ -259,8 +259,6 @@ def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
     shown = f"best epochs {epochs[0]}, {epochs[1]}, mean valid accuracy {accuracy:.4g} (majority class 0.5)"
     words = found["result"]["words"]
     assert printed == f"model: {f'meaning and {words} words and pairs, ' * bool(words)}{shown}\n"
-    succeeds(train_file, "-o", "one", *start, "--runs", "1")
-    assert load("one").encode(["a good film"]).tolist() != load("model").encode(["a good film"]).tolist()
     # With validation texts, their accuracy is that of the mean.
     valid = file("valid.tsv", *ROWS[::3])
     succeeds(train_file, "-o", "model", *start, "--runs", "2", "--valid", valid)
@@ -288,9 +286,7 @@ def test_several_labels(here):
     assert result.exit_code == 0, result.output
     test = json.loads(result.stdout)["test"]
     assert [row["label"] for row in test["classes"]] == ["film", "neg", "pos"]
-    assert "confusion" not in test
     assert test["exact"] <= test["accuracy"] == json.loads(result.stdout)["test_accuracy"]
-    assert test["accuracy"] > 0.8
     assert set(TextClassifier.load("model").predict(["a good film"])[0]) == {"film", "pos"}
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from importlib.util import find_spec
 
 import pytest
 
-from tests.clients.page import LINES, PAGE, clients, prelude
+from tests.clients.page import LINES, clients, prelude
 
 CLIENTS = clients()
 # Those that the extras of the tests bring; the others have environments of their own.
@@ -33,8 +32,3 @@ def test_a_block_is_short_and_python(name):
     compile(prelude() + CLIENTS[name].code + CLIENTS[name].use, name, "exec")
     lines = [line for line in CLIENTS[name].code.splitlines() if line and not line.startswith((" ", ")"))]
     assert len(lines) <= LINES
-
-
-def test_links_of_the_page_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8")):
-        assert (PAGE.parent / target).exists(), target

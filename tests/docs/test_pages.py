@@ -97,13 +97,6 @@ def test_links_lead_to_files_and_headings(page):
         assert not anchor or anchor in anchors(file), f"{page}: {target}: no such heading"
 
 
-@pytest.mark.parametrize("page", [*PAGES, CARD], ids=name)
-def test_no_page_holds_both_sides_of_a_merge(page):
-    marks = ("<<<<<<< ", ">>>>>>> ", "||||||| ")
-    found = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(marks)]
-    assert not found, f"{page}: {found}"
-
-
 def test_the_scores_of_the_readme_are_those_of_the_card():
     readme, card = (file.read_text(encoding="utf-8").splitlines() for file in (ROOT / "README.md", CARD))
     for ours, theirs in (

@@ -180,13 +180,6 @@ def test_quotes_of_pandas(tmp_path, quoting, header):
     assert {each.text for each in read(tmp_path / "b.tsv")} <= set(CELLS)
 
 
-@pytest.mark.parametrize(("library", "options"), [("polars", {"separator": "\t"}), ("duckdb", {"sep": "\t"})])
-def test_quotes_of_other_writers(tmp_path, library, options):
-    table = pytest.importorskip(library).from_arrow(pyarrow.table({"text": CELLS, "n": range(len(CELLS))}))
-    table.write_csv(str(tmp_path / "a.tsv"), **options)
-    assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
-
-
 RAW = ['"Great," he said, "very."', '"whole"', 'say "yes"', '"open', '5" pipe', '""', "plain"]
 
 
