@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import repeat
+from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
@@ -22,14 +21,6 @@ UNKNOWN = "[UNK]"
 PAD = "[PAD]"
 # Maximum number of letters that become entries.
 LETTERS = 1000
-
-
-def repeated(counts: Counter[str], at_once: int = 1000) -> Iterator[str]:
-    """Yield texts in which each word occurs as often as counted, at most ``at_once`` times in a text."""
-    for word, count in sorted(counts.items()):
-        full, rest = divmod(count, at_once)
-        yield from repeat(" ".join([word] * at_once), full)
-        yield " ".join([word] * rest)
 
 
 def learn_vocabulary(
@@ -82,7 +73,13 @@ def learn_vocabulary(
         min_frequency=2,
         show_progress=False,  # The trainer's own bar would write to stdout.
     )
-    tokenizer.train_from_iterator(repeated(words), trainer)
+    # Each word as often as it occurs, at most 1000 times in a text.
+    repeated = (
+        " ".join([word] * min(1000, count - start))
+        for word, count in sorted(words.items())
+        for start in range(0, count, 1000)
+    )
+    tokenizer.train_from_iterator(repeated, trainer)
     entries = tokenizer.get_vocab_size()
     if entries > size:
         raise InputError(f"size must be at least {entries}, one entry for each letter of the texts, got {size}")

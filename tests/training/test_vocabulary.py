@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 from tokenizers import Tokenizer
@@ -10,7 +9,7 @@ from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import is_wordwise
-from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer, repeated
+from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 from tests.helpers.errors import error
 
 
@@ -26,7 +25,7 @@ def test_a_small_vocabulary_by_hand():
 
 
 def test_the_most_frequent_pairs_come_first():
-    texts = ["xy " * 3 + "pq " * 2 + "mn"]
+    texts = ["xy " * 3001 + "pq " * 3000 + "mn"]
     letters = ["[PAD]", "[UNK]", "##n", "##q", "##y", "m", "n", "p", "q", "x", "y"]
     assert entries(learn_vocabulary(texts, size=11, progress=False)) == letters
     assert entries(learn_vocabulary(texts, size=12, progress=False)) == [*letters, "xy"]
@@ -59,11 +58,6 @@ def test_no_word(texts):
 def test_letters_are_the_most_frequent_ones():
     tokenizer = learn_vocabulary(["a a b b d c e"], 100, letters=3, progress=False)
     assert entries(tokenizer) == ["[PAD]", "[UNK]", "a", "b", "c"]
-
-
-def test_counts_beyond_a_batch_of_repetitions():
-    texts = list(repeated(Counter({"xy": 5, "pq": 2}), at_once=2))
-    assert texts == ["pq pq", "", "xy xy", "xy xy", "xy"]
 
 
 DETERMINISM = """

@@ -15,17 +15,6 @@ from ctx_embed.systems import system
 from ctx_embed.training.options import SupervisedOptions
 from ctx_embed.training.supervised.train import PROBE_DEVIATION, ClassifierNetwork, compact_tables, train_classifier
 from tests.conftest import make_model
-from tests.training.toy import forty_texts, small_encoders
-
-
-@pytest.fixture
-def data() -> Labelled:
-    return forty_texts()
-
-
-@pytest.fixture
-def encoder(data):
-    return small_encoders(data)
 
 
 def test_the_head_reads_the_embedding_before_it_is_normalised(tiny_model, sentences):

@@ -16,18 +16,7 @@ from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.supervised.train import ClassifierNetwork, best_epochs, new_encoder, train_classifier
 from tests.helpers.errors import error
-from tests.training.toy import OPTIONS, forty_texts, same, small_encoders, state
-
-
-@pytest.fixture
-def data() -> Labelled:
-    return forty_texts()
-
-
-@pytest.fixture
-def encoder(data):
-    return small_encoders(data)
-
+from tests.training.toy import OPTIONS, same, state
 
 # Training
 
