@@ -222,9 +222,6 @@ class DistillationOptions:
     relation_weight: float = option(
         2.0, "Loss weight: the teacher's cosines between texts.", least=0, section=OBJECTIVES
     )
-    feature_weight: float = option(
-        0.0, "Loss weight: each feature of the teacher at unit variance.", least=0, section=OBJECTIVES
-    )
     genre_weight: float = option(
         0.0, "Loss weight: predict the family of files that a text came from.", least=0, section=OBJECTIVES
     )

@@ -109,23 +109,6 @@ class Relations(Objective):
         return relation_loss(student, batch.teacher)
 
 
-class Features(Objective):
-    """Keep each feature of the target at unit variance: the loss of cosines hardly sees those that vary little.
-
-    ``deviations`` (m,) are the standard deviations of the target's features; features with 0 do not count.
-    """
-
-    def __init__(self, deviations: NDArray[np.float32]) -> None:
-        super().__init__()
-        scale = np.divide(1, deviations, out=np.zeros_like(deviations), where=deviations > 0)
-        self.scale: Tensor
-        self.register_buffer("scale", torch.from_numpy(scale), persistent=False)
-
-    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Return the mean squared difference of the features, in standard deviations."""
-        return ((F.normalize(student, dim=1) - batch.target) * self.scale).square().mean()
-
-
 class Words(Objective):
     """Predict which of the most frequent entries are in a text, from its embedding, for the first texts of a batch.
 

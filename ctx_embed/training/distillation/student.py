@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
@@ -24,8 +22,6 @@ FREQUENCY_CONSTANT = 1e-3
 TABLE_DEVIATION = 0.1
 # Number of texts used to align one rotation with another.
 ALIGNED_TEXTS = 20_000
-# Number of texts that tell which heads matter.
-RANKED_TEXTS = 1000
 
 
 def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +112,7 @@ def started_student(
     rotation = rotation_to(dimension, teacher_embeddings)
     rotation = aligned_rotation(rotation, teacher_embeddings[chosen], like[:, :dimension])
     if rank is not None:
-        student = with_rank(student, rank, [texts[row] for row in chosen[:: 1 + len(chosen) // RANKED_TEXTS]])
+        student = with_rank(student, rank)
     if phrases is not None:
         student = with_phrases(student, phrases)
     leave_own_rows(student)
@@ -134,36 +130,16 @@ def leave_own_rows(encoder: TokenEncoder) -> None:
 
 
 @torch.no_grad()
-def with_rank(encoder: TokenEncoder, rank: int, texts: Sequence[str]) -> TokenEncoder:
-    """Return a Contextualizer with the ``rank`` heads of each step that embeddings of ``texts`` need most, in order.
-
-    A head's worth is what changes without it, as shares of the step's sum: 1 - cos, plus the squared difference of
-    features at unit variance, since features that vary little matter to probes too.
-    """
-    read, lengths = encoder.text_tokenizer.read(texts)
-    ids = torch.from_numpy(read)
-    offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
-    state, x, W = encoder.state_dict(), encoder.embedding(ids), encoder.get_parameter("attention.W")
-
-    def embedded() -> Tensor:
-        contexts: Tensor = encoder.get_submodule("attention")(x, ids, offsets)
-        return F.normalize(contexts[-1], dim=1)
-
-    whole = embedded()
-    deviations = whole.std(0).clamp(min=1e-12)
-    changes = torch.empty(2, *W.shape[::2])
-    for step, head in np.ndindex(*W.shape[::2]):
-        weights = W[step, :, head].clone()
-        W[step, :, head] = 0
-        less = embedded() - whole
-        W[step, :, head] = weights
-        changes[:, step, head] = torch.stack([less.square().mean(), (less / deviations).square().mean()])
-    worth = (changes / changes.sum(2, keepdim=True).clamp(min=1e-30)).sum(0)
-    kept = worth.topk(rank).indices.sort().values
+def with_rank(encoder: TokenEncoder, rank: int) -> TokenEncoder:
+    """Return a Contextualizer with the ``rank`` heads of largest norm |U_r| |V_r| |W_r| of each step, in order."""
+    state = encoder.state_dict()
+    U, V, W = (state[f"attention.{name}"] for name in "UVW")
+    norms = U.norm(dim=2) * V.norm(dim=2) * W.norm(dim=1)
+    kept = norms.topk(rank).indices.sort().values
     state |= {
-        "attention.U": state["attention.U"].take_along_dim(kept[:, :, None], 1),
-        "attention.V": state["attention.V"].take_along_dim(kept[:, :, None], 1),
-        "attention.W": state["attention.W"].take_along_dim(kept[:, None], 2),
+        "attention.U": U.take_along_dim(kept[:, :, None], 1),
+        "attention.V": V.take_along_dim(kept[:, :, None], 1),
+        "attention.W": W.take_along_dim(kept[:, None], 2),
     }
     config = {**encoder.get_config_dict(), "rank": rank}
     cut = type(encoder)(encoder.backend_tokenizer, **config, phrases=encoder.phrases, weights=encoder.embedding.weight)

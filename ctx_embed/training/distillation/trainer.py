@@ -26,7 +26,6 @@ from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 from ctx_embed.training.distillation.objectives import (
     Batch,
     Contrasts,
-    Features,
     Genres,
     LabelHead,
     Labels,
@@ -50,8 +49,6 @@ from ctx_embed.training.run import Checkpoint, TrainingLog, require_finite
 # A run logs its loss at least about this many times; short runs log it more often.
 FEWEST_LOGGED = 40
 BETAS, WEIGHT_DECAY = (0.9, 0.99), 0.01
-# Texts whose embeddings tell how much each feature varies.
-DEVIATION_TEXTS = 20_000
 
 
 class Distillation:
@@ -145,10 +142,6 @@ class Distillation:
         terms: dict[str, tuple[Objective, float]] = {"similarity": (Similarity(), 1.0)}
         if options.relation_weight > 0:
             terms["relations"] = Relations(), options.relation_weight
-        if options.feature_weight > 0:
-            sample = self.rows[:: 1 + len(self.rows) // DEVIATION_TEXTS]
-            targets = self.teacher[sample].astype(np.float32) @ self.rotation.cpu().numpy()
-            terms["features"] = Features(targets.std(0)), options.feature_weight
         if labelled is not None:
             labels = Labels(read, self.student.text_tokenizer, *labelled, options.seed)
             terms["labels"] = labels, options.label_weight

@@ -19,7 +19,6 @@ from ctx_embed.training.distillation.objectives import (
     SPAN_TOKENS,
     Batch,
     Contrasts,
-    Features,
     Genres,
     LabelHead,
     Labels,
@@ -66,15 +65,6 @@ def test_similarity_and_relations_by_hand():
     assert similarity_loss(student, target).item() == 0.5
     assert relation_loss(student, teacher).item() == 0.5
     assert relation_loss(teacher, teacher).item() == 0
-
-
-def test_features_weigh_alike_however_little_they_vary():
-    """Features of deviations 2 and 1/2 miss by 1 each: 1/4 + 4 over two features, and a constant one does not count."""
-    term = Features(np.float32([2, 0.5, 0]))
-    whole = Batch(0, np.arange(1), torch.tensor([]), [], torch.tensor([]), torch.tensor([[1.0, -1.0, 5.0]]))
-    assert term.loss(whole, torch.zeros(1, 3), torch.tensor([])).item() == pytest.approx(4.25 / 3)
-    exact = Batch(0, np.arange(1), torch.tensor([]), [], torch.tensor([]), torch.tensor([[0.6, 0.8, 0.0]]))
-    assert term.loss(exact, torch.tensor([[3.0, 4.0, 0.0]]), torch.tensor([])).item() == pytest.approx(0, abs=1e-12)
 
 
 def test_the_label_head_reads_the_directions_of_the_last_dimensions_alone():
@@ -194,11 +184,11 @@ def test_a_student_begins_as_the_shipped_model(sentences):
     assert F.normalize(embedded, dim=1).detach().numpy() == pytest.approx(before, abs=1e-4)
 
 
-def test_a_student_keeps_the_heads_that_embeddings_need(sentences):
+def test_a_student_keeps_the_heads_of_largest_norm(sentences):
     module = ctx_embed.load()[0]
     rank = module.rank
     before = module.eval().embed(*_packed(module, sentences))
-    assert torch.equal(with_rank(module, rank, sentences).eval().embed(*_packed(module, sentences)), before)
+    assert torch.equal(with_rank(module, rank).eval().embed(*_packed(module, sentences)), before)
     # One head more in each step, which adds nothing: it is the one that goes.
     wide = Contextualizer(
         module.backend_tokenizer, **{**module.get_config_dict(), "rank": rank + 1}, phrases=module.phrases
@@ -210,13 +200,13 @@ def test_a_student_keeps_the_heads_that_embeddings_need(sentences):
             "attention.W": F.pad(module.attention.W, (1, 0)),
         }
     )
-    cut = with_rank(wide, rank, sentences)
+    cut = with_rank(wide, rank)
     assert cut.get_config_dict() == module.get_config_dict()
     assert all(torch.equal(cut.state_dict()[name], value) for name, value in module.state_dict().items())
     # Without half of its heads the model is another, but near.
-    half = with_rank(module, rank // 2, sentences).eval()
+    half = with_rank(module, rank // 2).eval()
     assert half.attention.W.shape == (3, 320, rank // 2)
-    assert 0.95 < F.cosine_similarity(half.embed(*_packed(half, sentences)), before).mean() < 0.999
+    assert 0.9 < F.cosine_similarity(half.embed(*_packed(half, sentences)), before).mean() < 0.999
 
 
 def test_a_model_of_another_kind_is_no_beginning(tokenizer):
