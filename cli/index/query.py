@@ -139,8 +139,9 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
     from ctx_embed.index.search_index import SearchIndex
 
     with SearchIndex.open(path, **of_index) as index:
-        for name in {"exclude", "like"} & options.keys():
-            options[name] = chosen_ids(index, options[name])
+        for name in ("exclude", "like"):
+            if options.get(name):
+                options[name] = chosen_ids(index, options[name])
         hits_or_lists: Any = index.search(**options)
         found: list[Hits] = [hits_or_lists] if options.get("fuse") or "like" in options else hits_or_lists
         corrected = {typed: word for hits in found if hits for typed, word in (hits[0].corrected or {}).items()}
