@@ -12,7 +12,6 @@ from ctx_embed.documents.decoding import UnreadableFileError, read_bytes
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
 from ctx_embed.documents.walking import File, Rules, Skipped, walk
-from ctx_embed.errors import InputError
 from ctx_embed.rows.table import open_rows
 from tests.documents.samples import WRITERS
 from tests.helpers.errors import error
@@ -63,8 +62,7 @@ def test_a_file_that_becomes_a_link_out_of_the_folder_is_not_read(tmp_path, suff
         (_, swapped), (_, plain) = extraction.read((file, file.path) for file in found)
     assert str(swapped) == "cannot be read (a link out of the folder)"
     assert [each.text for each in plain] == ["plain"]
-    with pytest.raises(InputError, match="a link out of the folder"), open_rows(found[0].path):
-        pass
+    assert "a link out of the folder" in error(open_rows, found[0].path)
     # A folder on the way may become a link, too.
     path.unlink()
     path.write_bytes(secret.read_bytes())

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed.errors import InputError
 from ctx_embed.export import export_onnx
 from ctx_embed.numpy_model import Embedder
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
+from tests.helpers.errors import error
 from tests.numpy_model.test_embedder import ODD, saved
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -78,10 +78,9 @@ def test_every_option(tokenizer, tmp_path, positions, scale, initial_context):
 
 def test_what_cannot_be_written_writes_nothing(tokenizer, tmp_path):
     saved(tokenizer, tmp_path / "model", initial_context="uniform")
-    with pytest.raises(InputError, match='initial_context="uniform"'):
-        export_onnx(Embedder.load(tmp_path / "model"), tmp_path / "onnx")
+    said = error(export_onnx, Embedder.load(tmp_path / "model"), tmp_path / "onnx")
+    assert 'initial_context="uniform"' in said
     assert not (tmp_path / "onnx").exists()
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
-    with pytest.raises(InputError, match="the folder holds other things"):
-        export_onnx(Embedder.load(), tmp_path / "precious")
+    assert "the folder holds other things" in error(export_onnx, Embedder.load(), tmp_path / "precious")

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 
-from ctx_embed import InputError, SearchIndex, stores
+from ctx_embed import SearchIndex, stores
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import Edit
 from ctx_embed.stores.indexing import index_parquet
 from tests.helpers.cli import Command
+from tests.helpers.errors import error
 
 DOCUMENTS, STEP = 60, 12
 # Build or resume, and die by the kill signal just before one of the commits.
@@ -68,8 +69,7 @@ def test_a_killed_build_resumes_after_its_last_step(source, tmp_path, embedder, 
         kept.append(len(stored(partial)))
     # The step that a process was about to commit is lost, those before it are not.
     assert kept == [0, 2 * STEP, 4 * STEP]
-    with pytest.raises(InputError, match=r"holds an interrupted build; continue it with --resume"):
-        index_parquet(source, path, mode=mode)
+    assert "holds an interrupted build; continue it with --resume" in error(index_parquet, source, path, mode=mode)
     added = []
     add = Edit.add
     monkeypatch.setattr(Edit, "add", lambda self, some, **given: added.append(len(some)) or add(self, some, **given))
@@ -102,8 +102,7 @@ def test_embeddings_that_changed_meanwhile_are_refused(source, tmp_path, embedde
         index_parquet(source, path)
     with stores.open(source) as store:
         store.upsert(rows(["other"], ["d1"], [{}]))
-    with pytest.raises(InputError, match=r"embeddings: the input has changed since this build started"):
-        index_parquet(source, path, resume=True)
+    assert "the input has changed since this build started" in error(index_parquet, source, path, resume=True)
     # From the beginning, the newer row is there once.
     assert index_parquet(source, path, mode="overwrite").documents == DOCUMENTS
     assert stored(path)["d1"] == "other"
@@ -126,6 +125,6 @@ def test_a_directory_that_is_not_complete_is_refused(source, tmp_path):
         store.write_note("run-0000", {"signature": "", "finished": True})
         assert index_parquet(source, tmp_path / "a.index").documents == DOCUMENTS
         store.write_note("run-0001", {"signature": "", "finished": False})
-    with pytest.raises(InputError, match=r"is not complete; wait for its run, or repeat that `ctx-embed encode`"):
-        index_parquet(source, tmp_path / "b.index")
+    said = error(index_parquet, source, tmp_path / "b.index")
+    assert "is not complete; wait for its run, or repeat that `ctx-embed encode`" in said
     assert not (tmp_path / "b.index").exists()

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from ctx_embed import InputError, SearchIndex, stores
+from ctx_embed import SearchIndex, stores
 from ctx_embed.stores import lancedb
 from ctx_embed.stores.columns import fields_of
 from tests.conftest import SENTENCES
@@ -51,8 +51,7 @@ def test_parquet_is_not_searched_and_says_what_to_use(tmp_path, embedder, rows):
     with stores.open(tmp_path / "out") as store:
         store.ensure(stores.Collection.of(embedder))
         store.upsert(rows(SENTENCES, metadata=METADATA))
-        with pytest.raises(InputError, match=r"out: a directory of Parquet files is not searched; make an index of it"):
-            store.search("a cat")
+        assert "out: a directory of Parquet files is not searched; make an index of it" in error(store.search, "a cat")
 
 
 def test_a_text_is_found_by_its_own_words_with_its_metadata(filled):
@@ -141,8 +140,7 @@ def test_what_a_store_cannot_filter_is_one_line(filled):
         assert "can order only numbers and ISO dates, so lang < 'f' is not possible" in said
     else:
         assert found("lang < 'eo'") >= {"d0"}
-    with pytest.raises(InputError, match=r"filter 'year >': expected .* at the end"):
-        found("year >")
+    assert re.search(r"filter 'year >': expected .* at the end", error(found, "year >"))
 
 
 def test_a_wrong_query_is_one_line(filled):
@@ -151,8 +149,7 @@ def test_a_wrong_query_is_one_line(filled):
         (3, 5, "the query must be a string or a list of strings, got an int"),
         (["a", None], 5, "query 2 must be a string, got None"),
     ):
-        with pytest.raises(InputError, match=message):
-            filled.search(query, k=k)
+        assert message in error(filled.search, query, k=k)
 
 
 def test_an_id_is_stored_once_and_the_last_row_stays(new_address, embedder, rows):
@@ -206,8 +203,7 @@ def test_notes_come_back_by_prefix_and_belong_to_one_collection(new_address, emb
 def test_a_collection_that_is_not_there_is_one_line(new_address):
     with stores.open(new_address()) as store:
         for ask in [store.count] if new_address.kind == "parquet" else [store.count, lambda: store.search("a")]:
-            with pytest.raises(InputError, match="no embeddings there; make some with"):
-                ask()
+            assert "no embeddings there; make some with" in error(ask)
 
 
 def test_texts_that_databases_dislike_come_back(new_store, new_address, rows):
@@ -322,14 +318,13 @@ def test_an_address_names_a_store_and_hides_its_password(address, kind, name):
     ],
 )
 def test_what_names_no_store_is_one_line(address, message):
-    with pytest.raises(InputError, match=message):
-        stores.open(address)
+    assert message in error(stores.open, address)
 
 
 def test_a_search_index_is_no_store(tmp_path):
     SearchIndex.create(tmp_path / "index").close()
-    with pytest.raises(InputError, match=r"has one writer; encode .*To search it, use ctx_embed.SearchIndex$"):
-        stores.open(tmp_path / "index")
+    said = error(stores.open, tmp_path / "index")
+    assert re.search(r"has one writer; encode .*To search it, use ctx_embed.SearchIndex$", said)
 
 
 @pytest.mark.parametrize(
@@ -372,11 +367,8 @@ def test_a_table_of_postgresql_is_made_in_its_schema(postgresql, embedder, rows)
         assert connection.execute('SELECT id FROM "my library".books').fetchall() == [("d0",)]
     with stores.open(f"{postgresql}#my library.books") as store:
         assert [hit.text for hit in store.search("a whale")] == ["a whale"]
-    with (
-        pytest.raises(InputError, match='schema "nowhere" does not exist'),
-        stores.open(f"{postgresql}#nowhere.t") as to,
-    ):
-        to.ensure(stores.Collection.of(embedder))
+    with stores.open(f"{postgresql}#nowhere.t") as to:
+        assert 'schema "nowhere" does not exist' in error(to.ensure, stores.Collection.of(embedder))
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, embedder):
@@ -425,8 +417,7 @@ def test_a_damaged_record_of_the_model_is_one_line(tmp_path, embedder, damage):
     store.write_note("collection", note)
     assert store.collection == stores.Collection.of(embedder)
     store.write_note("collection", note | damage)
-    with pytest.raises(InputError, match="out: the record of its model is damaged; encode it again"):
-        store.require_collection()
+    assert "out: the record of its model is damaged; encode it again" in error(store.require_collection)
 
 
 def test_a_collection_whose_making_was_cut_short_is_made(new_address, embedder, rows, monkeypatch):
