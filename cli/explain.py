@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ctx_embed.cli.main import command
 from ctx_embed.cli.options import field_option, output_option
 from ctx_embed.errors import InputError
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
-    from ctx_embed.numpy_model import Embedder
 
 
 @command()
@@ -70,26 +63,16 @@ def explain(
     for number, text in enumerate(texts, 1):
         require_explainable(text, f"text {number}" if len(texts) > 1 else "the text")
 
-    from ctx_embed.encoders import DEFAULT, load_encoder
+    from ctx_embed.encoders import load_encoder
     from ctx_embed.explanations import explain as explained
     from ctx_embed.explanations import write
-    from ctx_embed.loading import load_embedder
-    from ctx_embed.numpy_model import UnsupportedModelError
 
-    loaded: Embedder | SentenceTransformer | None = None
-    remark = ""
-    # A Contextualizer in a folder needs no torch.
-    if model == DEFAULT or Path(model).exists():
-        with suppress(UnsupportedModelError):
-            loaded = load_embedder(model, "numpy")
-    if loaded is None:
-        encoder = load_encoder(model)
-        if encoder.model is None:
-            raise InputError(f"--model must be a SentenceTransformer, got {model}, which has no attention to explain")
-        loaded, remark = encoder.model, encoder.remark
-    explanations = [explained(loaded, well_formed(text)) for text in texts]
-    if remark:
-        click.echo(f"Warning: {remark}", err=True)
+    encoder = load_encoder(model, None)
+    if encoder.model is None:
+        raise InputError(f"--model must be a SentenceTransformer, got {model}, which has no attention to explain")
+    explanations = [explained(encoder.model, well_formed(text)) for text in texts]
+    if encoder.remark:
+        click.echo(f"Warning: {encoder.remark}", err=True)
     if output:
         write(explanations, output, well_formed(model), contexts=contexts)
         click.echo(f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} explained in {output}")

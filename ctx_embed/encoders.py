@@ -36,7 +36,7 @@ class Encoder:
         parameters: number of learned parameters; None if unknown.
         fit: for an encoder that is fitted in each training fold: takes all texts; returns their features, which are
             never stored.
-        model: the SentenceTransformer behind it, where there is one.
+        model: the SentenceTransformer or the Embedder of :mod:`ctx_embed.runtime` behind it, where there is one.
         words: whether a classifier over it reads words too; this is for probes only.
         probes_only: whether its cosines are meaningless, so that only linear probes use it.
         by_name: whether :func:`load_encoder` can make it from its name, also in another process.
@@ -50,7 +50,7 @@ class Encoder:
     key: str | None = None
     parameters: int | None = None
     fit: Callable[[Sequence[str]], Any] | None = None
-    model: SentenceTransformer | None = None
+    model: Any = None
     words: bool = False
     probes_only: bool = False
     by_name: bool = False
@@ -99,7 +99,7 @@ def load_encoder(
 
         model = load_embedder(name, backend)
         if isinstance(model, Embedder):
-            return Encoder(well_formed(name), model.encode, by_name=True, batch_size=BATCH_TEXTS)
+            return Encoder(well_formed(name), model.encode, model=model, by_name=True, batch_size=BATCH_TEXTS)
         return _of_model(well_formed(name), model, by_name=True)
     from ctx_embed.systems import SYSTEMS, untrained
 

@@ -23,8 +23,8 @@ except ImportError:  # Windows, where leftovers are not removed.
     fcntl = None  # type: ignore[assignment]
 
 _UNFINISHED = ".unfinished"
-# Bytes by which a pointer of git-lfs is known, and what is said of it.
-POINTER_BYTES, POINTER = 64, "a pointer of git-lfs in place of the file; fetch the file with git lfs pull"
+# What is said of a pointer of git-lfs.
+POINTER = "a pointer of git-lfs in place of the file; fetch the file with git lfs pull"
 # Errors of a full disk, an exceeded quota, and a file that is too large for the system.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Arguments of renameat2(2): paths are relative to the working folder; exchange the two names.
@@ -88,9 +88,9 @@ def open_regular(path: str | Path) -> BufferedReader:
     return file
 
 
-def is_pointer(start: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a pointer of git-lfs, whose contents are elsewhere."""
-    return start.startswith(b"version https://git-lfs.github.com/spec/")
+def is_pointer(file: BufferedReader) -> bool:
+    """Return whether an open file is a pointer of git-lfs, whose contents are elsewhere."""
+    return file.peek(64).startswith(b"version https://git-lfs.github.com/spec/")
 
 
 def require_folder(path: Path) -> None:

@@ -48,13 +48,8 @@ def well_formed(text: str) -> str:
 
 def as_texts(texts: Iterable[str]) -> list[str]:
     """Return texts as a list: given a list, an array, a series of any library, or a generator."""
-    single = not isinstance(texts, Iterable) or getattr(texts, "shape", None) == ()
-    if single or isinstance(texts, str | bytes | dict) or hasattr(texts, "columns"):
-        remedy = "give one column" if hasattr(texts, "columns") else "give [text]"
-        raise InputError(f"texts must be a list of strings, got {described(texts)}; {remedy}")
-    # pyarrow's items and NumPy's strings become str.
-    items = texts.to_pylist() if hasattr(texts, "to_pylist") else texts
-    listed = [str(text) if isinstance(text, str) else text for text in items]
+    # NumPy's strings become str.
+    listed = [str(text) if isinstance(text, str) else text for text in as_list(texts, "texts", "a list of strings")]
     for place, text in enumerate(listed):
         if not isinstance(text, str):
             raise InputError(f"text {place} must be a string, got {described(text)}")
@@ -87,9 +82,11 @@ def length_batches(texts: Sequence[str], most: int = BATCH_TEXTS) -> Iterator[li
 def as_list(values: Any, name: str, needed: str) -> list[Any]:
     """Return ``values`` as a list: given a list, an array, a series of any library, or a generator."""
     if hasattr(values, "columns"):
-        columns = ", ".join(repr(str(column)) for column in list(values.columns)[:5])
+        # The columns of pyarrow are arrays.
+        columns = ", ".join(map(repr, map(str, list(getattr(values, "column_names", values.columns))[:5])))
         remedy = "its rows as dictionaries" if name == "metadata" else f"one of its columns ({columns})"
         raise InputError(f"{name} must be {needed}, got {described(values)}; give {remedy}")
-    if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
+    is_array_of_one = getattr(values, "shape", None) == ()
+    if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable) or is_array_of_one:
         raise InputError(f"{name} must be {needed}, got {described(values)}")
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)

@@ -45,12 +45,12 @@ def test_texts_come_in_any_collection(make, tiny_model):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("a", "texts must be a list of strings, got a str; give [text]"),
-        (np.array("a"), "texts must be a list of strings, got a ndarray; give [text]"),
+        ("a", "texts must be a list of strings, got a str"),
+        (np.array("a"), "texts must be a list of strings, got a ndarray"),
         (None, "texts must be a list of strings, got None"),
-        (pd.DataFrame({"text": ["a"]}), "got a DataFrame; give one column"),
-        (pl.DataFrame({"text": ["a"]}), "got a DataFrame; give one column"),
-        (pa.table({"text": ["a"]}), "got a Table; give one column"),
+        (pd.DataFrame({"text": ["a"]}), "got a DataFrame; give one of its columns ('text')"),
+        (pl.DataFrame({"text": ["a"]}), "got a DataFrame; give one of its columns ('text')"),
+        (pa.table({"text": ["a"]}), "got a Table; give one of its columns ('text')"),
         (pd.Series(["a", None]), "text 1 must be a string, got "),
     ],
 )

@@ -14,7 +14,7 @@ from io import BufferedReader
 from typing import Any
 from xml.etree import ElementTree
 
-from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular
+from ctx_embed.files import POINTER, is_pointer, open_regular
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
 from ctx_embed.rows.opening import GZIP_MAGIC
 
@@ -61,7 +61,7 @@ def opened(path: str) -> Iterator[BufferedReader]:
     """Open a regular file that does not lead out of its folder and is no pointer of git-lfs."""
     try:
         with open_regular(path) as file:
-            if is_pointer(file.peek(POINTER_BYTES)):
+            if is_pointer(file):
                 raise UnreadableFileError(POINTER)
             yield file
     except gzip.BadGzipFile:

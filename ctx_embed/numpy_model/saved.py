@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 
 from ctx_embed import second_order
 from ctx_embed.errors import InputError, described, nearest_name
-from ctx_embed.files import POINTER, POINTER_BYTES, is_pointer, open_regular, replaced_file
+from ctx_embed.files import POINTER, is_pointer, open_regular, replaced_file
 from ctx_embed.fingerprint import CONFIGS, digest, reads_normalised
 from ctx_embed.text import normalisation
 from ctx_embed.text.tokenizer import parts_of
@@ -97,7 +97,7 @@ def require_contents(folder: Path) -> None:
     """Refuse a folder with a pointer of git-lfs in place of a file."""
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
         with suppress(OSError), open_regular(path) as file:
-            if is_pointer(file.peek(POINTER_BYTES)):
+            if is_pointer(file):
                 raise InputError(f"{path}: {POINTER}")
 
 

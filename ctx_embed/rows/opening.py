@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ctx_embed.errors import InputError, naming_left_out, without_secrets
-from ctx_embed.files import POINTER, POINTER_BYTES, PathInside, is_pointer, open_regular
+from ctx_embed.files import POINTER, PathInside, is_pointer, open_regular
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -95,7 +95,7 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
         raise InputError(f"{source}: cannot be read ({said(error)})") from None
     with stream:
         buffered = stream if hasattr(stream, "peek") else io.BufferedReader(stream, _BUFFER_BYTES)
-        if stream.seekable() and is_pointer(buffered.peek(POINTER_BYTES)):
+        if stream.seekable() and is_pointer(buffered):
             raise InputError(f"{source}: {POINTER}")
         yield buffered
 
