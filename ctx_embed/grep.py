@@ -94,8 +94,7 @@ class Sources:
                 raise InputError(f"{path}: is a search index; search it with ctx-embed index query {path} QUESTION")
         patterns(self.include)
         patterns(self.exclude)
-        if self.encoding is not None:
-            encodings.require_encoding(self.encoding)
+        encodings.require_encoding(self.encoding)
 
     def texts(self) -> Iterator[Text]:
         """Yield the texts of all files in order."""
