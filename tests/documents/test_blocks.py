@@ -121,11 +121,6 @@ CODE = {
         "  return a + a;\n};\nexport class Cart {\n  // The size.\n  size() { return 1; }\n  add() { }\n}\nadd(1);\n",
         ["/** Adds. */", "const twice = (a) => {", "export class Cart {", "  // The size.", "  add() { }", "add(1);"],
     ),
-    "php": (
-        "<?php\n/** Adds. */\nfunction add() { return 1; }\nclass Cart {\n  public function size() { return 2; }\n"
-        "  // Adds.\n  private function add() {}\n}\n",
-        ["/** Adds. */", "class Cart {", "  public function size() { return 2; }", "  // Adds."],
-    ),
     "ruby": (
         "require 'a'\n# A shop.\nmodule Shop\n  class Cart\n    # The size.\n    def size\n      1\n    end\n"
         "    def self.add; end\n  end\nend\ndef top; end\n",
@@ -135,10 +130,6 @@ CODE = {
         "use a;\n/// A cart.\n#[derive(Debug)]\npub struct Cart { n: i32 }\nimpl Cart {\n    /// New.\n"
         "    pub fn new() -> Cart { Cart { n: 1 } }\n    fn size(&self) {}\n}\nfn main() {}\n",
         ["/// A cart.", "impl Cart {", "    /// New.", "    fn size(&self) {}", "fn main() {}"],
-    ),
-    "tsx": (
-        "export const App = () => <div/>;\nfunction Part() { return <p/>; }\n",
-        ["export const App = () => <div/>;", "function Part() { return <p/>; }"],
     ),
     "typescript": (
         "interface A { a: string }\nexport abstract class B {\n  constructor(private a: A) {}\n  @log()\n"
