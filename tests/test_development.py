@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -53,17 +51,3 @@ def test_the_third_stage_leaves_these_files_out(development):
     held_out = [f"{file}.jsonl.gz" for file in development.HELD_OUT.values()]
     assert sources
     assert not [(file, name) for file in held_out for name in sources if fnmatch(file, name)]
-
-
-def test_the_half_for_testing_of_the_contrasts_shares_no_text_with_the_other(development):
-    with SCRIPT.with_name("contrasts.tsv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    counts = Counter((row["kind"], row["part"]) for row in rows)
-    kinds = ("negation", "word order", "small words")
-    assert counts == {(kind, part): 150 for kind in kinds for part in ("test", "development")}
-    texts = {
-        part: {row[column] for row in rows if row["part"] == part for column in ("text", "paraphrase", "contrast")}
-        for part in ("test", "development")
-    }
-    assert not texts["test"] & texts["development"]
-    assert all(len({row["text"], row["paraphrase"], row["contrast"]}) == 3 for row in rows)

@@ -109,8 +109,6 @@ def test_a_training_starts_from_the_default_model_unless_told(train_file):
     # The same in Python.
     for start in ({}, {"start": "default"}):
         train(train_file, "model", **start)
-    train(train_file, "other")
-    assert record("other")["options"]["from"] == "default"
     # The encoder is trained with the options for a trained encoder as soon as one of them is given.
     succeeds(train_file, "-o", "model", "--epochs", "1", "--runs", "1")
     assert record()["options"]["learning_rate"] == FINE_TUNING.learning_rate
