@@ -50,7 +50,7 @@ GRAM = 6
 _SYMBOLS = "#%&@*/\\\u2030\u2031"
 _MINUS = re.compile(r"(?<![\w)\].])[-\u2012\u2013](?=[.,]?\d)")
 _POINT = re.compile(r"(?<=\d)[.,:](?=\d)")
-# Points within numbers are these, so that they are no punctuation: characters for private use.
+# Characters for private use that replace the points within numbers, which are not punctuation.
 _PRIVATE = 0xE000
 _NUMBER = re.compile("\u2212?\\d+(?:[\ue000-\ue07f/]\\d+)*")
 
@@ -68,7 +68,7 @@ _MEANINGS = _Meanings()
 
 
 def normalized(text: str) -> str:
-    """Return a text in lower case without punctuation, with single spaces: letters with accents, digits and symbols.
+    """Return a text in lower case, with accents and symbols but without punctuation, and with single spaces.
 
     Minus signs and the points within numbers stay. A text of punctuation alone stays as it is, but for outer spaces.
     """
@@ -126,7 +126,7 @@ Rows: TypeAlias = NDArray[np.int64]
 Pairs: TypeAlias = tuple[Rows, Rows, NDArray[np.float64]]
 
 THRESHOLD = 0.6
-# Up to so many embeddings are compared with all others; of more, with those of a few inverted lists, which are enough
+# Up to this many embeddings are compared with all others; more, only with those in a few inverted lists: that is enough
 # for neighbours as close as duplicates.
 EXACT_ROWS, PROBED_LISTS = 20_000, 12
 ROWS_AT_ONCE = 1024
@@ -135,7 +135,7 @@ TEXTS_AT_ONCE = 4096
 COMPARED = 16
 # The neighbours to look for at first, and at most.
 NEIGHBOURS, MOST_NEIGHBOURS = 32, 2048
-# The most by which a cosine of vectors of 8 bits differs from the exact one.
+# The largest difference between a cosine of 8-bit vectors and the exact one.
 ROUNDING = 0.02
 
 
@@ -262,7 +262,7 @@ def dedupe(
         threshold: above 0 and at most 1; 1 drops only equal texts, as above.
         meaning: above 0 and at most 1, e.g. 0.95; None compares characters only.
         model: the model for embeddings, as for :meth:`ctx_embed.SearchIndex.create`.
-        encoding: of the files; None: UTF-8, or detected. Text is written as UTF-8.
+        encoding: the encoding of the files; None: UTF-8, or detected. Text is written as UTF-8.
         progress: whether to show progress on standard error, if that is a terminal.
 
     Raises:
@@ -390,7 +390,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
     lists = 1 if count <= EXACT_ROWS else 2 ** round(np.log2(count**0.5))
     index: Any = faiss.index_factory(embedder.dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
     index.nprobe = PROBED_LISTS
-    # No warning of few texts.
+    # Suppress FAISS's warning of too few texts.
     index.cp.min_points_per_centroid = 1
     index.train(stored[:: max(1, count // max(64 * lists, 10_000))].astype(np.float32))
     with texts.meter(count, "comparing") as meter:
@@ -403,7 +403,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
             waiting, neighbours = np.arange(len(vectors)), NEIGHBOURS
             while len(waiting):
                 scores, near = index.search(vectors[waiting], min(neighbours, index.ntotal))
-                # There may be more of those that a row is nearly equal to than were asked for.
+                # A row may be nearly equal to more rows than were asked for.
                 full = (scores[:, -1] >= meaning - ROUNDING) & (neighbours < min(MOST_NEIGHBOURS, index.ntotal))
                 rows, columns = np.nonzero((scores >= meaning - ROUNDING) & (near >= 0) & ~full[:, None])
                 found.append((near[rows, columns], places[waiting[rows]]))

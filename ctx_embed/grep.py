@@ -206,7 +206,7 @@ def pieces(
 
 
 class WordCounts:
-    """Counts of a question's words in the passages so far; function words count only if it has no others."""
+    """Counts of a question's words in the passages so far; function words only if the question has no others."""
 
     def __init__(self, question: str) -> None:
         self.required = phrases(question)
@@ -221,13 +221,13 @@ class WordCounts:
         self._places = {token: place for place, token in enumerate(dict.fromkeys(tokens))}
         self._asked = np.array(list(Counter(tokens).values()), np.float64)
         self._having = np.zeros(len(self._places))
-        # Stems share all but their last letter with the words of a passage.
+        # A stem and the words that it stands for in a passage agree in all letters but the stem's last one.
         self._starts = [token[:-1] or token for token in self._places]
         if self.required:
             self._starts += [word[0] for phrase in self.required for word in phrase.strip('"').split()]
 
     def count(self, texts: Sequence[str]) -> tuple[list[int], NDArray[Any]]:
-        """Return the places of those passages that match the question, and how often they have each word."""
+        """Return the places of the passages that match the question, and how often each word occurs in them."""
         self.passages += len(texts)
         self.characters += sum(map(len, texts))
         rows = []
@@ -267,9 +267,9 @@ class WordCounts:
         self._connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
 
 
-# Characters that are embedded at a time.
+# Number of characters to embed at a time.
 BATCH_CHARACTERS = 1 << 19
-# The most characters of a passage that a hit has; a passage has more only if it has words of thousands of characters.
+# Maximum characters of a passage that a hit shows; longer passages only come from words of thousands of characters.
 MOST_CHARACTERS = 1 << 14
 # The words of the question are weighed by all passages so far, so ranks still change: this many times as many
 # passages as are needed are stored.
@@ -380,7 +380,7 @@ class Search:
         characters = 0
         for text in texts:
             batch.append(text)
-            # Records may be short, and each has costs of its own.
+            # Records may be short, and each adds some work whatever its length.
             characters += len(text.extracted.text) + BATCH_CHARACTERS // 4096
             if characters >= BATCH_CHARACTERS:
                 self._read(batch)

@@ -62,7 +62,7 @@ class IndexModel:
         """Return an embedder for a model: None or ``default``, a path or name, or a loaded model.
 
         A model given by name takes a backend, see :func:`ctx_embed.loading.load_embedder`; ``local_files_only`` never
-        downloads it, for a name that the user has not given. InputError if there is no such model.
+        downloads it, for a name that the user has not given. Raise InputError if there is no such model.
         """
         if model is not None and not isinstance(model, str | Path):
             return cls(model, None)
@@ -80,7 +80,7 @@ class IndexModel:
         """Return an embedder for the model that an index was built with.
 
         ``model`` is the name or path that the user gives; None takes the reference in the settings, or the default
-        model if they have none. OtherModelError if it is a different one, or cannot be loaded.
+        model if they have none. Raise OtherModelError if it is a different one, or cannot be loaded.
         """
         try:
             embedder = cls.of(settings.model if model is None else model, backend, local_files_only=model is None)
@@ -96,7 +96,7 @@ class IndexModel:
 
     @staticmethod
     def require(folder: Path, settings: Settings, embedder: IndexModel) -> None:
-        """Raise OtherModelError, which names both models, unless the index was built with this one."""
+        """Raise an OtherModelError that names both models, unless the index was built with this one."""
         if (embedder.fingerprint, embedder.dimension) != (settings.model_fingerprint, settings.dimension):
             given = "this one" if embedder.reference is None else f"the model {embedder.reference!r}"
             raise OtherModelError(
@@ -121,7 +121,7 @@ class IndexModel:
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Return unit vectors (len(texts), dimension) of documents; the model's document prompt is used if it has one.
 
-        InputError if the model returns vectors of the wrong shape, NaN or infinity.
+        Raise InputError if the model returns vectors of the wrong shape, NaN or infinity.
         """
         return self._unit_vectors(self.model.encode_document, texts)
 
@@ -130,7 +130,7 @@ class IndexModel:
         return self._unit_vectors(self.model.encode_query, texts)
 
     def quiet_queries(self, texts: Sequence[str]) -> Vectors:
-        """Return :meth:`queries` of texts that no user has asked, without warnings of what the model cannot read."""
+        """Return :meth:`queries` of texts that no user wrote, without warnings of what the model cannot read."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self.queries(texts)

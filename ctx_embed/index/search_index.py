@@ -425,7 +425,7 @@ class SearchIndex:
                 and JSONL; any other file is one document). None: each record with a text, and each other file.
             text_field: the field of records that holds the text; None: ``text``.
             follow_links: whether to read files outside the folder to which links in it point.
-            allow_empty: whether to remove the documents of all files, or of most of many, if so many are gone.
+            allow_empty: whether to remove the documents of all files, or of most of many, even if that many are gone.
             dry_run: whether to count the files that would be added, changed and removed, and do nothing else.
             progress: whether to show a bar on standard error, if that is a terminal.
 
@@ -595,7 +595,7 @@ class SearchIndex:
     def embedded_again(self) -> bool:
         """Whether the index has got another model since it was opened, so that it must be opened again."""
         documents = self._opened.documents
-        # A search that is under way finds out itself.
+        # A search that is already running checks this itself.
         if self._closed or not documents.lock.acquire(blocking=False):
             return False
         try:

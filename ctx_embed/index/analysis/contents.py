@@ -14,7 +14,7 @@ from ctx_embed.files import replaced_file, require_file, require_folder
 from ctx_embed.index.storage.folder import IndexFolder, View
 from ctx_embed.numpy_model.embedder import CosineParts
 
-# The type of a field, from SQLite's type of a JSON value; NULL for null.
+# The type of a field for each type of JSON value in SQLite; NULL for null.
 _KIND = (
     "CASE entry.type WHEN 'integer' THEN 'number' WHEN 'real' THEN 'number' WHEN 'text' THEN 'string' "
     "WHEN 'true' THEN 'boolean' WHEN 'false' THEN 'boolean' WHEN 'array' THEN 'list' WHEN 'object' THEN 'object' END"

@@ -17,7 +17,7 @@ from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import Rows
 from ctx_embed.progress import Meter
 
-# Passages that are compared with the others at a time.
+# Number of passages to compare with the others at a time.
 ROWS_AT_ONCE = 1024
 # Number of neighbours fetched at first; it is multiplied by four as long as all of them reach the threshold.
 NEIGHBOURS = 32
@@ -25,7 +25,7 @@ NEIGHBOURS = 32
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000
 VECTORS_AT_ONCE = 16_384
 TYPICAL_WORDS, CENTRAL_DOCUMENTS = 8, 3
-# Examples are chosen among at most this number of passages; two of at least this cosine are nearly the same.
+# Examples are chosen among at most this number of passages; two passages are nearly the same from this cosine on.
 CANDIDATES, SAME = 100, 0.95
 LABEL_WORDS = 3
 
@@ -69,7 +69,7 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
 def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
     """Yield pairs (cosine, row, later row) of some ascending rows with later rows of other documents.
 
-    ``firsts`` are the first rows of all documents. Only ``most`` pairs are needed, so others than the best may lack.
+    ``firsts`` are the first rows of all documents. Only the best ``most`` pairs are needed; others may be left out.
     """
 
     def documents(of: Rows) -> Rows:

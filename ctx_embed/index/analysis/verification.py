@@ -56,7 +56,7 @@ def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -
     problems = Problems()
     with closing(DocumentStore(folder.documents.path)) as store, store.reading():
         for check in (_tables, _vectors, _rows, _words, _faiss):
-            # What a check finds before an error counts, too.
+            # Keep what a check found before it failed.
             found: list[str] = []
             try:
                 found.extend(check(folder, store))
@@ -99,7 +99,7 @@ def _tables(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
         named = ", ".join(map(str, damaged[:MOST_LINES]))
         yield f"{store.path}: documents with wrong checksums: {len(damaged)}, in the rows {named}"
     if "origins" in found:
-        # The origin of a document that was deleted otherwise does no harm.
+        # A document may be deleted while the record of its file stays; that does no harm.
         ((lost,),) = store.run(
             "SELECT count(*) FROM origins WHERE id IN (SELECT id FROM documents) "
             "AND file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
@@ -109,7 +109,7 @@ def _tables(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
 
 
 def _vectors(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    """Yield a problem for vectors that are damaged, and for those of passages that do not exist, or the reverse."""
+    """Yield a problem for damaged vectors, for vectors without a passage, and for passages without a vector."""
     view = View(folder, store)
     store.settings(NEXT)
     lengths, found = [], [view.vectors.zeros()]
@@ -153,7 +153,7 @@ def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
     try:
         whole = crc32_of(path) == record.facts.get("crc32")
     except OSError:
-        # Another process has removed it, or somebody: search compares all until it is written again.
+        # Somebody has removed it: until it is written again, a search compares all vectors.
         return
     if not whole:
         yield f"{path}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"
@@ -184,9 +184,9 @@ def _words(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
 
 
 def _digests(connection: sqlite3.Connection, vocabulary: str) -> tuple[int, ...]:
-    """Return digests of all words with their places and of the lengths of passages, and the numbers of both.
+    """Return two digests, of the words with their places and of the passages' lengths, and how many of each there are.
 
-    The sums of the digests of parts are those of the whole, modulo 2^64.
+    The digest of an index is the sum of the digests of its parts, modulo 2^64.
     """
     words = 0
     for term, *sums in connection.execute(_SUMS.format(vocabulary)):

@@ -200,7 +200,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
             same = [run for run in _recorded(store) if run.signature == plan.signature]
         if same:
             return Built(same[-1].documents, was_complete=True)
-    # What a killed build had moved away is in its place again.
+    # An index that a killed build had moved away is in its place again.
     if not plan.adds and target.exists() and (not target.is_dir() or any(target.iterdir())):
         if not target.is_dir():
             raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
@@ -264,7 +264,7 @@ def _without_writers(target: Path) -> Iterator[None]:
 
 
 def _remove_stale(plan: Plan) -> None:
-    """Remove an INDEX.partial that is no longer needed; InputError if it is none, or still needed."""
+    """Remove an INDEX.partial that is no longer needed; raise InputError if it is still needed, or not one."""
     for folder in (plan.partial, plan.target):
         remove_leftovers(folder)
     if not plan.partial.exists():

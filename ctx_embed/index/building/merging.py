@@ -53,7 +53,7 @@ def merge_indexes(
                 raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
     target = Path(path).absolute()
     require_free(target)
-    # No new number is an id that another document was given.
+    # Skip numbers that another document was given as its id.
     select = "SELECT max(id) FROM documents WHERE typeof(id) = 'integer' AND id NOT IN (SELECT id FROM automatic)"
     next_id = 0
     for folder in folders:
@@ -81,7 +81,7 @@ def merge_indexes(
 
 
 def copies(path: Path) -> Iterator[Embedded]:
-    """Yield the documents of one state of an index, as passages; ids that it has numbered itself become None."""
+    """Yield the documents of one state of an index, as passages; ids that the index has numbered become None."""
     with closing(IndexFolder(path).documents) as store, store.reading():
         vectors = VectorTable(store, store.present())
         for document in store.all():

@@ -59,7 +59,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                         meter.update(passages[-1][1] - last)
                         last = passages[-1][1]
                     elif not store.after(last, 1):
-                        # The new vectors become those of the index, with the settings that it has by now.
+                        # The new vectors become the index's, with its present settings.
                         store.store_settings(replace(following, dtype=store.present().dtype))
                         store.store_settings(None, NEXT)
                         faiss_file.listed(store, None)
@@ -70,7 +70,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
 
 
 def _begun(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> Settings:
-    """Return the settings of the new vectors, whose table is there afterwards; a run for another model is forgotten."""
+    """Return the settings of the new vectors, and create their table; forget a run for another model."""
     with store.writing():
         folder.require_in_place()
         present, following = store.present(), store.settings(NEXT)

@@ -18,7 +18,7 @@ from ctx_embed.documents.walking import PLURALS, File
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.storage.documents import DocumentStore
 
-# These tables are made with the first folder of an index. `id` has no type, as in `documents`.
+# These tables are created when an index gets its first folder. `id` has no type, as in `documents`.
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS folders (
         folder INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, prefix TEXT NOT NULL, options TEXT NOT NULL

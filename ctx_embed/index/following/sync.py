@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # Documents are embedded in batches of about this many characters in all.
 BATCH_CHARACTERS = 8_000_000
 EMPTY = "empty"
-# A folder that has lost this number of files, and more than half of all, is not synchronised without being told so.
+# A folder that has lost this many files, and more than half of all, is synchronised only if the caller insists.
 MANY_FILES = 20
 CHANGED = "changed while it was read"
 
@@ -77,7 +77,7 @@ def sync_folder(
     """Bring an index in step with a folder, see :meth:`SearchIndex.sync`, and return the report.
 
     Args:
-        given: values of :class:`FolderOptions` by name; None takes that of the last run.
+        given: values of :class:`FolderOptions` by name; for None, the value of the last run is used.
         result: a report to continue.
         prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
     """
@@ -144,7 +144,7 @@ def sync_folder(
 
 
 def require_source_folder(folder: str | Path) -> str:
-    """Return the absolute path of a folder without links in it; InputError if its files cannot be followed."""
+    """Return a folder's absolute path, without links; raise InputError if its files cannot be followed."""
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: {'must be a folder, got a file' if os.path.exists(folder) else 'no such folder'}")
     if is_index(folder):
@@ -235,7 +235,7 @@ class _Step:
         self._documents: list[Document] = []
         self._waiting: set[Id | None] = set()
         self._characters = 0
-        # The metadata that the present file gives its documents.
+        # The metadata that documents of the current file get.
         self._written: dict[Id, dict[str, Any]] = {}
 
     def take(self, change: Change, texts: list[Extracted] | Exception) -> None:
@@ -326,7 +326,7 @@ class _Step:
             self.result.changed += 1
 
     def _new_ids(self, documents: Iterator[Document], record: RecordedFile | None) -> list[Id]:
-        """Return the ids of the documents of a file; UnreadableFileError if they cannot be stored."""
+        """Return the ids of the documents of a file; raise UnreadableFileError if they cannot be stored."""
         # In order, and each once.
         ids: dict[Id, None] = {}
         try:
@@ -352,7 +352,7 @@ class _Step:
         return list(ids)
 
     def _add_all(self, documents: Iterator[Document], ids: list[Id]) -> None:
-        """Add the documents of a file that have these ids; none of them if it has changed since its ids were read."""
+        """Add the documents of a file that have these ids; add none if the file has changed since its ids were read."""
         added, parts = 0, in_blocks(documents, writer.BATCH_DOCUMENTS)
         while added < len(ids):
             try:

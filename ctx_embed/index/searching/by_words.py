@@ -69,7 +69,7 @@ LENGTHS_AT_ONCE = 200_000
 SHORTEST, LONG, LONGEST = 4, 8, 40
 # Maximum number of corrected words in a query: a pasted text in another language has no typos.
 MOST_CORRECTED = 8
-# The letters of an ending that stems lack, and the stems whose words are looked up in passages.
+# Number of letters by which a word may be longer than its stem, and of stems to look up in passages.
 LONGEST_ENDING, MOST_TRIED = 4, 5
 _LETTERS = re.compile(r"[^\W\d_]+")
 
@@ -117,7 +117,7 @@ def tokens_of(words: Sequence[str]) -> list[list[str]]:
     """Return the tokens of each word, as FTS5 makes them."""
     tokens: list[list[str]] = [[] for _ in words]
     connection = _TOKENIZER.connection
-    # What an interrupted call has left.
+    # Remove what an interrupted call has left behind.
     connection.rollback()
     connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
     # FTS5 cuts a long token, perhaps inside a character.
@@ -143,7 +143,7 @@ class Bm25:
     def __init__(self, view: View, before: Bm25 | None = None) -> None:
         self.view = view
         self._searched = False
-        # The number of passages with each word, counted as far as needed, and one that it has by now at most.
+        # For each word, a number of passages with it, counted as far as was needed, and the most that there can be now.
         self._common: dict[str, tuple[int, int]] = {}
         self._known_lengths: NDArray[np.int32] = np.empty(0, np.int32)
         self._known_stop = self._passages = self._kept = 0
@@ -179,7 +179,7 @@ class Bm25:
         if is_large and len(terms) > 1:
             passages, rare = self.view.count, []
             most = int(COMMON_PART * passages)
-            # A later generation need not count again words that are far from common, or far more so.
+            # Words that are far from the limit on either side need not be counted again in a later generation.
             counted = most + max(most // 10, 1)
             for term in terms:
                 low, high = self._common.get(term, (0, passages))
@@ -320,7 +320,7 @@ class Corrections:
         self.view = view
         # For each word, its correction, or None if the index has it or nothing like it.
         self._corrected: dict[str, str | None] = {}
-        # For each first letter, the tokens that begin with it and their numbers of passages.
+        # For each first letter, the tokens with it and the number of passages that have each.
         self._tokens: dict[str, dict[str, int]] = {}
         if before is not None and (added := view.new_tokens(before.view)) is not None:
             self._tokens = {letter: dict(tokens) for letter, tokens in before._tokens.items()}
@@ -331,7 +331,7 @@ class Corrections:
                     new.add(token[0])
                 if token[0] in self._tokens:
                     known[token] = known.get(token, 0) + 1
-            # A word may be nearer to a new one.
+            # A new word may be nearer to a typed one.
             self._corrected = {word: other for word, other in before._corrected.items() if word[0] not in new}
 
     def of(self, query: str, is_known: Callable[[str], bool]) -> dict[str, str]:
@@ -402,7 +402,7 @@ class Corrections:
         return next((other for other in written if OSA.distance(word, other) <= edits), None)
 
     def _written(self, token: str) -> str:
-        """Return a token as the first passage with it writes it, since a stem is no word."""
+        """Return the word that a token (a stem) stands for, as the first passage with it writes it."""
         store = self.view.store
         with_vocabulary(store, "tokens", "instance")
         ((row,),) = store.run("SELECT doc FROM temp.tokens WHERE term = ? LIMIT 1", (token,))

@@ -17,9 +17,9 @@ from ctx_embed.index.storage.documents import Span
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.writing.chunking import sentences
 
-# How much all of a query's words count against a cosine of 1; benchmarks/highlights.py shows what it changes.
+# The weight of all of a query's words relative to a cosine of 1; benchmarks/highlights.py shows its effect.
 WORDS_WEIGHT = 0.5
-# Sentences of more characters are cut at line ends, and longer lines between words.
+# Sentences with more characters than this are cut at line ends, and longer lines between words.
 LONG_SENTENCE = 400
 _LINES = re.compile(rf"\S.{{0,{LONG_SENTENCE - 1}}}(?!\S)|\S{{1,{LONG_SENTENCE}}}")
 # Two lines are of one paragraph if both begin with a word (the first may be an item of a list), and the first is at
@@ -72,7 +72,7 @@ def highlights(
     if not parts:
         return [span for (span,) in spans]
     with warnings.catch_warnings():
-        # A line may have too few words that the model knows.
+        # The model may know too few words of a line.
         warnings.simplefilter("ignore")
         # Without the meaning of the query, its words decide.
         cosines = (embed(parts) @ vectors.T).max(axis=1) if vectors.any() else np.zeros(len(parts), np.float32)

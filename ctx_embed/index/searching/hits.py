@@ -39,7 +39,7 @@ DEVIATIONS, WORDS, PASSAGES, BASE = 0.68, 1.9, 1.15, 1.82
 LEAST_QUESTIONS = 128
 # Longer texts are searched for words as they are.
 LONG_TEXT = 50_000
-# The endings of words, the fewest letters without them, and the most that a passage's word may have beyond the rest.
+# Endings to cut off words, the fewest letters to leave, and the most letters that a passage's word may add to them.
 _ENDINGS, _LEAST_STEM, _MOST_ENDING = ("ing", "ies", "ed", "es", "s"), 3, 3
 # Maximum number of words and of characters in a snippet, and of words before the first that is marked.
 SNIPPET_WORDS, SNIPPET_CHARACTERS, LEAD_WORDS = 24, 400, 6
@@ -47,7 +47,7 @@ SNIPPET_WORDS, SNIPPET_CHARACTERS, LEAD_WORDS = 24, 400, 6
 SEARCHED_CHARACTERS, ALL_SEARCHED = 20_000, 300_000
 # The part of a long passage that is searched has most of the first of a query's words, at most this number.
 DENSE_WORDS = 16
-# The letters that a word in another form may lack, and the fewest that it is looked for by.
+# How many letters another form of a word may lack, and the fewest letters to look for.
 _LONGEST_ENDING, _SHORTEST_STEM = 3, 3
 _WORD = re.compile(r"[^\W_]+")
 _LEAD = re.compile(rf"(?:(?<!\S)\S+\s+){{0,{LEAD_WORDS}}}\S*\Z")
@@ -151,7 +151,7 @@ def rounded_down(share: float) -> float:
 
 
 def counted(first: Any, text: str, end: str, start: int) -> int | None:
-    """Return the number of the line or page, which ``end`` ends, at an offset of a text; None if ``first`` is none."""
+    """Return the number of the line or page at an offset; ``end`` separates them. Return None if ``first`` is None."""
     return first + text.count(end, 0, start) if isinstance(first, int) and not isinstance(first, bool) else None
 
 

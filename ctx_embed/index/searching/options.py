@@ -11,7 +11,7 @@ from ctx_embed.index.storage.filters import field_path, parse_filter
 from ctx_embed.options import documented, option, require_valid
 
 Mode: TypeAlias = Literal["hybrid", "dense", "words"]
-# All pairs of the candidates of mmr are compared.
+# Maximum candidates for mmr, which compares all pairs of them.
 MOST_DIVERSIFIED = 4096
 # Budgets: texts and ids in `exclude`, ids in `like`, characters of a query and of all texts in `exclude`, and those of
 # documents in `like` whose words are searched for.

@@ -56,7 +56,7 @@ class PairScorer:
         self.model = model
 
     def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Return the model's outputs, see :class:`Reranker`; InputError if they are several, or not finite."""
+        """Return the model's outputs, see :class:`Reranker`; raise InputError if they are several, or not finite."""
         shapes = [(len(asked), len(found)) for asked, found in zip(queries, passages, strict=True)]
         pairs = [
             (text, passage)
@@ -74,7 +74,7 @@ class PairScorer:
 def reranker_of(model: Any) -> Reranker:
     """Return the reranker for a name or folder, a SentenceTransformer, an Embedder, a CrossEncoder or a reranker.
 
-    InputError if there is no such model, or it cannot rerank.
+    Raise InputError if there is no such model, or it cannot rerank.
     """
     if isinstance(model, Reranker):
         return model

@@ -46,7 +46,7 @@ FUSION_CONSTANT = 60
 # The depth of the first piece of a ranking where all vectors are compared; elsewhere, as only within a piece all are in
 # order, and a passage that ranks low by meaning and by words may be among the best; how much deeper the next ones are.
 DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
-# A lowest relevance is looked for among this number of passages.
+# With a lowest relevance, hits are chosen among this number of passages.
 MOST_JUDGED = 1600
 
 
@@ -216,7 +216,7 @@ class Search:
         assert vectors is not None
         # A query that the model cannot read has no meaning by which to judge a hit.
         judged = [bool(vector.any()) and any(self.texts) for vector in vectors]
-        # What each ranking answers: texts, whether hits can be judged by them, and corrected words.
+        # For each ranking: its texts, whether they can judge hits, and corrected words.
         asked = [([text], known, words) for text, known, words in zip(texts, judged, corrected, strict=True)]
         if options.fuse:
             every = {typed: word for words in corrected for typed, word in words.items()}
@@ -234,13 +234,13 @@ class Search:
             ended = [len(ranking.rows) < pool for ranking in rankings]
             if all(map(max, full, ended)) or pool >= min(max(view.count, 1), max(MOST_JUDGED, self.pool)):
                 return found
-            # What is not relevant makes room for what is.
+            # Relevant passages replace those that are not.
             pool *= DEEPER
 
     def _with_examples(
         self, view: View, allowed: Mask | None, texts: list[str], vectors: Vectors | None
     ) -> tuple[Mask, list[str], Vectors]:
-        """Return what may be found without the examples, and the queries moved away from the examples to avoid."""
+        """Return which passages may be found (not the examples), and the queries moved away from those to avoid."""
         store = view.store
 
         def centre(row: int, passages: int) -> Vectors:
@@ -298,7 +298,7 @@ class Search:
         seen: list[set[int]] = [set() for _ in range(count)]
         groups: list[set[Any]] = [set() for _ in range(count)]
         while True:
-            # In the mode ``hybrid``, what ranks lower by meaning is a hit only if it is found by words, too; not where
+            # In the mode ``hybrid``, what ranks lower by meaning must also be found by words, except where
             # hits shall differ from each other.
             is_plain = options.group is None and options.mmr is None
             surely = NEIGHBOURS if self.mode == "hybrid" and is_plain else depth

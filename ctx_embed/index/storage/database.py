@@ -34,10 +34,10 @@ from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
 # The version of the file format.
 FORMAT_VERSION = 1
 DATABASE = "index.sqlite"
-# SQLite's own files, and those that an index may have besides.
+# SQLite's own files, and other files that an index may have.
 DATABASE_FILES = tuple(f"{DATABASE}{suffix}" for suffix in ("", "-journal", "-shm", "-wal"))
 FAISS_SUFFIX = ".faiss"
-# What development versions stored; they are refused.
+# Files of development versions, which are refused.
 OLD_FILES = ("manifest.json", "documents.sqlite")
 
 # The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
@@ -84,7 +84,7 @@ class Settings:
 
     @classmethod
     def of(cls, content: Any, checksum: Any) -> Settings:
-        """Return the settings of :meth:`stored`: ValueError if they are damaged, InputError if of another format."""
+        """Return the settings from :meth:`stored`; raise ValueError if damaged, InputError for another format."""
         if not isinstance(content, str) or checksum != zlib.crc32(content.encode()):
             raise ValueError("its settings are damaged")
         fields = json.loads(content)
@@ -113,7 +113,7 @@ _DEADLINE: ContextVar[tuple[float, float]] = ContextVar("deadline", default=(mat
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """Give the block a deadline, which SQLite and the loops of a search obey; None, or a later one, changes nothing."""
+    """Give the block a deadline, which SQLite and searches obey; None or a later deadline changes nothing."""
     deadline = _DEADLINE.get() if seconds is None else min(_DEADLINE.get(), (time.monotonic() + seconds, seconds))
     token = _DEADLINE.set(deadline)
     try:
@@ -170,13 +170,13 @@ PAGE_CACHE = 16 * 1024
 # Bytes of the database that are mapped from the second search on: rows from all over the file are read faster then, but
 # each brings its neighbours into memory.
 MAPPED = 1 << 34
-# SQLite looks at the deadline after this number of its operations.
+# SQLite checks the deadline each time after this number of its operations.
 OPERATIONS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
 class State:
-    """What each commit changes besides documents and vectors; ``edited`` last changed metadata in place."""
+    """What each commit changes besides documents and vectors; generation ``edited`` last changed metadata in place."""
 
     generation: int = 0
     next_row: int = 0
@@ -208,7 +208,7 @@ def ranges_of(rows: NDArray[np.int64]) -> bytes:
 
 
 def rows_of(ranges: bytes) -> NDArray[np.int64]:
-    """Return the rows of :func:`ranges_of`; ValueError if the ranges are damaged."""
+    """Return the rows of :func:`ranges_of`; raise ValueError if the ranges are damaged."""
     pairs = np.frombuffer(ranges, "<i8").reshape(-1, 2).astype(np.int64)
     flat = pairs.ravel()
     if len(flat) and (flat[0] < 0 or (np.diff(flat[1:]) < 0).any() or (pairs[:, 0] > pairs[:, 1]).any()):
@@ -246,7 +246,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._closed = False
         self._mapped = False
-        # The stamp of a database that others have not written to since it was opened without their permission.
+        # The stamp of a database that this process may only read, when it was opened.
         self._unchanged: list[tuple[int, ...] | None] | None = None
         if not path.is_file():
             raise DamagedError(f"{path}: missing; {REMEDY}")
@@ -311,7 +311,7 @@ class Database:
         return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
 
     def _stamp(self) -> list[tuple[int, ...] | None]:
-        """Return what changes in the database, its log and its shared index of the log; None for a missing one."""
+        """Return what shows a change of the database, its log and the log's shared index; None for a missing file."""
         stamps: list[tuple[int, ...] | None] = [None, None, None]
         for place, suffix in enumerate(("", "-wal", "-shm")):
             with suppress(FileNotFoundError):
@@ -358,7 +358,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Let the block read one unchanging state; ChangedError if others wrote to what this process may only read."""
+        """Let the block read one unchanging state; raise ChangedError if others wrote to a read-only index."""
         with self.lock:
             try:
                 with self.reporting_errors():
@@ -376,7 +376,7 @@ class Database:
     def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
         """Run the block as the only writer, in one transaction: committed to disk at its end, undone if it raises.
 
-        Another writer is waited for as many seconds as ``patience`` says.
+        It waits up to ``patience`` seconds for another writer.
         """
         with self.lock:
             try:
@@ -547,14 +547,14 @@ def _after_in_child() -> None:
     for database in list(_databases):
         connection = database._connection
         if connection is not None:
-            # It stays for ever: closing it would release the locks' books, and remove the parent's log.
+            # This connection is never closed: that would release SQLite's locks, and remove the parent's log.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
             database._connection = None
             _of_parent.add(database.opened)
     _after_in_parent()
     for database in list(_databases):
         if not database.lock.acquire(blocking=False):
-            # A thread of the parent holds it, which the child does not have.
+            # A thread of the parent holds the lock; the child does not have that thread.
             database.lock = type(database.lock)()
         else:
             database.lock.release()

@@ -29,7 +29,7 @@ LARGEST_ID = 2**63 - 1
 # Maximum depth of nested metadata; JSON readers, including SQLite's, fail at some greater depth.
 DEEPEST_METADATA = 100
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-# Number of documents read at a time when all are read.
+# Number of documents to read at a time.
 DOCUMENTS_AT_ONCE = 2048
 # The passages of a document as one text, which its checksum covers, and the columns of a document.
 _SPANS = (
@@ -83,7 +83,7 @@ class Passage(NamedTuple):
 def checked_id(identifier: Any, number: int | None = None) -> Id:
     """Return an id as it is stored: a string without lone surrogates, or a 64-bit integer, also of NumPy.
 
-    InputError if it is neither; ``number`` is that of the document, from 1, for the message.
+    Raise InputError if it is neither; ``number`` is that of the document, from 1, for the message.
     """
     place = "" if number is None else f"document {number}: "
     if isinstance(identifier, str):
@@ -126,8 +126,8 @@ def metadata_json(metadata: Any, number: int) -> str:
 def _plain(value: Any, depth: int) -> Any:
     """Return a value without types of NumPy and pandas: times as ISO 8601, and missing values in lists as None.
 
-    RecursionError if lists and objects are nested deeper than ``depth``; OverflowError for an integer that SQLite would
-    read as infinity.
+    Raise RecursionError if lists and objects are nested deeper than ``depth``; raise OverflowError
+    for an integer that SQLite would read as infinity.
     """
     if isinstance(value, str):
         return value
@@ -191,7 +191,7 @@ class DocumentStore(Database):
         return [row for (row,) in self.run(f"SELECT row FROM documents WHERE checksum IS NOT {_CHECKSUM}")]
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
-        """Return the passages of some rows, by row; DamagedError if the database lacks one."""
+        """Return the passages of some rows, by row; raise DamagedError if the database lacks one."""
         wanted = sorted(rows)
         first = "(SELECT max(row) FROM documents WHERE row <= value)"
         select = f"SELECT {COLUMNS} FROM documents WHERE row IN (SELECT {first} FROM json_each(?)) ORDER BY row"
@@ -267,7 +267,7 @@ class DocumentStore(Database):
         return self._integers(select)[0][0]
 
     def deleted(self, after: int = 0) -> list[tuple[int, ...]]:
-        """Return the documents deleted since the last compaction: number, row and passages, from a number on."""
+        """Return number, row and passages of documents deleted since the last compaction, from a number on."""
         return self._integers("SELECT number, row, passages FROM deleted WHERE number > ? ORDER BY number", after)
 
     def deleted_rows(self) -> int:
@@ -280,7 +280,7 @@ class DocumentStore(Database):
         return self._integers(select, first, *condition.values)
 
     def _integers(self, select: str, *values: Any) -> list[tuple[int, ...]]:
-        """Return what is found if all of it are integers: in a damaged file SQLite may read any type."""
+        """Return what was found, after checking that all are integers: in a damaged file SQLite may read any type."""
         found = self.run(select, values)
         if not set(map(type, chain.from_iterable(found))) <= {int}:
             raise self.damaged("a row has a wrong type")
@@ -292,7 +292,7 @@ class DocumentStore(Database):
         return [identifier for (identifier,) in self.run(select, condition.values)]
 
     def unknown_fields(self, paths: Iterable[str]) -> dict[str, list[str]]:
-        """Return the names of fields, given by their paths, that no document has, each mapped to those there are."""
+        """Return the names of fields (given by paths) that no document has, each mapped to all fields there are."""
         having = "SELECT 1 FROM documents WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1"
         unknown = [".".join(re.findall('"([^"]*)"', path)) for path in paths if not self.run(having, (path,))]
         if not unknown:

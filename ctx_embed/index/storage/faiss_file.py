@@ -66,7 +66,7 @@ LEVELS = (
     *((lists, 100) for lists in (32, 48, 64, 96, 128, 160, 192)),
     *((lists, spare) for lists in (256, 384, 512, 768, 1024, 1536, 2048, 4096) for spare in (100, 200)),
 )
-# Candidates beyond those wanted, for other coarse kinds.
+# Spare candidates for other coarse kinds.
 COARSE_SPARE = 300
 
 
@@ -169,7 +169,7 @@ def _limits(size: int) -> Iterator[None]:
 
 
 def inner(index: Any) -> Any:
-    """Return the part of ``index`` that decides how thoroughly it searches: inverted lists, a graph, or itself."""
+    """Return the part of ``index`` that has a search parameter: inverted lists, a graph, or the index itself."""
     index = faiss.downcast_index(index)
     for part in ("base_index", "index"):
         if hasattr(index, part) and not hasattr(index, "nlist"):
@@ -234,7 +234,7 @@ def flat(dtype: str) -> str:
 def checked_factory(factory: Any, dimension: int) -> str:
     """Return ``factory``, such as ``auto``, ``Flat`` or ``IVF256,PQ32``, if an index of this dimension can use it.
 
-    InputError if FAISS does not know it, or it cannot add vectors step by step or compare by inner products.
+    Raise InputError if FAISS does not know it, or it cannot add vectors step by step or compare by inner products.
     """
     if not isinstance(factory, str):
         raise InputError(f"the FAISS factory must be a string, e.g. 'Flat', got {described(factory)}")
@@ -244,8 +244,8 @@ def checked_factory(factory: Any, dimension: int) -> str:
 
 
 def new_index(factory: str, dimension: int) -> Any:
-    """Return an empty FAISS index that compares by inner products; InputError as :func:`checked_factory`."""
-    # A folder from elsewhere names its factory, too: FAISS recurses for parentheses, and allocates what sizes say.
+    """Return an empty FAISS index that compares by inner products; it raises errors like :func:`checked_factory`."""
+    # A folder from elsewhere names a factory, too, and FAISS recurses for parentheses and allocates any stated size.
     sizes = [int(size) for size in re.findall(r"\d+", factory[:LONGEST_FACTORY])]
     if len(factory) > LONGEST_FACTORY or max(sizes, default=0) > LARGEST_LISTS:
         raise InputError(
@@ -333,8 +333,8 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
     """Write FAISS's file for a view, and return its record, which is not yet listed; None if there are too few rows.
 
     The view is the newest generation, in a writing transaction; the model that ``embedder`` returns embeds the words
-    that measure recall; ``anew`` starts a new index rather than extend that of the file. InputError if the index cannot
-    be trained, OSError or RuntimeError if the file cannot be written.
+    that measure recall; ``anew`` starts a new index instead of extending the present one. Raise InputError if the
+    index cannot be trained, OSError or RuntimeError if the file cannot be written.
     """
     settings, rows, record = view.settings, view.rows[view.readable], view.store.record()
     wanted = kind = factory_for(len(rows), settings)
@@ -408,7 +408,7 @@ def _measured(
     parts = [faiss.downcast_index(index), searched]
     if hasattr(searched, "storage"):
         parts.append(faiss.downcast_index(searched.storage))
-    # These store vectors so coarsely (e.g. product quantization) that many need a second scoring.
+    # Kinds such as product quantization store vectors so coarsely that many must be scored again.
     coarse = ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform")
     is_coarse = any(word in type(part).__name__ for part in parts for word in coarse)
     spare = COARSE_SPARE if is_coarse else SPARE_CANDIDATES
@@ -422,7 +422,7 @@ def _measured(
         for number, row in enumerate(rows[np.linspace(0, len(rows) - 1, WORD_QUERIES, dtype=np.int64)].tolist()):
             words = view.store.fetch([row])[row].text.split()
             count = 1 + number % MOST_QUERY_WORDS
-            # Any place in the passage, but always the same one.
+            # Choose a place in the passage that is the same each time.
             start = row * 7919 % max(len(words) - count + 1, 1)
             texts.append(" ".join(words[start : start + count]))
         vectors = embedder().quiet_queries(texts)

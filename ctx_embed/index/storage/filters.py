@@ -54,9 +54,9 @@ _TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", floa
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII)
 _DAY, _DAY_SECONDS = len("2024-01-31"), 86_400
 _DATE_GLOB = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
-# A moment is a string that sorts as its time: 15 digits of seconds since so many days before 1970, nine of a fraction.
+# A moment is a string that sorts like its time: 15 digits of seconds since this many days before 1970, then nine more.
 _EARLIER_DAYS = 720_000
-# The field ?, as t, and its moment, as m, which is NULL unless it is a date or a date with time.
+# The field ? as t, and its moment as m, which is NULL unless the field is a date or a date with time.
 _MOMENT = f"""(
 SELECT t, CASE WHEN seconds IS NOT NULL THEN
     printf('%015d', seconds + {_EARLIER_DAYS * _DAY_SECONDS}) || substr(fraction || '000000000', 1, 9) END AS m
@@ -94,7 +94,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Among:
-    """A field whose value is in a list; ``negated``: it has a value, which is not in the list (``!=``, ``not in``)."""
+    """A field whose value is in a list; ``negated``: a field with a value that is not in it (``!=``, ``not in``)."""
 
     path: Path
     values: tuple[Value, ...]
@@ -139,7 +139,7 @@ Filter: TypeAlias = "Comparison | Among | Contains | IsNull | Not | Junction"
 class Condition:
     """A condition on the columns of the table `documents`, the values of its parameters, and the fields it compares.
 
-    ``fields`` are paths, see :func:`field_path`. A field about which ``is null`` asks, too, may be missing, and is not
+    ``fields`` are paths, see :func:`field_path`. A field that is also tested with ``is null`` may be missing and is not
     among them.
     """
 
@@ -170,7 +170,7 @@ def parse(text: str) -> Filter:
 
 
 def parse_filter(text: str) -> Condition:
-    """Return the SQL condition of a filter; InputError as :func:`parse`."""
+    """Return the SQL condition of a filter; raise InputError like :func:`parse`."""
     tree = parse(text)
     condition, parts = _condition(tree), list(_comparisons(tree))
     optional = {part.path for part in parts if isinstance(part, IsNull)}
@@ -391,7 +391,7 @@ def is_date(value: Value) -> bool:
 
 
 def _moment(value: Value) -> str | None:
-    """Return a date, or a date with time, as :data:`_MOMENT` has it; None for any other value."""
+    """Return a date, or a date with time, in the form of :data:`_MOMENT`; None for any other value."""
     found = _DATE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# A process without write permission reads again what others changed while it read.
+# How often a process without write permission reads again if others write meanwhile.
 ATTEMPTS = 20
 # The number of filters whose rows are cached.
 REMEMBERED_FILTERS = 8
@@ -48,13 +48,13 @@ CACHED_ROWS = 32_768
 
 
 def read_settings(path: str | Path) -> Settings:
-    """Return the settings of the index in a folder; InputError if it has none that can be read."""
+    """Return the settings of the index in a folder; raise InputError if it has none that can be read."""
     with closing(DocumentStore(database_of(Path(path).absolute()))) as store:
         return store.present()
 
 
 def holds_only_an_index(folder: Path, *others: str) -> bool:
-    """Return whether a folder has nothing but the files of an index, and some others."""
+    """Return whether a folder holds only files that the folder of an index may hold."""
     return all(
         entry.name in (*DATABASE_FILES, *others) or entry.name.endswith((FAISS_SUFFIX, f"{FAISS_SUFFIX}.tmp"))
         for entry in folder.iterdir()
@@ -68,7 +68,7 @@ def require_free(folder: Path) -> None:
 
 
 def database_of(folder: Path) -> Path:
-    """Return the database of the index in a folder; InputError if there is none."""
+    """Return the database of the index in a folder; raise InputError if there is none."""
     path = folder / DATABASE
     try:
         # Opening a pipe would wait for its writer, and a link may lead anywhere.
@@ -138,7 +138,7 @@ class IndexFolder:
     def require_in_place(self, *, no_copy: bool = False) -> None:
         """Raise InputError if the index that was opened has been replaced or removed.
 
-        ``no_copy``: only if it was replaced by a copy, such as a backup. After another index has taken the folder, the
+        ``no_copy``: raise it only if a copy, such as a backup, replaced the index. If another index did, the
         opened one still answers. Beside a copy it must not: both are known by the same name.
         """
         place: tuple[int, int] | None = None
@@ -183,7 +183,7 @@ class View:
         if before is not None and (before.compacted, before.settings.table) != (self.compacted, self.settings.table):
             before = None
         elif before is not None and not {"readable", "faiss", "bm25"} & vars(before).keys():
-            # Nothing was found out in it.
+            # That generation has computed nothing.
             before = before._before or before
         self._before: View | None = before
         self._deleted = 0
@@ -255,7 +255,7 @@ class View:
 
     @cached_property
     def faiss(self) -> Loaded | None:
-        """FAISS's index; None if there is none that this view can use."""
+        """FAISS's index; None if this view cannot use one."""
         record, before = self.store.record(), self._before
         if record is None:
             return None
@@ -273,7 +273,7 @@ class View:
 
     @cached_property
     def faiss_positions(self) -> Rows | slice:
-        """The positions (m,) of FAISS's rows; any position for those that the view lacks."""
+        """The positions (m,) of FAISS's rows; for rows that the view lacks, any position."""
         assert self.faiss is not None
         if self.faiss_is_prefix:
             return slice(0, len(self.faiss.rows))
@@ -374,7 +374,7 @@ class View:
                 there = mask[self.faiss_positions] if there is None else there & mask[self.faiss_positions]
             # The fewer rows may be found, the more lists are looked into for each.
             proposed = faiss.proposed(queries, wanted, surely or wanted, there, self.count / found)
-            # The best of the rows that its file lacks join them.
+            # Add the best of the rows that FAISS's file lacks.
             if self.rest.any() and (rest := self.rest if mask is None else mask & self.rest).any():
                 more = self.compared(queries, wanted + SPARE_CANDIDATES, rest)
                 proposed = [np.concatenate(pair) for pair in zip(proposed, more, strict=True)]

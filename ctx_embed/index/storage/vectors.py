@@ -85,17 +85,17 @@ DTYPES = {
 
 
 def checked_dtype(dtype: Any) -> str:
-    """Return the name of a data type, or raise InputError if it is none."""
+    """Return the name of a data type, or raise InputError if there is no such type."""
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     return dtype
 
 
-# Rows read at a time, one after the other.
+# Number of rows to read at a time.
 READ_ROWS = 2048
 # Sizes of SQLite's pages to choose from, and the largest part of a page that may stay empty.
 PAGE_SIZES, LARGEST_WASTE = (4096, 8192, 16384, 32768), 0.15
-# What SQLite stores of a row besides its code, and of a page besides its rows.
+# Bytes that SQLite stores for a row besides its code, and for a page besides its rows.
 _ROW_BYTES, _PAGE_BYTES = 16, 12
 
 
@@ -112,7 +112,7 @@ def page_size(dimension: int, dtype: str) -> int:
 def schema(number: int) -> tuple[str, str]:
     """Return the statements that create a table of vectors, and the index of its zero vectors.
 
-    Those are of texts that the model cannot read.
+    Zero vectors belong to texts that the model cannot read.
     """
     return (
         f"CREATE TABLE vectors_{number} (row INTEGER PRIMARY KEY, code BLOB NOT NULL, checksum INTEGER NOT NULL)",

@@ -25,7 +25,7 @@ PASSAGE_TOKENS = 256
 # Blocks whose tokens are counted at a time.
 COUNTED_AT_ONCE = 512
 
-# The lookbehinds keep the time linear: the regular expression tries a long run of dots or spaces only once. They come
+# The lookbehinds keep the time linear: the regular expression tries a long run of dots or spaces only once. They stand
 # second so that searches skip to a first character.
 _DOTS = r"[.!?\u2026](?<![.!?\u2026]{2})[.!?\u2026]*"
 _SENTENCE_END = re.compile(_DOTS + r"[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])")
@@ -49,7 +49,7 @@ def sentences(text: str) -> list[Span]:
 def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
     """Return a chunker into passages of at most ``size`` of the tokens that ``offsets`` returns.
 
-    Only words of more tokens are cut.
+    A word is cut only if it has more tokens.
     """
 
     def chunk(text: str) -> list[Span]:
@@ -177,7 +177,7 @@ def words(text: str) -> list[Span]:
 
 
 def _offsets(own: Any) -> Callable[[str], list[Span]]:
-    """Return a function that returns a text's tokens as spans, by a tokenizer if there is one."""
+    """Return a function from a text to the spans of its tokens, which uses a tokenizer if there is one."""
     if own is None:
         return words
     return lambda text: [span for span in own.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
@@ -225,7 +225,7 @@ def checked_chunk(chunk: Any) -> str:
 
 
 def chunker(chunk: str, model: Any) -> Cut:
-    """Return what cuts texts by the option ``chunk`` of an index with this model."""
+    """Return the chunker for the option ``chunk`` of an index with this model."""
     kind, _, size = chunk.partition(":")
     if kind == "passages":
         return passages_of(model, int(size) if size else None).of_all

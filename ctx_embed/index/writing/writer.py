@@ -254,7 +254,7 @@ class Edit:
             self.store.run_many("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", records)
             self.store.run_many("INSERT INTO passages VALUES (?, ?, ?)", cut)
             self.store.run_many("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
-            # The new row outlives the old one, whose document may be one of those replaced.
+            # Use the new row from now on: the old one's document may be about to be replaced.
             pairs = sorted((hashes[text], row) for text, row in rows.items())
             self.store.run_many("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
             if embedding is not None:
@@ -314,7 +314,7 @@ class Edit:
         return len(found)
 
     def edited(self) -> None:
-        """Note that metadata were changed in place, so that nobody trusts what filters found before."""
+        """Note that metadata were changed in place, so that cached results of filters are dropped."""
         self.state = replace(self.state, edited=self.state.generation + 1)
 
 
@@ -322,7 +322,7 @@ class Writer:
     """Changes an index, one thread and one process at a time; ``embedder`` returns the model when it is needed."""
 
     def __init__(self, folder: IndexFolder, embedder: Callable[[], IndexModel], changing: Any) -> None:
-        # The folder may come from elsewhere.
+        # The folder, and so its options, may come from elsewhere.
         faiss_file.checked_factory(folder.settings.factory, folder.settings.dimension)
         self.folder = folder
         # A change compacts the index if at least this number of vectors, and more than half of all, are of deleted
