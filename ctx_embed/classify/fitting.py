@@ -27,17 +27,17 @@ from ctx_embed.vectors import unit_rows
 # multiple of its log ratio. They were chosen on topics and genres that are in no evaluation set.
 MEANING = (0.03, 0.06, 0.1, 0.17, 0.3, 0.5, 0.8, 1.3, 2.0)
 WORDS = (0.5, 1.0, 2.0, 4.0, 8.0)
-# Texts for each unit of strength of the words, since few texts make too much of the words that they happen to hold.
+# Texts for each unit of strength of the words: with few texts, words that occur by chance would weigh too much.
 TEXTS_OF_WORDS = 64
-# So many held-out texts say too little to choose by, and the largest deviation of the meaning is the best on average.
+# With at most this many held-out texts, the largest deviation of the meaning is used: it is the best on average.
 FEW_TEXTS = 20
-# What is used if nothing can be held out, since each class has one text.
+# Used if each class has only one text, so that nothing can be held out.
 MEANING_OF_ONE = 0.3
 INTERCEPT = 5.0
 # Texts and folds of the cross-validation: it is repeated if the texts are few, and has two folds for many classes.
 MOST_TEXTS, FOLDS, MOST_REPEATS, MANY_CLASSES = 2000, 5, 5, 10
-# The strength of the words is chosen on more texts, since words gain with texts: on up to so many, a fifth of them held
-# out. Of fewer texts than MOST_TEXTS, folds hold out about so many for it, since a fit of words takes longer.
+# Words gain more from further texts, so their strength is chosen on up to this many, a fifth of them held out. With
+# fewer texts than MOST_TEXTS, folds hold out about ENOUGH_FOR_WORDS for it, since a fit of words takes longer.
 MOST_FOR_WORDS, ENOUGH_FOR_WORDS = 10_000, 800
 # Features of a vocabulary, and weights of words in all classes together.
 MOST_FEATURES, MOST_WEIGHTS = 50_000, 1_000_000
@@ -190,7 +190,7 @@ class Regression:
         if self.loss is sigmoid_loss:
             other = 1 / (len(self.targets) - self.targets.sum(0) + 2)
         else:
-            # Of the other classes, each gets the same part of the doubt about the true one.
+            # The rest of the probability is divided equally among the other classes.
             other = (self.targets[rows] @ doubt)[:, None] / (len(doubt) - 1)
         targets = np.where(self.targets[rows] > 0, 1 - doubt, other).astype(np.float32)
 
@@ -288,13 +288,13 @@ def _chosen(
             break
         best = found
     if best[3] and meaning > MEANING[0]:
-        # Beside words, the meaning may weigh less.
+        # Next to words, the meaning may weigh less.
         best = min(best, tried(separately, MEANING[MEANING.index(meaning) - 1], best[3], starts))
     return best[1:]
 
 
 def _known(counts: Any) -> Any:
-    """Return the features that occur in enough of some texts."""
+    """Return the features that occur in enough of the given texts."""
     return counts[:, np.bincount(counts.indices, minlength=counts.shape[1]) >= LEAST_TEXTS]
 
 
@@ -362,8 +362,8 @@ def minimum(
         penalty: (r + 1, 1) or (r + 1, k), half of which multiplies the square of each coefficient, intercept last;
             infinity fixes a coefficient at 0.
         start: (r + 1, k) initial coefficients.
-        weights: of the rows in the loss, (n, 1), or of rows and columns, (n, k).
-        gradient_tolerance, loss_tolerance, max_iterations, memory: of L-BFGS; the gradient is the preconditioned one.
+        weights: the weight of each row in the loss (n, 1), or of each row and column (n, k).
+        gradient_tolerance, loss_tolerance, max_iterations, memory: L-BFGS's; the gradient is preconditioned.
     """
     n, k = targets.shape
     scale = 1.0 / np.sqrt(CURVATURE[loss_of] * squares + penalty)

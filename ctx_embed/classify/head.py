@@ -57,7 +57,7 @@ class Vocabulary:
     def learn(cls, texts: Sequence[str], most: int) -> Vocabulary:
         """Return the words and pairs that occur in at least two different texts, the ``most`` frequent of them."""
         texts = list(dict.fromkeys(texts))
-        # In the order of first occurrence, since that of a set differs from process to process.
+        # In the order of first occurrence: the order of a set differs from process to process.
         counts = Counter(chain.from_iterable(dict.fromkeys(words_of(text)) for text in texts))
         words, frequency = zip(*counts.most_common(most), strict=True) if counts else ((), ())
         common = cls(words[: sum(count >= LEAST_TEXTS for count in frequency)], np.empty((0, 2)))
@@ -131,7 +131,7 @@ class Words:
         return len(self.vocabulary)
 
     def logits(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """Return the part of the outputs that the words make, (texts, classes)."""
+        """Return what the words add to the outputs, (texts, classes)."""
         rows, features, values = self.vocabulary.occurrences(texts)
         columns = [np.bincount(rows, of_class[features] * values, len(texts)) for of_class in self.weight.T]
         return np.stack(columns, axis=1)
@@ -152,7 +152,7 @@ class Head:
         multi_label: whether a text may have any number of labels; each output is then a binary decision.
         normalized: whether it reads embeddings scaled to unit length; otherwise it reads them before normalisation.
         indicators: whether it was fitted on an array (texts, classes) of 0 and 1.
-        words: the words and pairs that it reads, with their weights; None: none.
+        words: the words and pairs that it reads, with their weights; None if it reads no words.
     """
 
     weight: Floats
@@ -173,7 +173,7 @@ class Head:
         return np.asarray(logits)
 
     def of_meaning(self, embeddings: Floats) -> Floats:
-        """Return the part of the outputs that the embeddings make, (texts, classes)."""
+        """Return what the embeddings add to the outputs, (texts, classes)."""
         return np.asarray((unit_rows(embeddings) if self.normalized else embeddings) @ self.weight.T)
 
     def probabilities(self, logits: Floats) -> Floats:
@@ -207,7 +207,7 @@ class Head:
         return replace(self, weight=weight, bias=bias, labels=list(range(columns)), indicators=True, words=words)
 
     def save(self, folder: Path) -> None:
-        """Write its :data:`FILES`; that of words only if it reads any."""
+        """Write its :data:`FILES`; the file of words only if it reads any."""
         from safetensors.numpy import save_file
 
         tensors: dict[str, Any] = {"weight": self.weight.astype(np.float32), "bias": self.bias.astype(np.float32)}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Files of a model folder that concern its training, not its embeddings.
 NOT_COPIED = ("README.md", "training.json", *FILES)
-# Parts shown of each kind, and words of a text that are left out in turn.
+# Maximum number of parts to show of each kind, and of words of a text to leave out in turn.
 MOST_PARTS, MOST_WORDS = 10, 200
 
 
@@ -37,9 +37,9 @@ class Explanation:
     Attributes:
         label: the label.
         logit: the sum of ``bias``, ``meaning`` and all words and pairs.
-        bias: the part that no text changes.
+        bias: the part that is the same for all texts.
         meaning: the part of the embedding.
-        words: words and pairs of the text with their parts, those of the largest parts first.
+        words: words and pairs of the text with their parts, the largest first.
         of_meaning: words of the text with the change of ``meaning`` that each makes, compared with the same text
             without it, both in lower case with a space between words; those of the largest changes first.
     """
@@ -98,7 +98,7 @@ class Predictor:
             place = head.labels.index(label)
 
             def ahead(values: Floats, place: int = place) -> Floats:
-                """Return the values (..., classes) of the label less the mean of all classes."""
+                """Return the label's value minus the mean over all classes, from values (..., classes)."""
                 return np.asarray(values[..., place] if head.multi_label else values[..., place] - values.mean(-1))
 
             meaning = ahead(meanings)

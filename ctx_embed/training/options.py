@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 SCRATCH = "scratch"
-# Default maximum of held-out texts: more would not measure the distance to the teacher any better.
+# Default maximum number of held-out texts: more would not measure the distance to the teacher any better.
 MOST_HELD_OUT = 4096
 # Fraction of all steps in which the learning rate rises.
 WARMUP = 0.05
@@ -44,7 +44,7 @@ class ContextualizerOptions:
 
     steps: int = option(3, "Number of steps K.", least=1)
     rank: int | None = option(
-        None, "Rank u of the attention, 64 by default; a model to start from keeps so many heads, or all.", least=1
+        None, "Rank u of the attention, 64 by default; a model to start from keeps this many heads, or all.", least=1
     )
     positions: Literal["none", "relative", "absolute"] = option("none", "Position weights.")
     scale: Literal["mean", "sum"] = option("mean", "Position weights average 1 or sum to 1.")
@@ -259,7 +259,7 @@ class DistillationOptions:
         require_valid(self)
 
     def of_training(self) -> dict[str, Any]:
-        """Return the options of the training alone, by name."""
+        """Return only the options of the training, by name."""
         return {known.name: getattr(self, known.name) for known in fields(DistillationOptions)}
 
     def label_dimensions(self, dimension: int, spare: int) -> int:

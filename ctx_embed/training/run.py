@@ -122,7 +122,7 @@ def file_hashes(files: Sequence[str | Path]) -> dict[str, str]:
 
 
 def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | None:
-    """Return the record if the same command has already finished, and say so on stderr; None if a model is to be made.
+    """Return the record if the same command has already finished, and say so on stderr; None if there is work to do.
 
     A record holds a hash of everything that its command ``asked`` for. Raise an InputError if the folder holds
     something else, or another model that is not to be replaced.

@@ -113,7 +113,7 @@ class Words(Objective):
     """Predict which of the most frequent entries are in a text, from its embedding, for the first texts of a batch.
 
     Loss: the mean over texts of the mean over their tokens of -log softmax(linear(c^K)) at the token. ``counts`` has
-    for each entry how often it occurs in the corpus.
+    the number of times that each entry occurs in the corpus.
     """
 
     def __init__(self, dimension: int, counts: NDArray[np.int64]) -> None:
@@ -164,7 +164,7 @@ class SecondTeacher(Objective):
         self.texts, self.embeddings = texts, embeddings
         self.rotation = torch.from_numpy(rotation)
         self.places = places_of(rows, len(texts))
-        # Of zeros nothing can be learned.
+        # Nothing can be learned from zero vectors.
         self.places[rows[~(embeddings != 0).any(axis=1)]] = -1
         self.held_out = held_out[self.places[held_out] >= 0]
         self.relation_weight = relation_weight
@@ -282,7 +282,7 @@ def taught_labels(
 ) -> Tensor:
     """Return the probabilities (texts, classes) of labels, by logistic regression on a teacher's embeddings (texts, d).
 
-    It is fitted on those of the texts that are among the ``labelled`` ones, whose labels are ``labels``.
+    It is fitted on the texts that are among the ``labelled`` ones, whose labels are ``labels``.
     """
     classes = {label: number for number, label in enumerate(sorted(set(labels)))}
     known = dict(zip(labelled, labels, strict=True))

@@ -131,7 +131,7 @@ class Composition:
 
     def __init__(self, encoder: TokenEncoder) -> None:
         self.encoder = encoder
-        # Each entry is the sum of these own rows: its own, and all that its parts are sums of.
+        # The numbers of the own rows that each entry sums: its own, and all those that its parts sum.
         summed = [[entry] for entry in range(encoder.entries)]
         if encoder.phrases is not None:
             words = encoder.backend_tokenizer.get_vocab_size()
@@ -146,7 +146,7 @@ class Composition:
         return self.summed[ranges(self.offsets[entries], counts)], counts.cumsum() - counts
 
     def used(self, ids: Tensor) -> Tensor:
-        """Return the numbers of all rows that these ids are sums of, ascending, each once."""
+        """Return the numbers of all rows that the rows of these ids sum, ascending, each once."""
         entries = np.unique(ids.cpu().numpy())
         return torch.from_numpy(np.unique(self._summed(entries)[0])).to(ids.device)
 

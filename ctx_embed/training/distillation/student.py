@@ -57,7 +57,7 @@ def new_student(
 
     Args:
         system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
-        teacher_embeddings, entry_embeddings: of the texts, (texts, d), and of :func:`entry_texts`, (vocabulary, d).
+        teacher_embeddings, entry_embeddings: (texts, d) of the texts and (vocabulary, d) of :func:`entry_texts`.
         phrases: from :func:`.learn_phrases`; their own rows are initialised to 0, so that a phrase is the sum of its
             parts (:mod:`.phrases`).
         spare_dimensions: number of dimensions that are 0 in the teacher's targets and free for other objectives.
@@ -102,7 +102,7 @@ def started_student(
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
     """Return a student initialised as a trained model, and the rotation of the teacher into that model's space.
 
-    ``teacher_embeddings`` are (texts, d); the teacher leaves the last ``spare_dimensions`` of the model free. Without a
+    ``teacher_embeddings`` are (texts, d); the teacher leaves the model's last ``spare_dimensions`` free. Without a
     ``rank``, see :func:`with_rank`, or ``phrases``, see :func:`.more_phrases`, the model's own stay.
     """
     student = require_encoder(model)
@@ -149,7 +149,7 @@ def with_rank(encoder: TokenEncoder, rank: int) -> TokenEncoder:
 
 @torch.no_grad()
 def with_phrases(encoder: TokenEncoder, phrases: NDArray[np.int32]) -> TokenEncoder:
-    """Return a copy of an encoder with ``phrases``, of which the first are its own; others are sums of their parts."""
+    """Return a copy of an encoder with ``phrases``: first its own, then new ones, which are sums of their parts."""
     table = encoder.embedding.weight.new_empty(
         encoder.backend_tokenizer.get_vocab_size() + len(phrases), encoder.dimension
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Texts per batch. On a CPU, batches that fit its caches are fastest: on one Zen 4 core, all-mpnet-base-v2 in bfloat16
 # embeds 30 sentences per second in batches of 16, and 23 in batches of 64.
 CPU_BATCH, DEVICE_BATCH = 16, 256
-# Texts whose tokens are counted to tell how many the teacher reads in part.
+# Number of texts whose tokens are counted, to estimate how many texts the teacher truncates.
 SAMPLED_TEXTS = 5000
 
 
@@ -100,7 +100,7 @@ class TeacherCache:
 
 
 def seen_in_part(teacher: SentenceTransformer, texts: Sequence[str]) -> int:
-    """Return how many texts are longer than the teacher reads; an estimate if thousands may be."""
+    """Return how many texts the teacher truncates; an estimate if there may be thousands."""
     most, tokenizer = teacher.max_seq_length, tokenizer_of(teacher)
     if not most or tokenizer is None:
         return 0

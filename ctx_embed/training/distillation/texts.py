@@ -21,7 +21,7 @@ from ctx_embed.texts import well_formed
 from ctx_embed.training.labelled_texts import words_of
 from ctx_embed.training.options import Source
 
-# Lines of a file in a block, and texts of a fair source in one.
+# Number of lines of a file in a block, and of texts in a block of a fair source.
 BLOCK_LINES, FAIR_BLOCK_TEXTS = 2048, 1024
 # One string is a text, two are a pair, three are a pair and its label.
 Item = tuple[str, ...]

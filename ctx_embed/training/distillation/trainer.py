@@ -1,4 +1,4 @@
-"""Distillation: an encoder over a token table learns to give a teacher's sentence embeddings.
+"""Distillation: an encoder over a token table learns to return a teacher's sentence embeddings.
 
 The loss of a batch is a weighted sum of :mod:`.objectives`: always mean(1 - cos(student, target)), the target being the
 teacher's embedding rotated into the student's dimensions, and what the options and the student's own regularizer add.
@@ -271,7 +271,7 @@ class Distillation:
         self.student.load_state_dict(mean)
         measured = self.measures()
         require_finite(measured["held_out_distance"], self.step)
-        # The distance to the teacher says nothing about what labels, pairs, genres and words teach.
+        # The distance to the teacher does not measure what the student learns from labels, pairs, genres and words.
         by_distance = self.objectives.keys() <= {"similarity", "relations"}
         if not by_distance or all(measured["held_out_distance"] < seen["held_out_distance"] for seen in self.history):
             self.kept_epoch, self.kept = epoch, mean

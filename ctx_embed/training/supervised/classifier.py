@@ -40,7 +40,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         model: ``default``, a model folder, a name on the hub, or a SentenceTransformer, which fit copies and never
             changes.
-        words: read words and pairs of words beside the meaning; how much they weigh is chosen on held-out training
+        words: also read words and pairs of words; how much they weigh is chosen on held-out training
             texts.
         frozen: True fits only the head; False trains the encoder too; None trains it if one of the next five options is
             given.

@@ -113,9 +113,9 @@ def train(
 
 
 def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[str, Any]]:
-    """Return a classifier; and of its training the options, the encoder's fingerprint before, result and epochs.
+    """Return a classifier, and its training's options, fingerprint of the encoder before, result and epochs.
 
-    A head is fitted over the encoder as it is without torch, if the encoder allows it; otherwise both are trained.
+    A frozen encoder only gets a head, fitted without torch if the encoder allows it; otherwise both are trained.
     """
     train, valid = data["train"], data.get("valid")
     learned, measured = train, valid

@@ -35,12 +35,12 @@ from ctx_embed.training.run import Checkpoint, require_finite
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
-# Prior deviation of the weights of the first head, a linear probe.
+# Prior deviation of the weights of the initial head, a linear probe.
 PROBE_DEVIATION = 0.1
 
 
 class ClassifierNetwork(nn.Module):
-    """An encoder with a linear head over its embedding, before any normalisation; its outputs are of ``labels``."""
+    """An encoder with a linear head over its embedding before any normalisation; the outputs belong to ``labels``."""
 
     def __init__(self, encoder: SentenceTransformer, labels: Sequence[Any], multi_label: bool = False) -> None:
         super().__init__()
@@ -181,8 +181,8 @@ def train_classifier(
         train: texts of at least two classes, or with several labels per text, each then a binary decision.
         valid: texts whose accuracy chooses the epoch; None: each run holds out another stratified part of ``train``.
         class_weight: weights of the classes in the loss, see :func:`ctx_embed.classify.head.class_weights`.
-        words: read words too, if that predicts the texts better that the runs hold out.
-        optimizer: makes the optimizer of parameters from the learning rate.
+        words: read words too, if that predicts the texts that the runs hold out better.
+        optimizer: returns an optimizer, given parameters and the learning rate.
 
     Returns:
         The classifier, with the weights of the best epoch averaged over the runs; and a dict for each epoch of each run
@@ -228,7 +228,7 @@ def _run(
 ) -> tuple[list[dict[str, float]], list[Tensor]]:
     """Train; return the history, and the logits of each run's best epoch for the texts that it held out."""
     if options.head == "zeros":
-        # The head then learns before the encoder, whose gradients are zero at first.
+        # With a head of zeros, the encoder's gradients are zero at first, so the head learns first.
         for parameter in network.head.parameters():
             torch.nn.init.zeros_(parameter)
     # Take the initial weights from the checkpoint too: the encoder may have been trained further since.
@@ -319,7 +319,7 @@ def _let_read_words(
         minimize(loss, (1.0, 0.0), jac=True, bounds=[(0.05, 20.0), (0.0, most)], method="L-BFGS-B")
         for most in (0.0, 20.0)
     )
-    # Akaike's criterion: a factor more must gain more than 1 in log-likelihood.
+    # Akaike's criterion: each further factor must increase the log-likelihood by more than 1.
     if len(labels) * (alone.fun - together.fun) > 1:
         head = fitted_head(before, data, network.labels, weights)
         if head.words is not None:
