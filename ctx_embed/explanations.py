@@ -223,7 +223,7 @@ FOR = (0, 114, 178)
 AGAINST = (213, 94, 0)
 # Opacity of the deepest colour; text on it stays readable.
 DEEPEST = 0.6
-# Only a weight of at least this many times the mean magnitude of its line has the deepest colour.
+# The deepest colour is for weights of at least this many times the mean magnitude of their line.
 EVEN = 2.0
 # In a terminal, tokens below this share of the greatest weight are not coloured.
 FAINTEST = 0.05

@@ -27,7 +27,7 @@ OPSET = 18
 IR_VERSION = 8
 MODEL, TOKENIZER, PHRASE_PAIRS = "model.onnx", "tokenizer.json", "phrases.json"
 NEAR = 2e-5
-# The file by which a folder of static embeddings is known.
+# A folder with this file holds static embeddings.
 STATIC = "config.json"
 # Texts on which graph and model are compared: words of several lengths, unknown words, an empty text between others,
 # and a long text.
@@ -96,7 +96,7 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
     zeros = g.Expand(_floats(0), g.Concat(texts, _ints(m), axis=0))
 
     def total(values: str) -> str:
-        """Sum the tokens of each text, (B, m)."""
+        """Return the sum of the tokens of each text, (B, m)."""
         indices = g.Expand(rows, g.Shape(values))
         return str(g.ScatterElements(zeros, indices, values, axis=0, reduction="add"))
 

@@ -35,7 +35,7 @@ PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
 # Only these packages may define the classes that a model folder names, so that a folder never runs foreign code.
 TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
-# The classes of sentence-transformers that are loaded: their folders hold weights and settings. Others import what
+# The only classes of sentence-transformers that are loaded: their folders hold weights and settings. Others import what
 # their folder names, such as Router and WordEmbeddings.
 KNOWN_CLASSES = (
     *("Transformer", "StaticEmbedding", "BoW", "Pooling", "WeightedLayerPooling", "WordWeights"),
@@ -60,7 +60,7 @@ def path() -> Path:
 
 
 def _require_activation(name: Any, file: Path) -> None:
-    """Refuse an activation that is no layer of torch: sentence-transformers would call it."""
+    """Refuse an activation that is not a layer of torch: sentence-transformers would call it."""
     from torch import nn
 
     home, _, kind = str(name).rpartition(".")

@@ -95,7 +95,7 @@ def licence(origin: str | None, stated: Mapping[str, Any]) -> str:
 
 
 def page(metadata: Mapping[str, Any], title: str, parts: Mapping[str, str]) -> str:
-    """Return a card: metadata, title, the part named '', then a section for each other part that is not empty."""
+    """Return a card: metadata, title, the part named '', then a section for each other nonempty part."""
     stated = {name: value for name, value in metadata.items() if value}
     stated |= {"library_name": "sentence-transformers", "tags": list(dict.fromkeys([*TAGS, *metadata.get("tags", ())]))}
     sections = [f"## {name}\n\n{text}" for name, text in parts.items() if name and text]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError
 
 BLOCK_ROWS = 256
-# By this a zero vector is divided, and stays zero; every other length is greater.
+# Zero vectors are divided by this, and stay zero; the length of every other vector is greater.
 SMALLEST = np.finfo(np.float64).smallest_subnormal
 
 Float = TypeVar("Float", np.float32, np.float64)
@@ -34,12 +34,12 @@ def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
 
 
 def comparable(embeddings: NDArray[Any], kept: int, dimension: int) -> NDArray[Any]:
-    """Return embeddings as floats: those as they are, int8 converted, and packed bits as -1 and 1.
+    """Return embeddings as floats: int8 is converted, packed bits become -1 and 1, and floats stay.
 
     Args:
         embeddings: (..., width).
-        kept: the number of features of the model's embeddings, by which int8 and packed bits differ.
-        dimension: the number before any were cut.
+        kept: the number of features of the model's embeddings, which tells int8 from packed bits.
+        dimension: the number of features before truncation.
 
     Raises:
         InputError: they are neither floats, int8 nor packed bits, or too wide for the model.

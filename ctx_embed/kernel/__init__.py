@@ -101,7 +101,7 @@ def _chosen() -> tuple[Kernel | None, str]:
 def kernel() -> Kernel | None:
     """Return the compiled kernel of this processor; None if NumPy has to do the work. The log says which."""
     found, name = _chosen()
-    # A program that has a log has imported this; a twentieth of the time to a first vector.
+    # A program with a log has already imported logging, which takes a twentieth of the time to a first vector.
     if logging := sys.modules.get("logging"):
         logging.getLogger(__name__).info("kernel: %s", name)
     return found

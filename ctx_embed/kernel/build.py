@@ -1,6 +1,6 @@
 """Compiles contextualizer.c to a shared library, with the standard library only.
 
-``python ctx_embed/kernel/build.py`` does so in place; hatch_build.py, for wheels and editable installs.
+``python ctx_embed/kernel/build.py`` compiles in place; hatch_build.py calls it for wheels and editable installs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("contextualizer.c")
-# Release wheels: the platform of their file names, and ziglang's name of it.
+# The platforms of release wheels, as file names have them and as ziglang names them.
 TARGETS = {
     "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
     "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
@@ -35,7 +35,7 @@ ZIG = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
 def build(folder: Path, compiler: Sequence[str] | None = None, target: str | None = None) -> Path | None:
     """Compile the library in a folder and return its path; None, and a line on stderr, if no compiler can.
 
-    Without ``compiler`` or ``target``, it tries that of ``CC`` alone, or all that systems usually have.
+    Without ``compiler`` or ``target``, it tries the compiler that ``CC`` names, or else the usual ones.
     On x86-64 it holds a second object, for processors with AVX2 and FMA. Equal sources and compilers give equal bytes.
     """
     system = {"darwin": "macos", "win32": "windows"}.get(sys.platform, "linux")
@@ -75,7 +75,7 @@ def build(folder: Path, compiler: Sequence[str] | None = None, target: str | Non
                 reasons.append(f"{shlex.join(command)}: {first:.200}")
             else:
                 folder.mkdir(parents=True, exist_ok=True)
-                # Beside its place and then moved: a process may have the old one in memory.
+                # Write it next to its place, then move it: a process may have the old one in memory.
                 part = folder / f"{library}.{os.getpid()}.partial"
                 shutil.copyfile(Path(scratch, library), part)
                 part.replace(folder / library)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from ctx_embed.kernel import PATHS, Kernel
 
-# Entries whose products are held take at most this many bytes: 62,000 of the default model's 99,000.
+# Maximum bytes of stored products: enough for 62,000 of the default model's 99,000 entries.
 HELD_BYTES = 112 << 20
-# Words that are remembered, at most; they take about 8 MB. When there are more, the table is begun anew.
+# Maximum number of remembered words, about 8 MB. When there are more, the table starts empty again.
 MOST_WORDS = 1 << 18
-# What C's embedding returns, where an id beyond the table is -2.
+# What embedding in C returns: -2 stands for an id beyond the table.
 WITHOUT_MEMORY = -1
 # C reads words 8 bytes at a time.
 END = "\0" * 9
@@ -53,8 +53,8 @@ class Attention:
 
     Args:
         kernel: the library.
-        config: the options of the Contextualizer by name.
-        table: (entries, m) int8, whose rows are times ``scales``, or float32; read where it lies.
+        config: the Contextualizer's options by name.
+        table: (entries, m) int8, to be multiplied by ``scales``, or float32; it is not copied.
         scales: (entries,) of an int8 table.
         parameters: ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and ``c0`` if the options need them.
     """
@@ -150,7 +150,7 @@ class Words:
         Args:
             found: the words.
             ids: (I,) int32 ids of its unknown words, one after the other.
-            starts: (U + 1,) where those of each begin; I at last.
+            starts: (U + 1,) where the ids of each word begin, and last I.
         """
         return bool(self._add(self._table, found.data, found.spans, _at(ids), _at(starts), len(found.unknown)))
 
@@ -172,7 +172,7 @@ class Found:
         size = len(self.data) - len(END) + 1
         slots, known = 1 << size.bit_length(), ctypes.c_int64()
         self._words, self._count, self._size = words, count, size
-        # One array for what C writes: asking NumPy where four begin takes longer than C does with a short text.
+        # One array for all that C writes: to get the addresses of four takes longer than C needs for a short text.
         self._scratch = np.zeros(count + 2 * size + (size + slots) // 2 + 1, np.int64)
         self._ends = _at(self._scratch)
         self.spans = self._ends + 8 * count
@@ -199,7 +199,7 @@ class Found:
 
         Args:
             ids: (I,) int32 ids of the unknown words; None: there are none.
-            starts: (U + 1,) where those of each begin; I at last.
+            starts: (U + 1,) where the ids of each word begin, and last I.
             phrases: pairs to merge.
         """
         table, merged = self._words._table, None if phrases is None else phrases.pointer

@@ -31,7 +31,7 @@ SAMPLED_VALUES = 256
 def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
     """Yield runs of documents with at most ``most`` tokens in all, or of one document with more than ``long`` tokens.
 
-    A run is the number of tokens before it, and the lengths of its documents.
+    Each run is given by the number of tokens before it and the lengths of its documents.
     """
     start = total = 0
     group: list[int] = []
@@ -59,7 +59,7 @@ class Contextualizer(TokenEncoder):
     Train with a learning rate of about 1e-3; with 5e-5, usual for Transformers, the parameters hardly change.
 
     Args:
-        tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
+        tokenizer: one of the ``tokenizers`` library, or a fast tokenizer of transformers.
         dimension: m, the features of the embedding.
         steps: K.
         rank: u of the attention's factors.
@@ -184,9 +184,9 @@ class Contextualizer(TokenEncoder):
         return weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
     def without_torch(self) -> PackedContextualizer:
-        """Return the same model for inference on a CPU. It is made anew if a parameter has changed.
+        """Return the same model for inference on a CPU, made again if a parameter has changed.
 
-        It reads the token table of a float32 model where it lies, and copies the other parameters.
+        It shares the token table of a float32 model, and copies the other parameters.
         """
         # A key that changes with the parameters, at a cost that does not depend on their size: addresses change if one
         # is moved or loaded, versions with every in-place operation that torch records, and sums of 256 values with

@@ -106,7 +106,7 @@ class ContextualizerPooling(Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
-        """Read what :meth:`save` wrote; arguments as those of :meth:`ctx_embed.Contextualizer.load`."""
+        """Read what :meth:`save` wrote; the arguments are those of :meth:`ctx_embed.Contextualizer.load`."""
         hub = {"subfolder": subfolder, **{name: kwargs[name] for name in OF_HUB if name in kwargs}}
         config = cls.load_config(model_name_or_path, **hub)
         if not config:

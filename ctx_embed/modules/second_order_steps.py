@@ -56,7 +56,7 @@ class SecondOrderSteps(nn.Module):
 
     @property
     def slopes(self) -> Tensor:
-        """The slopes (m,) of the position weights; any values without position weights."""
+        """The slopes (m,) of the position weights; arbitrary if there are no position weights."""
         return self.b[0] if self.s is None else self.s
 
     def first_context(self, input_ids: Tensor, offsets: Tensor) -> Tensor:

@@ -150,8 +150,8 @@ class TokenEncoder(InputModule):
     """A sentence-transformers input module over a token table; subclasses define how packed tokens become embeddings.
 
     Args:
-        tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
-        dimension: m, the features of a row of the table.
+        tokenizer: one of the ``tokenizers`` library, or a fast tokenizer of transformers.
+        dimension: m, the number of features of a row of the table.
         max_seq_length: maximum tokens read per text, None for all; you are warned if a text is cut.
         phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.tokenizer.Phrases`.
         weights: (entries, dimension) token table, with a row for each entry of the tokenizer and each phrase; None
@@ -215,7 +215,7 @@ class TokenEncoder(InputModule):
         """Initialise the parameters so that embeddings are (weighted) means of tokens, if the system can."""
 
     def regularizer(self) -> Tensor | float:
-        """Return this encoder's own loss term, a scalar, for the texts last embedded in training; then return 0."""
+        """Return the encoder's own loss term, a scalar, for the last training batch. A second call returns 0."""
         return 0.0
 
     def token_embeddings(self, ids: Tensor, lengths: list[int]) -> Tensor:
@@ -326,7 +326,7 @@ class TokenEncoder(InputModule):
         """
         for text in inputs:
             if not isinstance(text, str):
-                # Its place in a batch is not that in the caller's list, which sentence-transformers sorts by length.
+                # The place in the batch would mislead: sentence-transformers sorts the caller's list by length.
                 raise InputError(f"each text must be a string, got {described(text)}")
         ids, lengths = self.text_tokenizer.read(inputs, prompt, kwargs.get("max_length") or self.max_seq_length)
         unread = int((lengths == 0).sum())

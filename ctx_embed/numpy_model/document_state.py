@@ -53,7 +53,7 @@ class Counts:
         self.merge(added)
 
     def merge(self, other: Counts) -> None:
-        """Count the tokens of another text too."""
+        """Add the counts of another text."""
         counts = np.concatenate([self.counts, other.counts])
         self.entries, place = np.unique(np.concatenate([self.entries, other.entries]), return_inverse=True)
         self.counts = np.bincount(place, counts, minlength=len(self.entries)).astype(np.int64)
@@ -65,7 +65,7 @@ class Counts:
 
     @property
     def largest(self) -> int:
-        """The most bytes of the arrays."""
+        """The maximum size of the arrays in bytes."""
         return 12 * len(self._contextualizer.table.values)
 
     def arrays(self) -> list[NDArray[Any]]:
@@ -73,7 +73,7 @@ class Counts:
         return [self.entries, self.counts]
 
     def restore(self, arrays: list[NDArray[Any]]) -> None:
-        """Take the arrays that another one gave."""
+        """Take over arrays from another object of this class."""
         entries, counts = arrays
         if entries.ndim != 1 or entries.shape != counts.shape or entries.dtype != np.int32 or counts.dtype != np.int64:
             raise ValueError("entries and counts do not fit")
@@ -137,7 +137,7 @@ class Moments:
 
     @property
     def largest(self) -> int:
-        """The most bytes of the arrays."""
+        """The maximum size of the arrays in bytes."""
         return 8 * (1 + 3 * len(self._s) + len(self._s) ** 2)
 
     def arrays(self) -> list[NDArray[Any]]:
@@ -145,7 +145,7 @@ class Moments:
         return [np.array([self.n]), self.L, self.Z, self.t, self.M]
 
     def restore(self, arrays: list[NDArray[Any]]) -> None:
-        """Take the arrays that another one gave."""
+        """Take over arrays from another object of this class."""
         m = len(self._s)
         if [array.shape for array in arrays] != [(1,), (m,), (m,), (m,), (m, m)]:
             raise ValueError("the moments are of another dimension")
@@ -201,7 +201,7 @@ class DocumentState:
         self._added: list[str] = []
         self._characters = 0
         self._sums = self._new_sums()
-        # What the model knows of the text in the sums.
+        # How much of the text in the sums the model knows.
         self._evidence = np.zeros((1, 4), np.int64)
         self._cut = False
 
@@ -330,7 +330,7 @@ class DocumentState:
         self._evidence = self._evidence + evidence
 
     def _read(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
-        """Return the ids of a text and what it adds to the evidence."""
+        """Return the ids of a text and its evidence, see :func:`ctx_embed.text.tokenizer.is_read`."""
         tokenizer = self._embedder.text_tokenizer
         ids, lengths = tokenizer([text])
         return ids, tokenizer.evidence([text], ids, lengths, parts=True)

@@ -38,7 +38,7 @@ from ctx_embed.vectors import comparable, unit_rows
 if TYPE_CHECKING:
     from ctx_embed.numpy_model.document_state import DocumentState
 
-# Limits of a batch, whose tokens and products are in memory together; one longer text is a batch of its own.
+# Limits of a batch, whose tokens and products are all in memory at once; a longer text is a batch of its own.
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 4096
 # Threads share texts of more characters than this.
@@ -49,7 +49,7 @@ BLOCK_TOKENS = 4096
 # The names under which models store prompts for queries and documents; the first one that a model has is used.
 TASK_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
-# The end of the default model's path.
+# The last parts of the default model's path.
 SHIPPED = DEFAULT_MODEL.parts[-3:]
 # Attributes of an embedder that limit what it reads and returns.
 LIMITS = ("truncate_dim", "max_seq_length")
@@ -87,7 +87,7 @@ def batches(texts: list[str], size: int) -> list[slice]:
     if size >= len(texts) and total <= PARALLEL_CHARACTERS:
         return [slice(0, len(texts))]
     if total > PARALLEL_CHARACTERS and (threads := available_threads()) > 1:
-        # Each thread gets two batches or more, so that none waits long for another; a text more, so that none is left.
+        # Each thread gets at least two batches, so that none waits long for another; round up, so that no text is left.
         most = min(most // threads, total // (2 * threads) + total // len(texts))
         size = -(-size // threads)
     found, start, characters = [], 0, 0
@@ -104,7 +104,7 @@ def embed_in_batches(
 ) -> tuple[NDArray[Any], int]:
     """Embed texts batch by batch, several threads at once, and count those that the model cannot read.
 
-    ``embed`` does both for at most ``size`` texts.
+    ``embed`` embeds and counts at most ``size`` texts.
     """
     parts, threads = batches(texts, size), available_threads()
     if len(parts) == 1:
@@ -151,7 +151,7 @@ class CosineParts:
     Attributes:
         text: the text.
         tokens: its tokens in their order.
-        rest: what the model adds to each text: c^0 and the biases of its layer normalisations; and a prompt.
+        rest: the part of c^0, of the biases of the layer normalisations, and of a prompt.
     """
 
     text: str
@@ -179,7 +179,7 @@ class PackedContextualizer:
         self.steps = Steps(*(parameters[name] for name in Steps._fields))
         self.s = parameters["s"] if self.positions != "none" else None
         self.c0: Floats = parameters["c0"] if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
-        # Without position weights any slopes do.
+        # Without position weights, slopes are not used.
         self._slopes = self.c0 if self.s is None else self.s
         compiled = kernel()
         self._attention = None
@@ -216,7 +216,7 @@ class PackedContextualizer:
     # Weights that have diverged give infinities and NaN, as with torch; callers report those.
     @np.errstate(over="ignore", invalid="ignore")
     def _by_equations(self, ids: Ids, lengths: Lengths, counts: Lengths | None) -> Floats:
-        """Return what :meth:`embed` does, group by group of texts, or block by block of a long text."""
+        """Do the work of :meth:`embed` with the equations: in groups of texts, or in blocks of a long text."""
         if counts is not None and len(ids):
             weight = 1 if self.scale == "mean" else 1 / counts.sum()
             U = self.steps.U.reshape(-1, self.dimension)
@@ -302,7 +302,7 @@ class Embedder:
         self.max_seq_length: int | None = saved.config["max_seq_length"]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Files are read again where it is unpickled, rather than sent.
+        # A pickle holds no files: they are read again where it is unpickled.
         changed = {name: getattr(self, name) for name in ("prompts", "default_prompt_name", *LIMITS)}
         return _unpickled, (str(self.saved.folder), self.fingerprint, changed)
 
@@ -356,7 +356,7 @@ class Embedder:
         Args:
             texts: a string or several.
             batch_size: texts at a time, at most; long texts come in smaller batches. It bounds memory.
-            normalize: True gives unit vectors, also after ``truncate_dim`` has cut them; False c^K itself; None does
+            normalize: True returns unit vectors, also after ``truncate_dim``; False returns c^K itself; None does
                 as the model's files say.
             prompt: put before each text; None puts the default prompt there, if the model has one.
             truncate_dim: features kept; None keeps what the model's files say.
@@ -478,7 +478,7 @@ class Embedder:
         return CosineParts(text, tokens, rest / length)
 
     def similarity(self, left: Any, right: Any) -> Floats:
-        """Return the similarity of each vector on the left with each on the right, (left, right) float32.
+        """Return the similarity of each left vector with each right one, (left, right) float32.
 
         It is the cosine, or the inner product if the model's files say ``dot``. Vectors may have any precision.
 

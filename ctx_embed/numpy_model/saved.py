@@ -43,7 +43,7 @@ CHOICES = {
     "scale": second_order.SCALES,
     "initial_context": second_order.INITIAL_CONTEXTS,
 }
-# The similarities of models, the first three of which NumPy has.
+# The similarities that a model may name; NumPy can compute the first three.
 SIMILARITIES = (None, "cosine", "dot", "euclidean", "manhattan")
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "I32": "<i4", "I64": "<i8"}
@@ -467,7 +467,7 @@ def fingerprint(saved: SavedContextualizer) -> str:
     """Return the fingerprint of a saved model, computed again only if one of its files has changed.
 
     The default model has its fingerprint in a file beside it; any other is read from the user's cache, or computed and
-    stored there. A folder from elsewhere is not asked what it is, so that no model can pose as another.
+    stored there. A fingerprint in any other folder is not trusted, so that no model can pose as another.
     """
     key = files_key(saved)
     try:

@@ -1,4 +1,4 @@
-"""What the equations need of arrays, for NumPy's and torch's alike; torch is never imported for NumPy's."""
+"""Operations on arrays that the equations need, for NumPy and torch; NumPy's arrays never import torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cast(values: Any, like: Any) -> Any:
 
 
 def count(n: int, like: Any) -> Any:
-    """Return 0..n-1 where another array lies."""
+    """Return 0..n-1 on the device of another array."""
     return np.arange(n) if isinstance(like, np.ndarray) else library(like).arange(n, device=like.device)
 
 

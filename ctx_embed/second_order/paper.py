@@ -168,7 +168,7 @@ def corrected(context: Array, total: Array, gain: Array, bias: Array, offsets: A
     Args:
         context: (B, m) the context c^{k-1}.
         total: (B, m) the sum over tokens.
-        gain, bias: (m,) of the layer normalisation.
+        gain, bias: (m,) parameters of the layer normalisation.
         offsets: (B + 1,); a document without tokens keeps its context.
 
     Returns:

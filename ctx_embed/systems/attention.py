@@ -35,7 +35,7 @@ LIKE_LENGTH = 0.75
 class Group(NamedTuple):
     """Documents (G,) of similar length, and the places (G, L) of their tokens among all packed ones.
 
-    Where ``mask`` (G, L) is False there is padding, and any valid place.
+    Where ``mask`` (G, L) is False there is padding; the place there is arbitrary but valid.
     """
 
     documents: Tensor
@@ -149,7 +149,7 @@ def self_attention_weights(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return torch.softmax(scale * torch.einsum("ihd,jhd->hij", query, key), dim=2)
 
 
-# Of models over texts -----------------------------------------------------------------------------------------------
+# A model's attention over texts -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.texts import well_formed
 
-# Indexes and fingerprints name it; it rises when any text reads differently.
+# Indexes and fingerprints include this number. Increase it when any text is read differently.
 VERSION = 1
 
 # Characters that stay as they are next to any other of them; texts of these alone need nothing.
@@ -93,7 +93,7 @@ _WORD = re.compile(
 
 
 def _read(character: str) -> str:
-    """Return the text in whose place a character is read, whatever its neighbours are."""
+    """Return the text that a character is read as, whatever its neighbours are."""
     category = unicodedata.category(character)
     if character in "\t\n\r":
         return character

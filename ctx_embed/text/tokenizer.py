@@ -33,13 +33,13 @@ WORDWISE_PRE_TOKENIZERS = {"BertPreTokenizer", "Punctuation", "Whitespace", "Whi
 CUTTING_PRE_TOKENIZER = "BertPreTokenizer"
 # Longer words go through the tokenizer in pieces, a few at a time, which bounds memory.
 LONG_WORD, LONG_WORDS = 4096, 16
-# When more words have been new, the kernel does WordPiece itself; to read its vocabulary takes it as long as the
+# After this many new words the kernel does WordPiece itself. To read its vocabulary takes the kernel as long as the
 # tokenizer takes for 500 words.
 WORDS_BEFORE_WORDPIECE = 100
 # Ideographs, which BERT's normaliser makes words, and signs between them. A cut before a letter separates no accent.
 IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff0f"
 
-# Python looks for unknown ids among fewer than so many ids sooner than NumPy.
+# Among fewer ids than this, Python finds unknown ones sooner than NumPy.
 FEW_IDS = 256
 
 # WordPiece's prefix of entries that continue a word.
@@ -175,7 +175,7 @@ class Phrases:
 
 
 class _Letters(dict[int, str]):
-    """Letters and their marks by their codes, nothing for what is not seen, and a space for all else."""
+    """Maps codes of characters: letters and marks stay, invisible characters vanish, all others become a space."""
 
     def __missing__(self, code: int) -> str:
         category = unicodedata.category(chr(code))
@@ -281,9 +281,9 @@ class TextTokenizer:
             ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
             for word in map(normalised, run):
                 if getattr(self.tokenizer.model, "max_input_chars_per_word", LONG_WORD) < LONG_WORD:
-                    # What follows the first characters of so long a word changes nothing: it is unknown either way.
+                    # The first characters are enough: a word this long is unknown either way.
                     word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
-                # Cut it into pieces whose ids are, one after the other, its ids.
+                # Cut the word into pieces whose ids, one after the other, are the word's ids.
                 places = [cut.end() for cut in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
                 pieces, start = [], 0
                 for place, following in pairwise([*places, len(word)] if places else []):
@@ -294,7 +294,7 @@ class TextTokenizer:
         return found
 
     def _table(self, in_c: Kernel, last: Words | None) -> Words:
-        """Return a table that replaces the last one, of this thread or of another that was quicker."""
+        """Return the table that replaces the last one; another thread may have made it first."""
         with self._adding:
             if self._words is None or self._words is last:
                 wordpiece = None
@@ -350,7 +350,7 @@ class TextTokenizer:
             minus the unknown ones. Only what has a letter is a word here: marks, numbers and emoji are not.
         """
         found = self._summed(ids, lengths)
-        # Which of the unknown tokens are words shows where there is nothing else. In a whole text with twice as many
+        # To tell which unknown tokens are words, tokenize the words alone. In a text with twice as many
         # known words, that changes nothing.
         some = np.flatnonzero(found[:, 1] > (0 if parts else found[:, 3]))
         found[some, 3] = self._summed(*self([texts[place].translate(_LETTERS) for place in some.tolist()]))[:, 3]
@@ -419,7 +419,7 @@ class TextTokenizer:
         starts = np.array([0, *accumulate(map(len, new))], np.int64)
         ids = np.fromiter(chain.from_iterable(new), ID, starts[-1])
         if self._adding.acquire(blocking=False):
-            # Whoever comes while another caller adds finds its words unknown once more, and waits for nobody.
+            # A caller that comes while another one adds does not wait: its words stay unknown for this once.
             try:
                 if not words.add(found, ids, starts):
                     self._words = None
