@@ -20,13 +20,13 @@ from ctx_embed.cli.main import command, counted, errors_in_one_line, one_line, p
 if TYPE_CHECKING:
     from ctx_embed.grep import Found, Search
 
-# Exit statuses, as those of grep.
+# Exit statuses, the same as grep's.
 NO_HIT, FAILED = 1, 2
-# A search of more seconds than this should have had an index.
+# After a search that took more seconds than this, advise building an index.
 SLOW_SECONDS = 10.0
 # The preview in a terminal: seconds until it is first shown, seconds between two, and its number of hits.
 PREVIEW_AFTER, PREVIEW_EVERY, PREVIEW_HITS = 1.0, 0.5, 5
-# The most characters of a line that a terminal shows.
+# Maximum characters of a line to show in a terminal.
 SHOWN_CHARACTERS = 500
 
 
@@ -154,7 +154,7 @@ def _failures() -> Iterator[None]:
 
 
 def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
-    """Yield the lines of a hit's highlight and those around it, as grep prints them: each after its place."""
+    """Yield the lines of a hit's highlight and those around it, each after its path and number, as grep prints them."""
     text = hit.before + hit.text + hit.after
     start, stop = (len(hit.before) + place for place in hit.highlight or (0, len(hit.text)))
     first, last = text.count("\n", 0, start), text.count("\n", 0, stop)

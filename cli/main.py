@@ -182,7 +182,7 @@ class Group(click.Group):
     """A group that imports commands at their first use, and suggests the nearest one for an unknown name.
 
     Args:
-        homes: for each command its module below ``ctx_embed.cli`` and its name there: ``index.query.similar``.
+        homes: the module of each command below ``ctx_embed.cli`` and its name there: ``index.query.similar``.
     """
 
     command_class = CliCommand
@@ -243,7 +243,7 @@ class MainGroup(Group):
                 for zeros in (True, False):
                     found = [warning for warning in _unknown_texts if warning.zeros == zeros and warning.texts != 1]
                     if len(found) > 1:
-                        # Batches without such texts are not among them.
+                        # Batches without such texts give no warning.
                         found = [UnknownTextsWarning(sum(warning.count for warning in found), None, zeros)]
                     for warning in found:
                         click.echo(f"Warning: {warning}", err=True)
@@ -251,7 +251,7 @@ class MainGroup(Group):
 
 
 def print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Print the version, and what embeds texts here, if the option is given."""
+    """If the option is given, print the version and whether the C kernel or NumPy embeds texts."""
     if value and not ctx.resilient_parsing:
         from ctx_embed.kernel import kernel_name
 

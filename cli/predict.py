@@ -44,7 +44,7 @@ def _cells(row: Row) -> tuple[str, ...]:
             for parts in ("of_meaning", "words")
         )
         label, logit, meaning, bias = (explanation[name] for name in ("label", "logit", "meaning", "bias"))
-        # Adding 0 makes a 0 of -0.
+        # Adding 0 turns -0 into 0.
         of_words = round(logit - meaning - bias, 2) + 0.0
         reasons.append(
             f"{label} {logit:+.2f} = meaning {meaning:+.2f} ({of_meaning}), words {of_words:+.2f} ({words}), "
@@ -77,7 +77,7 @@ def _write_json(file: TextIO, rows: Iterator[Row]) -> None:
 
 
 def _write_table(file: TextIO, rows: Iterator[Row], delimiter: str = ",") -> None:
-    """Write ids and metadata where there are any, texts, labels, probabilities and reasons, with a header."""
+    """Write a table with a header: texts, labels, probabilities, reasons, and ids and metadata if there are any."""
     found = list(rows)
     why = ["explanation"] if any("explanations" in row for row in found) else []
     named = [name for name in ("id", "text", "metadata") if any(name in row for row in found)]

@@ -12,7 +12,7 @@ from ctx_embed.cli.options import options_of, section
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.serving.settings import ACCESS, LIMITS, LOOPBACK, RUNNING, SERVED, Settings
 
-# Each option has an environment variable of this prefix.
+# The prefix of the environment variables that set options.
 PREFIX = "CTX_EMBED_SERVE"
 SECTIONS = {
     SERVED: section(SERVED, Settings),

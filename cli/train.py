@@ -26,7 +26,7 @@ from ctx_embed.training.options import (
 )
 
 OF_SYSTEM = ("encoder_options", "dimension", *vars(PAPER))
-# Flags that have another name than their parameter.
+# Flags whose name differs from that of their parameter.
 FLAGS = {"encoder_options": "option"}
 
 

@@ -320,7 +320,7 @@ def remove_folder(folder: Path) -> None:
     _remove_contents(gone := _removed(folder))
     numbers = count(2)
     while gone.exists():
-        # Files of another user are there, and stay.
+        # The files that remain belong to another user.
         gone = folder.with_name(f".{folder.name}.removed{next(numbers)}")
     folder.replace(gone)
     fsync_folder(folder.parent)

@@ -40,7 +40,7 @@ def option(
 
 
 def declared(options: type) -> Iterator[Field[Any]]:
-    """Yield the fields of a dataclass that :func:`option` made."""
+    """Yield those fields of a dataclass that :func:`option` made."""
     return (known for known in fields(options) if "meaning" in known.metadata)
 
 
@@ -56,7 +56,7 @@ def types_of(options: type) -> MappingProxyType[str, Any]:
 
 
 def require_valid(options: Any, of: str = "") -> None:
-    """Check numbers, choices, switches and ranges; an error names the first wrong option and whose it is (``of``)."""
+    """Check numbers, choices, switches and ranges; an error names the first wrong option and its owner (``of``)."""
     kinds = types_of(type(options))  # type: ignore[arg-type]  # a class is hashable
     for known in declared(type(options)):
         value, kind = getattr(options, known.name), kinds[known.name]
@@ -89,7 +89,7 @@ def documented(options: type[Options]) -> type[Options]:
 
 
 def takes(*classes: type, but: tuple[str, ...] = ()) -> Callable[[Function], Function]:
-    """Return a decorator that shows the options of dataclasses, but some, in a function's signature."""
+    """Return a decorator that shows the options of dataclasses, except some, in a function's signature."""
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function, eval_str=True)

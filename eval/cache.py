@@ -26,7 +26,7 @@ def _seal(content: bytes) -> bytes:
 
 
 def write_sealed(path: Path, content: bytes) -> None:
-    """Write ``content`` and its checksum; raises as :func:`ctx_embed.files.replaced_file`."""
+    """Write ``content`` and its checksum; errors are those of :func:`ctx_embed.files.replaced_file`."""
     with replaced_file(path) as temporary:
         temporary.write_bytes(content + _seal(content))
 
@@ -44,7 +44,7 @@ def read_sealed(path: Path) -> bytes | None:
 def stored_score(
     folder: Path | None, key: tuple[Any, ...] | None, make: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the JSON value in a folder under everything that determines it, else call ``make`` and store its result.
+    """Return the JSON value stored under everything that determines it, else call ``make`` and store its result.
 
     Nothing is stored without a folder or a key.
     """

@@ -66,7 +66,7 @@ def evaluate(
     named: list[Any] = list(tasks) if isinstance(tasks, list | tuple) else [tasks]
     found: list[Task] = [each if isinstance(each, Task) else find_tasks([each])[0] for each in named or DEFAULT_TASKS]
     if options.protocol == "senteval":
-        # As published, with all pairs.
+        # Check the data as published, with all pairs.
         found = [replace(task, without=None) for task in found]
     given = list(encoders) if isinstance(encoders, list | tuple) else [encoders]
     loaded = [load_encoder(str(each)) if isinstance(each, str | Path) else as_encoder(each) for each in given]
@@ -146,7 +146,7 @@ def _score(task: Task, data: TaskData, embed: EmbeddingCache, folder: Path | Non
     identity = (f"{known}{WORDS * encoder.words}", task.kind, data.sha256, sorted(data.subsets)) if known else None
 
     def kept(make: Callable[[], Any], *how: Any) -> dict[str, Any]:
-        """Return a result under everything that determines it; without an identity of the encoder it is not stored."""
+        """Return a result, stored under everything that determines it unless the encoder has no identity."""
         return stored_score(folder, None if identity is None else (*identity, *how), make)
 
     if task.kind != "probe":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ctx_embed.eval.results import Evaluation
 
 FORMAT_VERSION = 1
-# The keys that reports need.
+# Keys that a report must have.
 KEYS = "protocol protocol_title seeds folds versions encoders tasks published_sources results failures".split()  # noqa: SIM905
 TITLES = {
     "probe": "Accuracy in %, mean ± standard deviation over the folds",

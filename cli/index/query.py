@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "jsonl", "csv")
 # The options that `similar` lacks: they need the texts of queries.
 OF_TEXTS = ("fuse", "min_relevance", "highlight")
-# Fewer characters are not shown around a highlight.
+# Minimum number of characters to show around a highlight.
 FEWEST_CHARACTERS = 20
 ID_CHARACTERS, PLACE_CHARACTERS, CELL_CHARACTERS = 40, 80, 24
 INDENT = "    "
@@ -125,7 +125,7 @@ def similar(path: str, ids: tuple[str, ...], **options: Any) -> None:
 
 
 def _format(options: dict[str, Any]) -> str | None:
-    """Take the format of the output out of the options, and return it; None is for people."""
+    """Remove the output format from the options and return it; None means text for people."""
     given = [name for name in FORMATS if options.pop(f"as_{name}")]
     if len(given) > 1:
         raise click.UsageError(" and ".join(f"--{name}" for name in given) + " cannot be combined")
@@ -135,7 +135,7 @@ def _format(options: dict[str, Any]) -> str | None:
 def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]) -> None:
     """Search, print the hits in the format ``chosen``, and say why there are none."""
     of_index = {name: options.pop(name) for name in ("model", "memory_map", "backend")}
-    # It would slow down the help.
+    # Imported here, because it would slow down the help.
     from ctx_embed.index.search_index import SearchIndex
 
     with SearchIndex.open(path, **of_index) as index:
@@ -163,7 +163,7 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
             for hits in found:
                 for values in (hit.as_dict(hits.query) for hit in hits):
                     metadata = values.pop("metadata")
-                    # A field may have the name of a value.
+                    # A metadata field may have the same name as a score.
                     fields = {f"metadata.{name}" if name in values else name: each for name, each in metadata.items()}
                     rows.append({"query": hits.query, **values, **fields})
             first = ["query", "id", "score", "text", "snippet"]

@@ -44,7 +44,7 @@ def folder_options(command: Command) -> Command:
 
 
 def summary(synced: Synced, path: str, would: str = "") -> str:
-    """Return a line that says what was read and what was not; ``would`` comes before the verb."""
+    """Return a line that says what was read and what was not; ``would`` is put before the verbs."""
     counts = (("added", synced.added), ("changed", synced.changed), ("removed", synced.removed))
     changes = [(count, name) for name, count in counts if count]
     if changes:

@@ -43,8 +43,8 @@ class Encoded:
         rows: the number of rows embedded, also before an interruption.
         count: the number of documents now in the store, including those of earlier runs.
         bad: the number of rows that could not be embedded.
-        named: the reasons for some of these.
-        dimension: of the embeddings.
+        named: why some of these rows could not be embedded.
+        dimension: the dimension of the embeddings.
         was_complete: whether an earlier run had already done all of it.
     """
 
@@ -87,7 +87,7 @@ def encode_dataset(
         ray_address: the cluster's address, or ``auto``; None: Ray is started on this machine for this run.
         text_field: the field with the text; None: ``text``.
         id_field: the field with the id; None: ``id`` or ``_id``, if a row has one of them.
-        encoding: of the files, except Parquet; None: UTF-8, or detected.
+        encoding: the encoding of all files but Parquet; None: UTF-8, or detected.
         model: a name or a folder; None: the default model. The folder must have the same path on every machine.
         backend: what runs the model, see :func:`ctx_embed.loading.load_embedder`.
         part_rows: the maximum number of rows in a part.
@@ -151,7 +151,7 @@ def encode_dataset(
 
 
 def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding: str | None) -> list[Document]:
-    """Return some documents from files spread over the inputs; it is an InputError if no row can be embedded."""
+    """Return some documents from files spread over the inputs; raise an InputError if no row can be embedded."""
     found: list[Document] = []
     first: str | None = None
     step = -(-len(sources) // SAMPLED_FILES)

@@ -107,7 +107,7 @@ def _without_standard_error() -> Iterator[None]:
 
 
 def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> None:
-    """Embed the pieces by actors (None: one a core), and call ``finished`` with each part, perhaps more than once."""
+    """Embed the pieces in actors (None: one a core); call ``finished`` with each part, perhaps more than once."""
     import ray
     import ray.data
 

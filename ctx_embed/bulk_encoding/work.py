@@ -41,7 +41,7 @@ class Piece:
     """A stretch of a file that one worker reads."""
 
     source: Source
-    # The prefix of the names of its parts.
+    # The prefix of its parts' names.
     key: str
     # Its first byte, and the one after its last; in Parquet row groups. None: the end of the file.
     start: int = 0
@@ -136,7 +136,7 @@ NAMED = 20
 class Work:
     """A run. Every worker gets a copy."""
 
-    # The address of the store, and the run's number, the prefix of the names of its parts.
+    # The address of the store, and the run's number, with which the names of its parts begin.
     target: str
     run: str
     model: str | Path | None

@@ -15,7 +15,7 @@ _HEADING = re.compile(r" {0,3}(#{1,6})(?:\s|$)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,}|<!--(?!.*-->))")
 _COMMENT = "<!--"
-# A heading is the title of a text if it begins within so many characters.
+# A heading is the title of a text if it starts within this many characters.
 _TITLE_WITHIN = 10_000
 # Lines that end a block of code or continue the one above; no passage should begin with them.
 _CONTINUES = re.compile(r"\s*(?:[})\]]|end\b|else\b|elif\b|except\b|finally\b|catch\b|#(?:endif|else|elif)\b)")
@@ -35,7 +35,7 @@ _DEFINES = re.compile(
     r"|(?!(?:case|catch|do|else|for|foreach|if|lock|loop|match|new|return|switch|throw|try|unless|until|using|when|while|with)\b)"
     r"[\w~][\w\s*&<>:,.\[\]?~]*(?:\([^;{}]*\)[^;{}=]*\{|(?<=\w)\s+[\w<>\[\]?]+\s*\{))"
 )
-# Definitions are looked for in so many characters of a line.
+# Definitions are looked for in this many characters at the start of a line.
 _LONGEST_HEAD = 300
 # Front matter: fields in YAML between two lines of dashes at the top of Markdown.
 # Lists of words become metadata, and people also search for them, as they do for a description.

@@ -182,7 +182,7 @@ def answer(path: str, megabytes: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Extract each file that the input names, until the input ends."""
     megabytes = int(sys.argv[1])
     # Ctrl-C reaches all processes of a terminal; this one ends when its parent closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

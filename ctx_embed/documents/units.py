@@ -54,7 +54,7 @@ def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
 
 
 def record_documents(file: File, text_field: str | None) -> Iterator[Document]:
-    """Yield the documents of a file of records; UnreadableFileError if one of them cannot be read."""
+    """Yield the documents of a file of records; raise UnreadableFileError if one of them cannot be read."""
     general = {"source": file.source, "modified": modified(file.modified)}
     try:
         for number, document in read_numbered_documents(file.path, text_field):
@@ -92,7 +92,7 @@ def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> It
 
 
 def modified(nanoseconds: int) -> str:
-    """Return a time as ISO 8601 in UTC, to the second; a time that has no date is 1970."""
+    """Return a time as ISO 8601 in UTC, to the second; for a time that has no date, return that of 1970."""
     with suppress(OverflowError, ValueError, OSError):
         return datetime.datetime.fromtimestamp(nanoseconds // 1_000_000_000, datetime.timezone.utc).isoformat()
     return "1970-01-01T00:00:00+00:00"

@@ -104,7 +104,7 @@ class CtxVectorStore(VectorStore):
         return [Document(of.text, id=str(of.id), metadata=of.metadata) for of in found if of is not None]
 
     def _stored(self, identifier: str) -> str | int:
-        """Return an id as the index has it, which may be an integer."""
+        """Return an id in the type that the index stores, which may be an integer."""
         is_number = identifier.isdecimal() and len(identifier) < 19 and str(int(identifier)) == identifier
         return (
             int(identifier)

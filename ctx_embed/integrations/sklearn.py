@@ -39,8 +39,8 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the embeddings (n, m) of n texts: a list, a Series, an array (n,) or (n, columns), or a data frame.
 
-        Those of several columns are concatenated. An item that is not a string is an InputError; fill missing values
-        first.
+        Embeddings of several columns are concatenated. An item that is not a string is an InputError: fill missing
+        values first.
         """
         if isinstance(X, str):
             raise InputError("X must be a sequence of texts, got one string; put it into a list")

@@ -20,7 +20,7 @@ REPAIR = "ctx_embed.repair"
 SAMPLE_BYTES = 1 << 16
 # Maximum bytes of a line, so that memory stays bounded for any file.
 LONGEST_LINE = 256 << 20
-# Longer byte-order marks first: that of UTF-32 begins with that of UTF-16.
+# Longer byte order marks first: the mark of UTF-32 starts like that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, UTF_8),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -38,7 +38,7 @@ _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 # A killed process or a full disk leaves runs of NUL bytes in a log.
 _NULS = re.compile(rb"\0+")
 _NOT_ASCII = re.compile("[^\0-\x7f]")
-# English with so few accents is read as UTF-8 with stray bytes, which gives the same as Windows' encoding.
+# English with at most this share of accents is read as UTF-8 with stray bytes; Windows' encoding reads it the same.
 _BYTES_FOR_A_WRONG_ONE = 100
 # Stray bytes of text pasted from Windows: its quotation marks, dashes and letters. Others may be parts of UTF-8.
 _STRAY = {
@@ -48,7 +48,7 @@ _STRAY = {
 
 
 def require_encoding(encoding: str | None) -> None:
-    """Raise an InputError for an encoding whose name Python does not know; None is none."""
+    """Raise an InputError for an encoding whose name Python does not know; None is allowed."""
     try:
         "".encode(encoding or UTF_8)
     except (LookupError, ValueError):
@@ -67,7 +67,7 @@ def marked(start: bytes) -> str | None:
 
 def is_binary(start: bytes) -> bool:
     """Return whether the first bytes of a file are not text. A text, such as a log, may have a few NUL bytes."""
-    # A log that was emptied while it was written to begins with as many NUL bytes as it had before.
+    # If a log is emptied while a program writes to it, NUL bytes take the place of what it held.
     first = len(start) - len(start.lstrip(b"\0"))
     looked = _NULS.sub(b"\0", start[max(first - 1, 0) :][:_LOOKED_AT])
     return 20 * len(_CONTROLS.findall(looked)) > len(looked) or start[257:262] == b"ustar"

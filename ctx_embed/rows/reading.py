@@ -91,7 +91,7 @@ def read_numbered_documents(
 
 
 def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document | None:
-    """Return the document of a row; None for a blank line. An InputError says why it is none."""
+    """Return the document of a row; None for a blank line. An InputError says why a row is not a document."""
     if table.kind == TEXT and isinstance(raw, str):
         for value, option in ((fields.text, "--field"), (fields.id, "--id")):
             if raw.strip() and value is not None:
@@ -119,7 +119,7 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
 
 
 def unwrapped(row: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with those of an object in the field ``metadata`` (in tables as JSON), if all names differ."""
+    """Return fields; those of an object in the field ``metadata`` (JSON in tables) join them if all names differ."""
     inner = row.get("metadata")
     if isinstance(inner, str):
         with suppress(ValueError, RecursionError):

@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 # Cells of TSV. In a file from pandas, Excel and the like a cell with a tab, line end or quotation mark is quoted.
 _CELL = re.compile(r'(?:\A|\t)("(?:[^"]|"")*"|[^"\t]*)(?=\t|\Z)')
 _OPEN_ROW = re.compile(r'(?:(?:"(?:[^"]|"")*"|[^"\t]*)\t)*"(?:[^"]|"")*')
-# What only a quoted cell has.
+# Characters that only a quoted cell can have.
 _QUOTED = re.compile(r'""|[\t\n\r]')
 _BETWEEN = re.compile(r"[\s,]*")
 _ARRAY = re.compile(r"\s*\[\s*(?:\{|\Z|\]\s*\Z)")
@@ -219,9 +219,9 @@ def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) 
 
 
 def _has_quoted_cells(lines: Iterable[str]) -> bool:
-    """Return whether the quotation marks of TSV are those of a writer: each cell is quoted that must be, and no other.
+    """Return whether a program quoted cells of TSV: all that need quotation marks have them, and no others.
 
-    If all cells of the header are quoted, others may be, too.
+    If all cells of the header are quoted, any others may be, too.
     """
     found = header = False
     row: list[str] = []

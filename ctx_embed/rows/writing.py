@@ -44,7 +44,7 @@ def write_embeddings(path: Path, documents: Sequence[Document], embeddings: NDAr
     """
     if path == STANDARD_OUTPUT:
         _write(sys.stdout.buffer, ".jsonl", documents, embeddings)
-        # The reader of a pipe gets them at once.
+        # Flush, so that the reader of a pipe gets each row at once.
         sys.stdout.buffer.flush()
         return
     with replaced_file(path) as beside, beside.open("wb") as file:

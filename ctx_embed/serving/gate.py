@@ -18,7 +18,7 @@ OPEN = ("/", "/docs", "/openapi.json", "/v1/server", "/v1/access")
 # Endings of the paths whose bodies hold texts; bodies of other paths have at most SHORT_BODY bytes.
 TEXTS = ("/add", "/upsert", "/embeddings", "/rerank", "/classify")
 SHORT_BODY = 1 << 20
-# All bodies, and all answers that are being sent, may take this many times the largest one.
+# All bodies together, and all answers being sent, may take this many times the size of the largest one.
 BODIES, ANSWERS = 8, 4
 # Seconds in which a body must arrive, unless the time limit of a request is lower.
 BODY_SECONDS = 30.0
@@ -36,7 +36,7 @@ def sent_key(scope: Scope) -> bytes:
 
 
 class Gate:
-    """Checks keys and keeps requests within the limits of the settings."""
+    """Checks keys, and keeps requests within the limits of the settings."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app

@@ -32,7 +32,7 @@ from ctx_embed.serving.wire import ApiError, json_list
 
 Result = TypeVar("Result")
 
-# Maximum number of queries in a batch, and maximum of their hits in all; a search for more hits runs alone.
+# Maximum number of queries in a batch, and of all their hits together; a search for more hits runs alone.
 BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds until an index is closed after another one has replaced it in its folder.
 CLOSED_AFTER = 60.0
@@ -122,9 +122,9 @@ class Found(NamedTuple):
 
 
 def opened(path: Path, models: dict[str, Any]) -> SearchIndex:
-    """Return an index with one of the loaded models, by fingerprint, or with its own; without one it finds by words."""
+    """Return an index with its model, taken from the loaded ones if possible; without one it searches by words."""
     index = SearchIndex.open(path, models.get(read_settings(path).model_fingerprint))
-    # Answers have warnings of their own.
+    # No warnings in the log: answers have warnings of their own.
     index.warns_of_fields = False
     try:
         models.setdefault(index.embedder.fingerprint, index.embedder.model)
@@ -144,7 +144,7 @@ class OpenIndex:
         self.place = self._found()
 
     def _found(self) -> tuple[int, int]:
-        """Return device and inode of the folder, which change when another folder gets its name."""
+        """Return device and inode of the folder, which differ once another folder has its name."""
         try:
             found = os.stat(self._path)
         except OSError as error:
@@ -312,7 +312,7 @@ def _batch_queries(options: Options) -> int:
 
 
 def model_of(index: SearchIndex) -> Any:
-    """Return the model of an index; None without it, when the index answers by words alone."""
+    """Return the model of an index; None if it cannot be loaded and the index answers by words alone."""
     try:
         return index.embedder.model
     except OtherModelError:
@@ -320,7 +320,7 @@ def model_of(index: SearchIndex) -> Any:
 
 
 def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Iterator[dict[str, Any]]:
-    """Yield each hit of a query as JSON values; ``marks`` go around the query's words in a snippet, None makes none."""
+    """Yield each hit of a query as JSON values; ``marks`` go around query words in a snippet (None: no snippet)."""
     query = respelled(hits.query, hits[0].corrected) if hits else hits.query
     marked = [None] * len(hits) if marks is None else snippets(query, [hit.text for hit in hits], *marks)
     for hit, snippet in zip(hits, marked, strict=True):

@@ -89,7 +89,7 @@ def metrics(indexes: Sequence[dict[str, Any]]) -> bytes:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            # A worker that died has no requests at work.
+            # A worker that died no longer works on any request.
             multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
     multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
@@ -128,7 +128,7 @@ class Observer:
         finally:
             AT_WORK.dec()
             seconds = time.perf_counter() - begin
-            # Even a refused request counts under its route; unknown paths are one, so that labels stay few.
+            # Count refused requests under their route, too, and unknown paths as one route, so that labels stay few.
             found = scope.get("route") or next((each for each in self._routes if each.matches(scope)[0].value), None)
             route = str(getattr(found, "path", "other"))
             method = scope["method"] if scope["method"] in METHODS else "other"

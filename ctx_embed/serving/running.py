@@ -35,7 +35,7 @@ class Protocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, settings: Settings, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.settings = settings
-        # What ends the connection: a head that does not arrive, an answer that nobody reads.
+        # Timers that end the connection if a request's head does not arrive, or nobody reads an answer.
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._head_bytes = 0
 

@@ -35,7 +35,7 @@ Served = TypeVar("Served")
 
 
 def names_of(model: str) -> tuple[str, ...]:
-    """Return the names under which requests ask for a model: two for the shipped one, else the name of its folder."""
+    """Return the names of a model in requests: two for the shipped one, else the name of its folder."""
     return ("default", DEFAULT_NAME) if model == "default" else (Path(model).absolute().name,)
 
 

@@ -97,7 +97,7 @@ class Settings:
         return self.max_answer << 20
 
     def names(self) -> dict[str, Path]:
-        """Return the folder of each index by the name under which it is served, or an InputError for a name twice."""
+        """Return the folder of each index by its name on the server; raise an InputError if two share a name."""
         named: dict[str, Path] = {}
         for path in (Path(index).absolute() for index in self.indexes):
             if named.setdefault(path.name, path) != path:

@@ -1,4 +1,4 @@
-"""What goes over the wire: JSON, read and written fast, and errors as clients of OpenAI's API expect them."""
+"""Requests and answers: JSON, read and written fast, and errors in the form that OpenAI's clients expect."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def busy(message: str = "the server is busy; ask again") -> ApiError:
 async def answer_error(request: Request, error: Any) -> Response:
     """Return the answer that reports any error of a request."""
     if isinstance(error, RequestValidationError):
-        # Report the first thing that is wrong with a body, with its place in it.
+        # Report only the first error in a body, with its place.
         first = error.errors()[0]
         where = [str(part) for part in first["loc"] if part != "body"]
         if first["type"] == "json_invalid":
@@ -167,7 +167,7 @@ def loads(body: bytes) -> Any:
 
 
 def _well_formed(value: Any, name: str = "") -> Any:
-    """Return JSON values without lone surrogates; ``name`` is that of the field that has the value."""
+    """Return JSON values without lone surrogates; ``name`` is the field that holds them."""
     if isinstance(value, dict):
         return {well_formed(key): _well_formed(field, key) for key, field in value.items()}
     if isinstance(value, list):

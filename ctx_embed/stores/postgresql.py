@@ -18,7 +18,7 @@ from ctx_embed.texts import well_formed
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
-# pgvector cannot index vectors of more dimensions.
+# pgvector cannot index vectors of more dimensions than this.
 MOST_INDEXED_DIMENSIONS = 2000
 # pgvector's hnsw.ef_search, the number of candidates that a search tracks (the default, 40, misses one hit in twelve),
 # and its maximum.

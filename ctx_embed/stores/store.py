@@ -188,7 +188,7 @@ class Store(AbstractContextManager["Store"], ABC):
         return embedder
 
     def require_collection(self) -> Collection:
-        """Return the collection; it is an InputError if there is none."""
+        """Return the collection; raise an InputError if there is none."""
         collection = self.collection
         if collection is None:
             raise InputError(f"{self.name}: no embeddings there; make some with `ctx-embed encode INPUT --to TARGET`")
@@ -276,7 +276,7 @@ class Store(AbstractContextManager["Store"], ABC):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other runs from writing during the block, where the store can; it is an InputError if one is writing."""
+        """Keep other runs from writing during the block, if the store can; raise an InputError if one is writing."""
         yield
 
     def close(self) -> None:
@@ -336,7 +336,7 @@ def translated(
 ) -> T:
     """Return a filter in the language of a database, put together from comparisons, `contains` and `is null`.
 
-    ``condition`` translates one of these and must never give null; ``joined`` joins parts by "and" or "or".
+    ``condition`` translates one of these, never to null; ``joined`` joins parts by "and" or "or".
     """
 
     def visit(tree: Filter) -> T:

@@ -134,7 +134,7 @@ def mean_of_seeds(scores: Sequence[ProbeScore]) -> ProbeScore:
 class Protocol:
     """How a probe is fitted and its penalty chosen.
 
-    The penalties are those of ``grid``, with a single one without a search; for data with a training and a test part,
+    The penalties are those of ``grid`` (one penalty needs no search); for data with a training and a test part,
     but no ``dev`` part, those of ``test_grid``. ``inner_folds`` of a training part choose the penalty, or a ``dev``
     part: the first of those with the most correct rows, or ``by_mean`` with the best mean accuracy over the inner
     folds, in % to two decimals. ``by_length`` sorts the rows by their length in words, then by label, before splitting

@@ -48,7 +48,7 @@ DRAWS, SEED, MAX_ITERATIONS = 10, 42, 100
 BLOCK_TEXTS = 2500
 # The outer folds of the paper's protocol.
 FOLDS = 10
-# Returns the outcome of a fold: takes the fold's number and a function that computes the outcome, which may be stored.
+# Takes a fold's number and a function that computes its outcome; returns the outcome, stored or computed.
 Keep = Callable[[int, Callable[[], dict[str, Any]]], dict[str, Any]]
 
 Score = ProbeScore | SimilarityScore | RetrievalScore
@@ -178,7 +178,7 @@ def draws(labels: Sequence[str], per_label: int) -> list[list[int]]:
     order = list(range(len(labels)))
     found = []
     for _ in range(DRAWS):
-        # The generator starts anew, as in MTEB; the order does not.
+        # As in MTEB, each draw resets the generator but not the order of the rows.
         np.random.RandomState(SEED).shuffle(order)
         seen: Counter[str] = Counter()
         drawn = []

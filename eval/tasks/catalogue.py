@@ -21,7 +21,7 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.rows.reading import read_labelled, read_lines
 from ctx_embed.texts import well_formed
 
-# A row is one of: a label and one or two texts; a score and two texts; an id and a text; two ids and a relevance.
+# A row holds a label and one or two texts, a score and two texts, an id and a text, or two ids and a relevance.
 Row = tuple[str, ...]
 Reader = Callable[[Path], list[Row]]
 WHOLE_NUMBER = re.compile(r"\s*-?\d+\s*")

@@ -60,7 +60,7 @@ class DataReader:
         self._hub_is_away = False
 
     def read(self, task: Task) -> TaskData:
-        """Return the rows of ``task``, without the pairs that also occur in the task it excludes."""
+        """Return the rows of ``task``, without pairs that also occur in the task named by its ``without``."""
         data = self._read(task)
         if task.without is None:
             return data
@@ -68,7 +68,7 @@ class DataReader:
         kept = {
             name: [row for row in rows if frozenset(row[1:]) not in excluded] for name, rows in data.subsets.items()
         }
-        # Drop subsets of which no pair is left: they have no correlation.
+        # Drop subsets without a pair left: they have no correlation.
         kept = {name: rows for name, rows in kept.items() if rows}
         if not kept:
             raise InputError(f"{task.name}: every pair also occurs in {task.without}, so none is left")
@@ -139,7 +139,7 @@ class DataReader:
 
 
 def _checked_judgements(task: Task, data: TaskData) -> TaskData:
-    """Return the data of a collection, if its ids differ and it is judged, with what is to be said of it."""
+    """Return the data of a collection, with remarks; raise an error if ids repeat or nothing is judged."""
     for what, name in (("document", "corpus"), ("query", "queries")):
         twice = [id for id, count in Counter(row[0] for row in data.subsets[name]).items() if count > 1]
         if twice:

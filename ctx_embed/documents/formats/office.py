@@ -132,7 +132,7 @@ def _marked(mark: str, blocks: list[str]) -> list[str]:
 
 
 def _heading(level: str) -> str:
-    """Return the mark of a heading of this level, from 1; empty if it is none."""
+    """Return the mark of a heading of this level, from 1; empty for any other value."""
     return f"{'#' * min(int(level), 6)} " if level.isdecimal() and 0 < int(level) < 10 else ""
 
 

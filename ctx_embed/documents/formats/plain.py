@@ -10,7 +10,7 @@ from ctx_embed.documents.decoding import Extracted, UnreadableFileError, read_te
 from ctx_embed.documents.walking import GENERATED
 from ctx_embed.rows.opening import suffix_of
 
-# Code of which the lines are longer than this on average is for browsers, not for people.
+# Code whose lines are longer than this on average is for browsers, not for people.
 _MINIFIED, _LONG_LINE = {".js", ".mjs", ".cjs", ".css"}, 500
 # What generators of code write into the first lines.
 _GENERATED = re.compile(r"[#/*;-] *@generated\b|[Gg]enerated\b.{0,200}DO NOT EDIT")

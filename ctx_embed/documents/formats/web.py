@@ -11,7 +11,7 @@ from html import unescape
 from ctx_embed.documents.blocks import title_of
 from ctx_embed.documents.decoding import Extracted, UnreadableFileError, read_text
 
-# Tags whose contents nobody reads, and the attribute that says so of any tag: menus and the like.
+# Tags such as menus, whose contents nobody reads, and the attribute that marks any tag as one of these.
 _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
 _ROLES = frozenset({"banner", "contentinfo", "menu", "menubar", "navigation", "search"})
 _ATTRIBUTE = re.compile(r"""([^\s"'/=]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
@@ -49,10 +49,10 @@ class _Text:
         """Take an opening tag."""
         is_menu = False
         if "role" in self.unseen and "role" in attributes.lower():
-            # The first word of a role counts.
+            # Only the first role of an element is used.
             values = {name.lower(): "".join(value) for name, *value in reversed(_ATTRIBUTE.findall(attributes))}
             is_menu = not _ROLES.isdisjoint(unescape(values.get("role", "")).lower().split()[:1])
-        # Within an unseen tag, those of the same name count, to find its end.
+        # Inside an unseen tag, count tags of the same name, to find where it ends.
         is_unseen = tag in self.unseen or tag in self.within or is_menu
         if is_unseen and tag not in _VOID and not attributes.endswith("/>"):
             self.within.append(tag)
@@ -84,7 +84,7 @@ class _Text:
             self.parts.append("\n\n")
 
     def text(self, text: str) -> None:
-        """Take the text between two tags."""
+        """Add the text between two tags."""
         if self.within == ["title"]:
             self.title = self.title or " ".join(unescape(text).split())
         if text and not self.within:
