@@ -30,7 +30,6 @@ import numpy as np
 from common import drawn, lines_of, store, stored, table
 
 STORED = Path(__file__).with_suffix(".json")
-ROOT = Path(__file__).parents[1]
 Texts = Sequence[str]
 Predict = Callable[[Texts], Sequence[Any]]
 SIZES = (8, 32, 128, 512, 2048)
@@ -247,7 +246,7 @@ def shown(results: Path) -> str:
 
 
 def plot(results: Path) -> None:
-    with drawn(ROOT / "docs" / "classifiers.svg") as axis:
+    with drawn(Path(__file__).parents[1] / "docs" / "classifiers.svg") as axis:
         axis.set_prop_cycle(color=["tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown"])
         for system, of in means(results).items():
             ours = system.startswith("ctx-embed")

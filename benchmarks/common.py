@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,16 +56,23 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def processor() -> str:
     """Return the processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def commit() -> str:
-    """Return the commit of this source, with a plus if files differ from it."""
+@cache
+def commit() -> str | None:
+    """Return the commit of this source, with a plus if files differ from it; None outside a clone."""
     command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
-    return subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def rounded(value: float) -> str:

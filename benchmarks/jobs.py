@@ -118,10 +118,9 @@ print(json.dumps([status, seconds, usage.ru_utime + usage.ru_stime, usage.ru_max
 def run_once(command: list[str]) -> tuple[float, float, float]:
     """Return the wall clock, processor seconds (with its children's) and peak memory in MB of a command."""
     done = subprocess.run(python(LAUNCHER, *command), check=True, stdout=subprocess.PIPE, text=True)
-    status, *costs = json.loads(done.stdout)
+    status, seconds, processor_seconds, megabytes = json.loads(done.stdout)
     if status:
         raise RuntimeError(f"{' '.join(command)} failed")
-    seconds, processor_seconds, megabytes = costs
     return seconds, processor_seconds, megabytes
 
 

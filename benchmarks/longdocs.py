@@ -29,7 +29,6 @@ from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
 from ctx_embed.training.distillation.texts import read_pair_rows
 
-ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")
 SETS = ("biomedicine", "encyclopaedia", "law")
 PASSAGES, QUERIES, LONGEST = 3000, 300, 32
@@ -182,7 +181,7 @@ def shown() -> str:
 
 
 def plot() -> None:
-    with drawn(ROOT / "docs" / "longdocs.svg") as axis:
+    with drawn(Path(__file__).parents[1] / "docs" / "longdocs.svg") as axis:
         for way, of in by_way().items():
             colour = "tab:red" if way.startswith("ours") else "tab:blue"
             axis.plot(of["speed"], of["mean"], "o", color=colour, markersize=5)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +63,15 @@ def encoders_of(size: str, workplace: Workplace) -> dict[str, Any]:
 def medians(encoders: dict[str, Any], features: dict[str, Tensor], runs: int, backward: bool) -> dict[str, float]:
     """Return the median milliseconds of processor time of a batch, by encoder."""
 
-    def task(encoder: Any) -> Callable[[], Any]:
-        def run() -> None:
-            embeddings = encoder(dict(features))["sentence_embedding"]
-            if backward:
-                embeddings.sum().backward()
-
-        return run
+    def run(encoder: Any) -> None:
+        embeddings = encoder(dict(features))["sentence_embedding"]
+        if backward:
+            embeddings.sum().backward()
 
     for encoder in encoders.values():
         encoder.train(backward)
     with torch.inference_mode(not backward):
-        tasks = {name: task(encoder) for name, encoder in encoders.items()}
+        tasks = {name: partial(run, encoder) for name, encoder in encoders.items()}
         seconds = alternate(tasks, runs, warmups=3, clock=time.process_time)
     return {name: 1e3 * statistics.median(each) for name, each in seconds.items()}
 

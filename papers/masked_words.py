@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.common import commit, processor
 from ctx_embed.cli.main import errors_in_one_line
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
@@ -32,7 +33,6 @@ from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.supervised.train import new_encoder
 from papers.inputs import Workplace
 from papers.pretraining import ARCHITECTURE, BATCH, HIDDEN, RATE, RECORD
-from papers.runner import commit, processor
 
 SENTENCES = 1_000_000
 MASK = "[MASK]"

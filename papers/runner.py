@@ -5,14 +5,11 @@ would compute the same.
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.common import commit, processor
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import locked, replaced_file, require_file
 from ctx_embed.fingerprint import identity
@@ -319,25 +317,6 @@ def _compute(
             file.keep(part, figures)
             tell(f"{name}: {_short(figures)}")
     return mine
-
-
-@cache
-def commit() -> str | None:
-    """Return the commit of this source, with a plus if files differ from it; None outside a clone."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
-    try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
-@cache
-def processor() -> str:
-    """Return the processor's name."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _file(
