@@ -35,8 +35,7 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.index.following.records import Synced
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, content_words, phrases
-from ctx_embed.index.searching.highlights import highlights
-from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, relevance, word_shares
+from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.searching.search import DEPTH, fused_scores
 from ctx_embed.index.storage.database import TOKENIZER

@@ -20,15 +20,9 @@ if TYPE_CHECKING:
 
 
 def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
-    """Return the passages of an index as a Hugging Face data set, with embeddings, and metadata as JSON strings.
+    """Return the passages of an index as a Hugging Face data set, with metadata as JSON strings.
 
-    Args:
-        index: the index, read in its current state; its ids must be all strings or all integers, as a column has one
-            type.
-        embedding: the name of the column.
-
-    Raises:
-        InputError: the ids are of both types, or a file is damaged.
+    ``embedding`` names the column of vectors. InputError if ids are strings and integers, as a column has one type.
     """
     from datasets import Dataset
 
@@ -64,8 +58,7 @@ def add_dataset(
     Args:
         index: the index to add to; its model must have made the embeddings.
         dataset: one split, loaded or streamed.
-        text: the column of texts.
-        embedding: the column of embeddings; None embeds the texts.
+        text: the column of texts. embedding: that of embeddings; None embeds the texts.
         identifier: the column of ids; None numbers the documents.
 
     Returns:
@@ -74,7 +67,6 @@ def add_dataset(
     Raises:
         InputError: a column is missing, or :meth:`SearchIndex.add` raises it.
     """
-
     if isinstance(dataset, dict):
         raise InputError(f"the data set must be one split, got several; choose one of {', '.join(map(repr, dataset))}")
 

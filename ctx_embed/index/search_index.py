@@ -12,8 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, unknown_name
 from ctx_embed.files import fsync_file, replaced_folder
@@ -25,8 +24,9 @@ from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
-from ctx_embed.index.storage.folder import IndexFolder, require_free
+from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
+from ctx_embed.index.writing.chunking import checked_chunk
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.options import takes
 from ctx_embed.texts import Document, require_explainable
@@ -34,8 +34,7 @@ from ctx_embed.texts import Document, require_explainable
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ctx_embed.index.analysis.contents import Field, Similarity
-    from ctx_embed.index.analysis.exploring import Pair, Topic
+    from ctx_embed.index.analysis.exploring import Field, Pair, Similarity, Topic
     from ctx_embed.index.analysis.verification import Problems
     from ctx_embed.index.following.records import Location, Synced
     from ctx_embed.index.model import Model
@@ -69,12 +68,7 @@ class SearchIndex:
     warns_of_fields = True
     """Whether a filter that compares a field which no document has is warned of, once for each field."""
 
-    def __init__(
-        self,
-        folder: IndexFolder,
-        embedder: IndexModel | None = None,
-        backend: str | None = None,
-    ) -> None:
+    def __init__(self, folder: IndexFolder, embedder: IndexModel | None = None, backend: str | None = None) -> None:
         if not isinstance(folder, IndexFolder):
             raise InputError(f"open an index with SearchIndex.open({str(folder)!r}) or make one: SearchIndex.create")
         self._embedder = embedder
@@ -136,33 +130,17 @@ class SearchIndex:
         if folder.is_dir() and any(folder.iterdir()):
             if not exist_ok:
                 raise InputError(taken)
-            index = cls.open(folder, model, backend=backend)
-            there = index._folder.settings
-            for name, given, found in (
-                ("factory", factory, there.factory),
-                ("chunk", chunk, there.chunk),
-                ("dtype", dtype, there.dtype),
-            ):
-                if given != found:
-                    index.close()
+            there = read_settings(folder)
+            for name, given in (("factory", factory), ("chunk", chunk), ("dtype", dtype)):
+                if given != (found := getattr(there, name)):
                     raise InputError(f"{folder}: {name} must be that of the index, {found!r}, got {given!r}")
-            return index
-        from ctx_embed.index.writing.chunking import checked_chunk
-
+            return cls.open(folder, model, backend=backend)
         checked_chunk(chunk)
         checked_dtype(dtype)
         embedder = IndexModel.of(model, backend)
         faiss_file.checked_factory(factory, embedder.dimension)
-        settings = Settings(
-            uuid.uuid4().hex,
-            embedder.fingerprint,
-            embedder.reference,
-            embedder.dimension,
-            factory,
-            chunk,
-            dtype=dtype,
-            unrelated=embedder.unrelated,
-        )
+        of_model = embedder.fingerprint, embedder.reference, embedder.dimension
+        settings = Settings(uuid.uuid4().hex, *of_model, factory, chunk, dtype, embedder.unrelated)
         try:
             with replaced_folder(folder, new=True) as beside:
                 DocumentStore.create(beside / DATABASE, settings)
@@ -244,8 +222,7 @@ class SearchIndex:
     def ids(self, where: str | None = None) -> list[Id]:
         """Return the ids of the documents in the order they were added.
 
-        Args:
-            where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all ids.
+        ``where`` is a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all ids.
         """
         condition = self._condition(where)
         return self._folder.read(lambda view: view.store.ids_matching(condition))
@@ -253,12 +230,8 @@ class SearchIndex:
     def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
         """Return an iterator over documents in the order they were added, in bounded memory.
 
-        It reads the state of the index at its first document; later changes do not affect it.
-
-        Args:
-            where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all documents.
-            offset: the number of documents to skip.
-            limit: the maximum number of documents to return; None returns all.
+        It reads the state of the index at its first document; later changes do not affect it. ``where`` is a metadata
+        filter, as for :meth:`ids`; ``offset`` skips documents, and ``limit`` is their maximum number (None: all).
         """
         checked_count("offset", offset, 0)
         if limit is not None:
@@ -283,8 +256,7 @@ class SearchIndex:
 
         Args:
             field: the field, written as in a filter: ``year``, ``author.name``, ```any name```.
-            where: a metadata filter: which documents count; None counts all.
-            limit: the maximum number of values to return; None returns all.
+            where: a metadata filter of the documents that count. limit: the maximum number of values (None: all).
         """
         path, condition = field_path(field), self._condition(where)
         if limit is not None:
@@ -326,13 +298,9 @@ class SearchIndex:
         return None if found is None else Document(found.text, found.id, found.metadata)
 
     def source(self, hit: Hit | Id) -> Location | None:
-        """Return the file that a hit or a document comes from, with the line or page of the passage.
+        """Return the file that a hit, or the document with an id, comes from, with the line or page of the passage.
 
-        Args:
-            hit: a hit, or the id of a document.
-
-        Returns:
-            None if there is no such document, or if it has no metadata field ``source``.
+        None if there is no such document, or if it has no metadata field ``source``.
         """
         found = hit if isinstance(hit, Hit) else self.get(hit)
         if found is None or "source" not in found.metadata:
@@ -388,11 +356,9 @@ class SearchIndex:
         return self.add_documents(documents_of(texts, ids, metadata, embeddings), replacing=True)
 
     def add_documents(self, documents: Iterable[Document], *, replacing: bool = False) -> list[Id]:
-        """Add a stream of documents in bounded memory; as with :meth:`add`, all are added or none.
+        """Add a stream of documents in bounded memory; as with :meth:`add`, all or none, also if the stream raises.
 
-        Args:
-            documents: a document whose id is None gets the next integer. If the stream raises, nothing is added.
-            replacing: whether a document replaces a stored one with the same id.
+        A document whose id is None gets the next integer. ``replacing``: a document replaces one with the same id.
         """
         with self.writer.editing() as edit:
             return edit.add_all(documents, replacing=replacing)
@@ -445,7 +411,7 @@ class SearchIndex:
 
         Args:
             ids: an id or several; ids that the index does not have are skipped.
-            where: instead of ids, a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
+            where: instead of ids, a metadata filter, as for :meth:`ids`.
 
         Returns:
             The number of documents deleted.
@@ -475,9 +441,6 @@ class SearchIndex:
 
     @overload
     def search(self, query: str | None = None, k: int = 10, **options: Any) -> Hits: ...
-
-    @overload
-    def search(self, query: Iterable[Any], k: int = 10, *, fuse: Literal[True], **options: Any) -> Hits: ...
 
     @overload
     def search(self, query: Iterable[Any], k: int = 10, **options: Any) -> Any: ...
@@ -523,32 +486,29 @@ class SearchIndex:
             from ctx_embed.index.searching.reranking import reranker_of
 
             known = self._reranker = (wanted, reranker_of(wanted))
-        found: list[list[Hit]] = [[]] if chosen.fuse else [[] for _ in search.texts]
+        asked = [" ".join(search.texts).strip()] if chosen.fuse else search.texts
+        found: list[list[Hit]] = [[] for _ in asked]
         with within(chosen.deadline):
             if search.texts and (folder.documents.state().documents or search.like):
                 search.embed(lambda: self.embedder)
-                require_time()
                 with self._searching:
                     if self._searched:
                         folder.documents.map()
                     self._searched = True
-                    candidates = self._folder.read(search.candidates)
+                    candidates = folder.read(search.candidates)
                 require_time()
                 if wanted is not None and known is not None:
                     candidates = search.reranked(candidates, known[1])
                 found = search.hits(candidates)
-        if chosen.fuse:
-            return Hits(" ".join(search.texts).strip(), found[0])
-        lists = [Hits(text, hits) for text, hits in zip(search.texts, found, strict=True)]
-        return lists[0] if search.single else lists
+        lists = [Hits(text, hits) for text, hits in zip(asked, found, strict=True)]
+        return lists[0] if search.single or chosen.fuse else lists
 
     def compact(self, dtype: str | None = None) -> int:
         """Remove the rows of deleted documents, as one commit; then free disk space and rebuild FAISS's file.
 
         If the process is killed, the index stays intact; call this again.
 
-        Args:
-            dtype: the data type of all vectors from now on, as for :meth:`create`; None keeps the present one.
+        ``dtype`` is the data type of all vectors from now on, as for :meth:`create`; None keeps the present one.
 
         Returns:
             The number of vectors removed.
@@ -575,7 +535,7 @@ class SearchIndex:
             InputError: there is no such model, it does not fit the kind of FAISS index or returns NaN, or another
                 process is writing.
         """
-        from ctx_embed.index.building.reembedding import reembed
+        from ctx_embed.index.writing.writer import reembed
 
         embedder = IndexModel.of(model, backend)
         with self._changing:
@@ -604,11 +564,7 @@ class SearchIndex:
             documents.lock.release()
 
     def backup(self, target: str | Path) -> None:
-        """Copy the index to a new folder as it is in its newest generation, while others may read and write.
-
-        Args:
-            target: the folder, which must not exist or be empty.
-        """
+        """Copy the newest generation to a folder that does not exist or is empty, while others may read and write."""
         target, path = Path(target).absolute(), self._folder.documents.path
         require_free(target)
         try:
@@ -628,8 +584,7 @@ class SearchIndex:
     def verify(self, embed: bool = True) -> Problems:
         """Check the index for damage: checksums, counts, words, and vectors against documents.
 
-        Args:
-            embed: whether to embed some passages again and compare them with their stored vectors.
+        ``embed``: whether to embed some passages again and compare them with their stored vectors.
 
         Returns:
             A list with a line for each problem; if it is empty, the index is intact. Its attribute ``unchecked`` says
@@ -643,8 +598,8 @@ class SearchIndex:
         """Return the properties of the index as JSON values, without loading its model.
 
         Returns:
-            path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, faiss, model,
-            model_fingerprint, generation, format_version and bytes (on disk).
+            path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, model, model_fingerprint,
+            format_version, faiss, generation and bytes (on disk).
         """
         size = 0
         for file in self.path.iterdir():
@@ -653,31 +608,22 @@ class SearchIndex:
                 size += file.stat().st_size
 
         view, record = self._folder.read(lambda view: (view, view.store.record()))
-        state, settings = view.state, view.settings
+        names = ("dimension", "dtype", "factory", "chunk", "model", "model_fingerprint", "format_version")
         return {
             "path": str(self.path),
-            "documents": state.documents,
+            "documents": view.state.documents,
             "vectors": len(view.rows),
             "vectors_of_deleted": len(view.rows) - view.count,
-            "dimension": settings.dimension,
-            "dtype": settings.dtype,
-            "factory": settings.factory,
-            "chunk": settings.chunk,
+            **{name: getattr(view.settings, name) for name in names},
             "faiss": None if record is None else record.facts,
-            "model": settings.model,
-            "model_fingerprint": settings.model_fingerprint,
-            "generation": state.generation,
-            "format_version": settings.format_version,
+            "generation": view.state.generation,
             "bytes": size,
         }
 
     def duplicates(self, threshold: float = 0.9, most: int = 100, *, progress: bool = False) -> list[Pair]:
-        """Return the pairs of documents that say nearly the same, most similar first.
+        """Return at most ``most`` pairs of documents that say nearly the same, most similar first.
 
-        Args:
-            threshold: the lowest cosine of a pair.
-            most: the maximum number of pairs to return.
-            progress: whether to show a bar on stderr.
+        ``threshold`` is the lowest cosine of a pair; ``progress`` shows a bar on stderr.
         """
         from ctx_embed.index.analysis.exploring import find_duplicates
 
@@ -687,9 +633,7 @@ class SearchIndex:
     def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
         """Cluster the documents and return the clusters with their typical words and their documents, largest first.
 
-        Args:
-            count: the number of clusters; None chooses 2 to 50 by the number of documents.
-            seed: the seed of the clustering's random initialisation.
+        ``count`` is the number of clusters (None: 2 to 50, by the number of documents); ``seed`` starts the clustering.
         """
         if count is not None:
             checked_count("count", count, 1)
@@ -698,23 +642,14 @@ class SearchIndex:
         return self._folder.read(lambda view: find_topics(view, count, seed))
 
     def fields(self, most: int = 50) -> list[Field]:
-        """Return the metadata fields that documents have, the most frequent first; this reads all metadata.
-
-        Args:
-            most: the maximum number of values of a field to return.
-        """
-        from ctx_embed.index.analysis.contents import find_fields
+        """Return the metadata fields of documents, the most frequent first, with at most ``most`` values of each."""
+        from ctx_embed.index.analysis.exploring import find_fields
 
         return self._folder.read(lambda view: find_fields(view, most))
 
     def explain(self, query: str, text: str) -> Similarity:
-        """Return what each token of a query and of a text adds to their cosine.
-
-        Args:
-            query: a query, embedded as by :meth:`search`.
-            text: a text, such as that of a hit, embedded as by :meth:`add`.
-        """
-        from ctx_embed.index.analysis.contents import Similarity
+        """Return what each token of a query, and of a text such as that of a hit, adds to their cosine."""
+        from ctx_embed.index.analysis.exploring import Similarity
 
         for name, value in (("query", query), ("text", text)):
             require_explainable(value, f"the {name}")
@@ -732,7 +667,7 @@ class SearchIndex:
         Returns:
             The number of rows, a float32 array (rows, dimension) of unit vectors.
         """
-        from ctx_embed.index.analysis.contents import export_index
+        from ctx_embed.index.analysis.exploring import export_index
 
         return export_index(self._folder, Path(output))
 
@@ -773,9 +708,7 @@ class SearchIndex:
         """Return the index."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the index."""
         self.close()
 

@@ -26,7 +26,7 @@ from ctx_embed.index.storage.filters import (
     IsNull,
     Junction,
     Not,
-    is_date,
+    moment_of,
     next_day,
     parse,
 )
@@ -351,7 +351,7 @@ def translated(
             present = condition(IsNull(tree.path))
             return negated(present) if tree.negated else present
         day = tree.value if isinstance(tree, Comparison) and isinstance(tree.value, str) else ""
-        if isinstance(tree, Comparison) and len(day) == len("2024-01-31") and is_date(day):
+        if isinstance(tree, Comparison) and len(day) == len("2024-01-31") and moment_of(day):
             following = next_day(day)
             if tree.operator == "=":
                 bounds = [Comparison(tree.path, ">=", day), Comparison(tree.path, "<", following)]

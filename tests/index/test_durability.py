@@ -1,20 +1,32 @@
-"""Acknowledged changes stay and others are complete or absent: kills at any line, and several who read and write."""
+"""Acknowledged changes stay and others are complete or absent: kills and Ctrl-C at any line, several at once, and full
+disks; backups are of one moment."""
 
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from itertools import islice
+from pathlib import Path
 
 import pytest
 
+import ctx_embed
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.errors import UnwritableError
+from ctx_embed.index.building.build import build_index
 from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.writing import writer
+from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.child import child
+from tests.index.support.killed import states
 from tests.index.support.stored import stored
 
 SLOW = pytest.mark.slow
@@ -146,3 +158,203 @@ def test_an_index_that_is_restored_meanwhile_is_not_mixed_with_its_copy(index, t
     for work in (partial(index.add, ["c"]), partial(index.search, "a"), partial(index.get, 0), index.count, index.ids):
         assert error(lambda work=work: list(work() or ())) == f"{path}: another index has replaced it; open it again"
     assert stored(path) == {0: "a"}
+
+
+OURS = str(Path(ctx_embed.__file__).parent / "index")
+
+
+def interrupted_at(line: int, work) -> bool:
+    """Do some work and interrupt it before the ``line``-th line of ours; return whether it got so far."""
+    lines = 0
+
+    def trace(frame, event, argument):
+        nonlocal lines
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+# Between open() and the with that closes the file, Ctrl-C leaves the closing to the collector, which warns.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_index_goes_on_after_ctrl_c_at_any_line(index, stride):
+    index.add(["one cat", "two cats", "a dog"], [1, 2, 3], [{"n": 1}, {"n": 2}, {"n": 3}])
+    for work in (
+        lambda: index.search("cat", where="n >= 2"),
+        lambda: index.upsert(["a dog again"], [3], [{"n": 3}]),
+        index.count,
+    ):
+        line = 1
+        while interrupted_at(line, work):
+            assert {hit.id for hit in index.search("cat", mode="words")} == {1, 2}
+            assert index.update_metadata(1, {"n": line}) == 1
+            line += stride
+        assert line > stride
+    assert index.verify() == []
+    index.close()
+    assert list(stored(index.path)) == [1, 2, 3]
+
+
+def test_a_word_that_sqlite_cuts_inside_a_character(index):
+    long = "日" * 10_923
+    index.add(["a cat", "a dog"])
+    for query in (long, "é" * 20_000):
+        assert index.search(query, mode="words") == []
+        index.search(query)
+        assert index.search("another cat", mode="words")[0].id == 0
+    index.add([f"{long} stored"], ["long"])
+    assert index.verify() == []
+    for query in ("stored", "strored"):
+        assert index.search(query, mode="words")[0].id == "long"
+    index.delete("long")
+    assert index.verify() == []
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+
+def test_ctrl_c_in_a_long_statement_is_ctrl_c(index):
+    index.add(["one cat"])
+    press = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    press.start()
+    store = index._folder.documents
+    with pytest.raises(KeyboardInterrupt), store.reporting_errors():
+        store.connection.execute(ENDLESS)
+    press.join()
+    index.add(["two cats"])
+    assert index.count() == 2
+    assert index.verify() == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 1 MB, which only root may mount, on Linux."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(disk)]
+    if not shutil.which("mount") or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_no_change_finds_room(small_disk, hash_model):
+    path, taken = small_disk / "index", small_disk / "fill"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["one", "two", "three"])
+        index.delete([0])
+    with taken.open("wb") as file:
+        while (free := shutil.disk_usage(small_disk).free) > 0:
+            file.write(b"x" * free)
+            file.flush()
+    for change in (
+        lambda index: index.add([f"more {number}" for number in range(5000)]),
+        lambda index: index.upsert(["changed"], [1]),
+        lambda index: index.delete([1]),
+        lambda index: index.compact(),
+    ):
+        with (
+            pytest.raises(UnwritableError, match=r"cannot be written \(the disk is full\)$"),
+            SearchIndex.open(path, hash_model) as index,
+        ):
+            change(index)
+    taken.unlink()
+    assert stored(path) == {1: "two", 2: "three"}
+
+
+def test_space_that_ends_during_a_change(small_disk, hash_model):
+    path = small_disk / "index"
+    expected = {"first": "one"}
+
+    def fill() -> None:
+        for number in range(1000):
+            texts = {f"{number} {place}": f"text {number} {place} " + "word " * 200 for place in range(20)}
+            index.add(list(texts.values()), list(texts))
+            expected.update(texts)
+
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["one"], ["first"])
+        with pytest.raises(UnwritableError, match=r"cannot be written|cannot write"):
+            index.add([f"{number} " + "long " * 100 for number in range(3000)])
+        said = error(fill)
+    assert said.startswith(("cannot write to ", f"{path / 'index.sqlite'}: cannot be written"))
+    assert "\n" not in said
+    assert len(expected) > 20
+    assert stored(path) == expected
+
+
+def test_a_build_on_a_full_disk_resumes_when_there_is_room(small_disk, hash_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "STEP_DOCUMENTS", 16)
+    monkeypatch.setattr(writer, "BATCH_DOCUMENTS", 16)
+    source, ballast = tmp_path / "source.txt", small_disk / "ballast"
+    lines = [f"text {number} " + "word " * 100 for number in range(400)]
+    source.write_text("\n".join(lines) + "\n")
+    ballast.write_bytes(b"x" * 300_000)
+    said = error(build_index, source, small_disk / "index", model=hash_model)
+    assert "continue with --resume" in said
+    assert not (small_disk / "index").exists()
+    ballast.unlink()
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    built = build_index(source, small_disk / "index", model=hash_model, resume=True)
+    assert built.documents == 400
+    assert list(stored(small_disk / "index").values()) == lines
+
+
+def test_a_backup_is_the_index_of_one_moment_while_another_process_edits(tmp_path, hash_model):
+    path = tmp_path / "index"
+    copies = [tmp_path / f"copy {number}" for number in range(8)]
+    with SearchIndex.create(path, hash_model, "HNSW8") as index:
+        process = child("killed", "edits", path, 0)
+        try:
+            process.stdout.readline()
+            for copy in copies:
+                index.backup(copy)
+        finally:
+            process.kill()
+            process.communicate()
+    before = islice(states(), 5000)
+    state = next(before)
+    for copy in copies:
+        found = stored(copy)
+        while found != state:
+            state = next(before)
+    assert state
+    with SearchIndex.open(copies[-1], hash_model) as copy:
+        copy.add(["another"])
+        assert copy.verify(embed=False) == []
+
+
+def test_a_backup_has_faiss_file_and_answers_alike(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model, "HNSW8") as index:
+        index.add([f"text {number}" for number in range(100)])
+        index.backup(tmp_path / "copy")
+        assert sorted(entry.name for entry in (tmp_path / "copy").iterdir()) == sorted(
+            entry.name for entry in (tmp_path / "index").iterdir() if "-" not in entry.name
+        )
+        with SearchIndex.open(tmp_path / "copy", hash_model) as copy:
+            assert copy.search("text 7", mode="dense") == index.search("text 7", mode="dense")
+
+
+def test_a_backup_replaces_nothing(index, tmp_path):
+    index.add(["one"])
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("keep me")
+    for name in ("taken", "index"):
+        assert error(index.backup, tmp_path / name) == f"{tmp_path / name}: already exists; choose another name"
+    assert "does not exist; create it first" in error(index.backup, tmp_path / "no" / "copy")
+    result = Command("index backup").succeeds(tmp_path / "index", tmp_path / "copy")
+    assert result == f"{tmp_path / 'copy'}: 1 document\n"

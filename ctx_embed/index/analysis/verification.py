@@ -45,13 +45,9 @@ class Problems(list[str]):
 
 
 def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -> Problems:
-    """Return the problems of an index.
+    """Return the problems of an index, read in one transaction, so that changes by others meanwhile are none.
 
-    All is read in one transaction, so that changes by others meanwhile are no problems.
-
-    Args:
-        folder: the index.
-        model: returns its model, to embed some passages again; None skips that check.
+    ``model`` returns its model, to embed some passages again; None skips that check.
     """
     problems = Problems()
     with closing(DocumentStore(folder.documents.path)) as store, store.reading():

@@ -60,7 +60,10 @@ class Built:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a build reads, and the index that it makes; options of the index are those of :meth:`SearchIndex.create`.
+    """What a build reads, and the index that it makes.
+
+    Options of the index are those of :meth:`SearchIndex.create`; None: as in the index that is added to. Options of
+    folders (documents, include, exclude, follow_links) are those of :meth:`SearchIndex.sync`.
 
     Args:
         sources: folders and files.
@@ -73,17 +76,8 @@ class Plan:
             starts from the beginning; if it was finished, nothing is done.
         text_field: the field with the text; None: ``text``.
         embedding_field: the field with embeddings made by the model; None embeds the texts.
-        model: the model; when adding, as in :meth:`SearchIndex.open`.
-        factory: the kind of FAISS index; None: ``auto``, or the kind of the index that is added to.
-        chunk: how documents are cut into passages; by default ``none`` for lines and records, ``passages`` if there are
-            folders or whole files; when adding, as in the index.
-        backend: the backend of the model.
-        dtype: the data type of the vectors; None: ``float32``, or that of the index.
-        documents: the unit that becomes a document: ``files``, ``paragraphs``, ``lines`` or ``records``. None: in
-            folders, files and records that have a text; in named files of plain text, lines and records.
-        include: globs such as ``*.md``; files of folders must match one.
-        exclude: globs of files and folders to leave out of folders.
-        follow_links: whether to read files outside a folder to which links in it point; None: as in the last run.
+        chunk: by default ``none`` for lines and records, ``passages`` if there are folders or whole files.
+        documents: None: in folders, files and records that have a text; in named files of text, lines and records.
         encoding: the encoding of named files of plain text; None: UTF-8. In folders encodings are detected.
         embedded: documents with their vectors, in the same order at every iteration; the last document with an id is
             stored. The sources then only name them, and are not read.
@@ -218,10 +212,9 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
 
 @dataclass(frozen=True)
 class Run:
-    """The progress of a build: its random id, its plan's signature, and what it has read of its sources so far.
+    """The progress of a build: its random id, its plan's signature, and how much of its sources it has read.
 
-    ``digest`` is the sha256 of the documents read, which shows whether the sources have changed; ``finished`` says
-    whether all have been read.
+    ``digest`` is the sha256 of the documents read, which shows whether the sources have changed.
     """
 
     run: str
@@ -254,12 +247,12 @@ def _only_build(partial: Path) -> Iterator[None]:
 def _without_writers(target: Path) -> Iterator[None]:
     """Hold the writer's lock of an index that is about to be replaced, so that no change to it gets lost."""
     try:
-        store = DocumentStore(target / DATABASE)
+        read_settings(target)
     except InputError:
         # There is no index, or it is damaged and nobody can write to it.
         yield
         return
-    with closing(store), store.writing():
+    with closing(DocumentStore(target / DATABASE)) as store, store.writing():
         yield
 
 

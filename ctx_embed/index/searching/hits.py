@@ -1,4 +1,4 @@
-"""The hits of a search: passages, their relevance, and snippets, the parts of them that answer a query's words.
+"""The hits of a search: passages, their relevance, and the parts of them that answer: snippets and highlights.
 
 The relevance of a hit is the chance that a question without an answer among these passages would find nothing as good.
 The best of N passages scores like a maximum, so the chance follows a Gumbel distribution:
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,12 @@ from typing import Any
 
 import numpy as np
 
+from ctx_embed.documents.blocks import rows as lines_of
 from ctx_embed.index.searching.by_words import MOST_WORDS, content_words, respelled, tokens_of
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Span
+from ctx_embed.index.storage.vectors import Vectors
+from ctx_embed.index.writing.chunking import sentences
 from ctx_embed.text.normalisation import indexed, placed_words
 
 # Maximum characters of a passage, and maximum number of hits, that `repr` shows.
@@ -52,6 +56,18 @@ _LONGEST_ENDING, _SHORTEST_STEM = 3, 3
 _WORD = re.compile(r"[^\W_]+")
 _LEAD = re.compile(rf"(?:(?<!\S)\S+\s+){{0,{LEAD_WORDS}}}\S*\Z")
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
+
+
+# The weight of all of a query's words relative to a cosine of 1; benchmarks/highlights.py shows its effect.
+WORDS_WEIGHT = 0.5
+# Sentences with more characters than this are cut at line ends, and longer lines between words.
+LONG_SENTENCE = 400
+_LONG_LINES = re.compile(rf"\S.{{0,{LONG_SENTENCE - 1}}}(?!\S)|\S{{1,{LONG_SENTENCE}}}")
+# Two lines are of one paragraph if both begin with a word (the first may be an item of a list), and the first is at
+# least this long and ends neither a sentence nor a statement nor a row of a table.
+SHORT_LINE = 40
+_PARAGRAPH = re.compile(r"(?:(?:[-*+•]|\d+[.)])\s+)?[\"'`(]*[^\W\d_].*[^.!?;{}|]")
+_WORD_START = re.compile(r"[\"'`(]*[^\W\d_]")
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,10 +204,10 @@ def word_shares(query: str, texts: Sequence[str]) -> list[float]:
     if not stems:
         return [0.0] * len(texts)
     shares = []
-    for text in texts:
+    require_time()
+    # Reading a long text as it is indexed takes too long for a search.
+    for lowered in [(indexed(text) if len(text) <= LONG_TEXT else text).lower() for text in texts]:
         require_time()
-        # Reading a long text as it is indexed takes too long for a search.
-        lowered = (indexed(text) if len(text) <= LONG_TEXT else text).lower()
         having = 0
         for stem in stems:
             # A word of the text must begin with the stem and be hardly longer.
@@ -301,3 +317,62 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
         start = best if not best else text.find(" ", best, best + SNIPPET_CHARACTERS) + 1 or best
         parts.append((start, best + size))
     return parts
+
+
+def places(text: str) -> list[Span]:
+    """Return the parts of a text of which one is highlighted, as spans of characters.
+
+    They are the sentences of its paragraphs, and its other lines, such as those of lists and source code.
+    """
+    paragraphs: list[Span] = []
+    above = ""
+    for start, stop, *_ in lines_of(text):
+        line = text[start:stop]
+        is_paragraph = len(above) >= SHORT_LINE and _PARAGRAPH.fullmatch(above.strip())
+        if is_paragraph and start == paragraphs[-1][1] + 1 and _WORD_START.match(line.strip()):
+            paragraphs[-1] = (paragraphs[-1][0], stop)
+        else:
+            paragraphs.append((start, stop))
+        above = line
+    spans: list[Span] = []
+    for first, last in paragraphs:
+        for start, stop in ((first + start, first + stop) for start, stop in sentences(text[first:last])):
+            is_long = stop - start > LONG_SENTENCE
+            spans += [found.span() for found in _LONG_LINES.finditer(text, start, stop)] if is_long else [(start, stop)]
+    return spans or [(0, len(text))]
+
+
+def highlights(
+    texts: Sequence[str], queries: Sequence[str], vectors: Vectors, embed: Callable[[Sequence[str]], Vectors]
+) -> list[Span]:
+    """Return the place in each text that answers one of the queries best, as a span of characters.
+
+    ``vectors`` are the queries' (queries, dimension), zeros for one that the model cannot read; ``embed`` returns unit
+    vectors (n, dimension) of texts.
+    """
+    words = list(dict.fromkeys(word for query in queries for word in content_words(query)))
+    spans = []
+    for text, (first, last) in zip(texts, densest(words, texts), strict=True):
+        require_time()
+        spans.append([(first + start, first + stop) for start, stop in places(text[first:last])])
+    # The only sentence of a passage is its answer, without comparing.
+    parts = [
+        text[slice(*span)] for text, of_text in zip(texts, spans, strict=True) if len(of_text) > 1 for span in of_text
+    ]
+    if not parts:
+        return [span for (span,) in spans]
+    with warnings.catch_warnings():
+        # The model may know too few words of a line.
+        warnings.simplefilter("ignore")
+        # Without the meaning of the query, its words decide.
+        cosines = (embed(parts) @ vectors.T).max(axis=1) if vectors.any() else np.zeros(len(parts), np.float32)
+    shares: Any = np.max([word_shares(query, parts) for query in queries], axis=0)
+    nearness = cosines + np.float32(WORDS_WEIGHT) * shares
+    found, first = [], 0
+    for of_text in spans:
+        best = 0
+        if len(of_text) > 1:
+            best = int(nearness[first : first + len(of_text)].argmax())
+            first += len(of_text)
+        found.append(of_text[best])
+    return found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.index.searching.by_words import ANY_PASSAGE, phrases, respelled, without_marks
-from ctx_embed.index.searching.hits import Hit, counted, relevance, word_shares
+from ctx_embed.index.searching.hits import Hit, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import (
     BY_DOCUMENT,
     LIKED_CHARACTERS,
@@ -429,17 +429,14 @@ class Search:
             hits = candidates.hits
             if options.mmr is not None and candidates.vectors is not None:
                 most = int(options.candidates)
-                order = maximal_marginal_relevance(
-                    candidates.values[:most], candidates.vectors[:most], most, options.mmr
-                )
+                values, vectors = candidates.values[:most], candidates.vectors[:most]
+                order = maximal_marginal_relevance(values, vectors, most, options.mmr)
                 hits = [hits[place] for place in order] + hits[most:]
             chosen.append(hits[int(options.offset) : self.wanted])
         if options.highlight and any(self.texts) and self.vectors is not None:
-            from ctx_embed.index.searching.highlights import highlights
-
             texts = [self.texts] if options.fuse else [[text] for text in self.texts]
-            vectors = [self.vectors] if options.fuse else self.vectors[:, None]
-            for of_query, asked, of_asked in zip(chosen, texts, vectors, strict=True):
+            of_texts = [self.vectors] if options.fuse else self.vectors[:, None]
+            for of_query, asked, of_asked in zip(chosen, texts, of_texts, strict=True):
                 found_in = [hit.text for hit in of_query]
                 spans = highlights(found_in, asked, of_asked, lambda parts: self.model().documents(parts))
                 of_query[:] = [replace(hit, highlight=span) for hit, span in zip(of_query, spans, strict=True)]

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, LateError, UnwritableError
 from ctx_embed.files import has_locks
+from ctx_embed.index.storage.filters import moment_of
 from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
 
 # The version of the file format.
@@ -222,6 +223,12 @@ def expanded(firsts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[n
     return starts + np.arange(len(starts))
 
 
+def checksum(passages: Any, identifier: Any, metadata: Any, text: Any, spans: Any) -> int:
+    """Return the CRC-32 of the columns of a document, with its spans as one text, see :class:`.documents.Stored`."""
+    # Formatting accepts values of any type, which a damaged database may hold.
+    return zlib.crc32(f"{(passages, identifier, spans)!r}{metadata}{text}".encode("utf-8", "surrogatepass"))
+
+
 MESSAGE_CHARACTERS = 200
 # SQLite's way to read files without locks.
 _WITHOUT_LOCKS = "unix-none" if os.name == "posix" else "win32-none"
@@ -236,8 +243,9 @@ class ChangedError(InputError):
 class Database:
     """A connection to ``index.sqlite``, in WAL mode, so readers never wait for the writer.
 
-    A child process that inherits it by a fork gets a connection of its own, see the end of this file. Every method
-    raises InputError if the file is missing, damaged, of another format or being written, or if the disk is full.
+    It is opened when it is first used. A child process that inherits it by a fork gets a connection of its own, see the
+    end of this file. Every method raises InputError if the file is missing, damaged, of another format or being
+    written, or if the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -253,40 +261,30 @@ class Database:
         found = path.stat()
         self.opened = found.st_dev, found.st_ino
         _databases.add(self)
-        try:
-            self.present()
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def connection(self) -> sqlite3.Connection:
         """The connection, made again after a fork; use it while holding :attr:`lock`."""
         if self._connection is not None and not self._connection.in_transaction and self._has_changed():
             self.release()
-        if self._connection is None:
-            if self._closed:
-                raise InputError(f"{self.path.parent}: this index is closed; open it again")
-            if self.opened in _of_parent:
-                raise InputError(
-                    f"{self.path.parent}: the parent process was reading or changing this index when it forked; start "
-                    "workers with the method 'spawn' or 'forkserver', or fork at another moment"
-                )
-            self._connection = self._connected()
-        return self._connection
-
-    def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None:
+            return self._connection
+        if self._closed:
+            raise InputError(f"{self.path.parent}: this index is closed; open it again")
+        if self.opened in _of_parent:
+            raise InputError(
+                f"{self.path.parent}: the parent process was reading or changing this index when it forked; start "
+                "workers with the method 'spawn' or 'forkserver', or fork at another moment"
+            )
         mode, alone = "mode=rw", False
         if not self._writable():
             _, log, shared = stamp = self._stamp()
             # SQLite reads a log by a shared index of it, which a writer has made. A snapshot lacks it: SQLite makes one
             # in memory there if it takes no locks and may believe to be alone.
             mode, alone = "mode=ro", log is not None and shared is None
-            if shared is None or log is None:
+            self._unchanged = stamp if shared is None or log is None else None
+            if self._unchanged is not None:
                 mode += f"&vfs={_WITHOUT_LOCKS}" if alone else "&immutable=1"
-                self._unchanged = stamp
-            else:
-                self._unchanged = None
         connection = sqlite3.connect(
             f"file:{quote(str(self.path.absolute()))}?{mode}",
             uri=True,
@@ -295,6 +293,8 @@ class Database:
             check_same_thread=False,
         )
         connection.set_progress_handler(is_late, OPERATIONS_AT_ONCE)
+        connection.create_function("checksum_of", 5, checksum, deterministic=True)
+        connection.create_function("moment_of", 1, moment_of, deterministic=True)
         if alone:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA synchronous = FULL")
@@ -304,7 +304,8 @@ class Database:
         # A view under the name of a table may have rows without end, and a trigger does what it likes.
         if foreign := connection.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone():
             connection.close()
-            raise DamagedError(f"{self.path}: damaged (it has the view or trigger {foreign[0]!r}); {REMEDY}")
+            raise self.damaged(f"it has the view or trigger {foreign[0]!r}")
+        self._connection = connection
         return connection
 
     def _writable(self) -> bool:
@@ -501,7 +502,7 @@ class Database:
             self.run("INSERT INTO settings VALUES (?, ?, ?)", (name, *settings.stored()))
 
     def record(self) -> Record | None:
-        """Return what the database says about FAISS's file; None if nothing that can be used."""
+        """Return what the database says about FAISS's file, if that can be used."""
         for token, written, ranges in self.run("SELECT token, facts, ranges FROM faiss"):
             with suppress(ValueError, TypeError, RecursionError):
                 if re.fullmatch("[0-9a-f]{32}", token) and isinstance(facts := json.loads(written), dict):
@@ -544,20 +545,15 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
+    _held.clear()
     for database in list(_databases):
-        connection = database._connection
-        if connection is not None:
+        # A thread of the parent may hold the lock; the child does not have that thread.
+        database.lock = threading.RLock()
+        if database._connection is not None:
             # This connection is never closed: that would release SQLite's locks, and remove the parent's log.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(database._connection))
             database._connection = None
             _of_parent.add(database.opened)
-    _after_in_parent()
-    for database in list(_databases):
-        if not database.lock.acquire(blocking=False):
-            # A thread of the parent holds the lock; the child does not have that thread.
-            database.lock = type(database.lock)()
-        else:
-            database.lock.release()
 
 
 if hasattr(os, "register_at_fork"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import numbers
 import re
-import sqlite3
-import zlib
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.database import Database, checksum
 from ctx_embed.index.storage.filters import ALL, Condition
 from ctx_embed.texts import well_formed
 
@@ -168,19 +166,8 @@ def embedded_texts(text: str, metadata: Mapping[str, Any], spans: Sequence[Span]
     return [passage if title in passage else f"{title}\n{passage}" for passage in passages]
 
 
-def checksum(passages: Any, identifier: Any, metadata: Any, text: Any, spans: Any) -> int:
-    """Return the CRC-32 of the columns of a document, with its spans as one text, see :class:`Stored`."""
-    # Formatting accepts values of any type, which a damaged database may hold.
-    return zlib.crc32(f"{(passages, identifier, spans)!r}{metadata}{text}".encode("utf-8", "surrogatepass"))
-
-
 class DocumentStore(Database):
     """The documents in ``index.sqlite``; call the methods that change them inside :meth:`Database.writing`."""
-
-    def _connected(self) -> sqlite3.Connection:
-        connection = super()._connected()
-        connection.create_function("checksum_of", 5, checksum, deterministic=True)
-        return connection
 
     def store_checksums(self, where: str, *values: Any) -> None:
         """Store the checksums of the documents that match an SQL condition."""
@@ -195,7 +182,7 @@ class DocumentStore(Database):
         wanted = sorted(rows)
         first = "(SELECT max(row) FROM documents WHERE row <= value)"
         select = f"SELECT {COLUMNS} FROM documents WHERE row IN (SELECT {first} FROM json_each(?)) ORDER BY row"
-        documents = list(map(self._stored, self.run(select, (str(wanted),))))
+        documents = self._stored(self.run(select, (str(wanted),)))
         firsts = [document.row for document in documents]
         found: dict[int, Passage] = {}
         for row in wanted:
@@ -224,7 +211,7 @@ class DocumentStore(Database):
     def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
         """Return the documents with the given ids, by id; ids that do not exist are left out."""
         found = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", ids)
-        return {document.id: document for document in map(self._stored, found)}
+        return {document.id: document for document in self._stored(found)}
 
     def after(self, row: int, count: int, condition: Condition = ALL, offset: int = 0) -> list[Stored]:
         """Return up to ``count`` documents after a row that match a condition, in order, without the first ones."""
@@ -233,7 +220,7 @@ class DocumentStore(Database):
         # A damaged table may repeat rows without end.
         if any(row >= following for row, following in pairwise([row, *(values[0] for values in found)])):
             raise self.damaged("its documents are out of order")
-        return list(map(self._stored, found))
+        return self._stored(found)
 
     def all(self, condition: Condition = ALL, offset: int = 0, limit: int = LARGEST_ID) -> Iterator[Stored]:
         """Yield at most ``limit`` of the documents that match a condition, in order, without the first ``offset``.
@@ -245,18 +232,22 @@ class DocumentStore(Database):
             yield from documents
             row, offset, limit = documents[-1].row, 0, limit - len(documents)
 
-    def _stored(self, values: Sequence[Any]) -> Stored:
-        row, passages, identifier, metadata, text, stored, spans = values
-        if stored != checksum(passages, identifier, metadata, text, spans):
-            raise self.damaged("the checksum of a document is wrong")
-        if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
-            raise self.damaged("a document has a wrong type")
-        if passages != (1 if spans is None else spans.count(",") + 1):
-            raise self.damaged("passages are missing")
-        try:
-            return Stored(row, passages, identifier, json.loads(metadata), text, spans)
-        except (ValueError, RecursionError) as error:
-            raise self.damaged(f"metadata: {error}") from None
+    def _stored(self, found: Sequence[Sequence[Any]]) -> list[Stored]:
+        """Return documents from their columns, after checking them."""
+        documents = []
+        sums = [checksum(passages, name, fields, text, cut) for _, passages, name, fields, text, _, cut in found]
+        for (row, passages, identifier, metadata, text, stored, spans), right in zip(found, sums, strict=True):
+            if stored != right:
+                raise self.damaged("the checksum of a document is wrong")
+            if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
+                raise self.damaged("a document has a wrong type")
+            if passages != (1 if spans is None else spans.count(",") + 1):
+                raise self.damaged("passages are missing")
+            try:
+                documents.append(Stored(row, passages, identifier, json.loads(metadata), text, spans))
+            except (ValueError, RecursionError) as error:
+                raise self.damaged(f"metadata: {error}") from None
+        return documents
 
     def next_row(self) -> int:
         """Return the row after all that documents have or had."""

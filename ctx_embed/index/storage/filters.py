@@ -29,6 +29,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from ctx_embed.errors import InputError, described
@@ -51,28 +52,15 @@ _KEYWORDS = {"and", "or", "not", "in", "is", "null", "contains", "true", "false"
 _OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 # SQLite's names of the JSON types that each type of value may be compared with.
 _TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", float: "'integer', 'real'"}
-_DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII)
+_DATE = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?"
+    r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
+    re.ASCII,
+)
 _DAY, _DAY_SECONDS = len("2024-01-31"), 86_400
-_DATE_GLOB = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
-# A moment is a string that sorts like its time: 15 digits of seconds since this many days before 1970, then nine more.
-_EARLIER_DAYS = 720_000
-# The field ? as t, and its moment as m, which is NULL unless the field is a date or a date with time.
-_MOMENT = f"""(
-SELECT t, CASE WHEN seconds IS NOT NULL THEN
-    printf('%015d', seconds + {_EARLIER_DAYS * _DAY_SECONDS}) || substr(fraction || '000000000', 1, 9) END AS m
-FROM (SELECT t, fraction, CAST(strftime('%s', whole || CASE length(zone) WHEN 3 THEN zone || ':00'
-    WHEN 5 THEN substr(zone, 1, 3) || ':' || substr(zone, 4) ELSE zone END) AS INTEGER) AS seconds
-FROM (SELECT t, whole, CASE WHEN rest LIKE '.%' THEN ltrim(substr(rest, 2), '0123456789') ELSE rest END AS zone,
-    CASE WHEN rest LIKE '.%' THEN substr(rest, 2, length(rest) - 1 - length(ltrim(substr(rest, 2), '0123456789')))
-    ELSE '' END AS fraction
-FROM (SELECT t, CASE WHEN t GLOB '{_DATE_GLOB}' THEN substr(t, 1, size) END AS whole,
-    substr(t, size + 1) AS rest
-FROM (SELECT t, CASE WHEN length(t) <= {_DAY} THEN {_DAY} WHEN substr(t, 17, 1) = ':' THEN 19 ELSE 16 END AS size
-FROM (SELECT json_extract(metadata, ?) AS t))))))"""
+# A moment is a string that sorts like its time: 15 digits of seconds since a day before all dates, nine of a fraction.
+_FIRST_DAY = -10
 _FIELD = "json_extract(metadata, ?)"
-# SQLite's seconds since 1970 are quick but lose microseconds, and are NULL for some offsets. So they decide only where
-# they differ by more than two from the bounds, which is nearly everywhere; elsewhere moments do.
-_SECONDS = f"(julianday({_FIELD}) - 2440587.5) * {_DAY_SECONDS}"
 _LONGEST = 1_000_000
 # An expression is parsed by recursion, and SQLite limits the depth of a condition.
 _DEEPEST = 50
@@ -363,55 +351,36 @@ def _condition(tree: Filter) -> Condition:
         return Condition(f"({element} OR {substring})", (path, path, tree.value, path, path, tree.value))
     if isinstance(tree, Among):
         return _among(path, tree.values, tree.negated)
-    if not is_date(tree.value):
+    start = moment_of(tree.value)
+    if start is None:
         return _extracted(path, [tree.value], f"{tree.operator} ?")
-    # Fields that are other strings than dates are compared as strings.
-    operator, value, moment = tree.operator, str(tree.value), str(_moment(tree.value))
-    following = f"{int(moment[:15]) + _DAY_SECONDS:015d}{moment[15:]}"
-    comparisons = [(operator, moment)]
-    if len(value) == _DAY:
-        of_day = {"=": [(">=", moment), ("<", following)], "<=": [("<", following)], ">": [(">=", following)]}
-        comparisons = of_day.get(operator, comparisons)
-    is_near = " OR ".join(f"ifnull(abs({_SECONDS} - ?) <= 2, 1)" for _ in comparisons)
-    exactly = " AND ".join(f"m {sign} ?" for sign, _ in comparisons)
-    roughly = " AND ".join(f"{_SECONDS} {sign} ?" for sign, _ in comparisons)
-    bounds = [bound for _, bound in comparisons]
-    of_seconds = tuple(each for bound in bounds for each in (path, _seconds(bound)))
-    sql = (
-        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {_FIELD} NOT GLOB '{_DATE_GLOB}' "
-        f"THEN {_FIELD} {operator} ? WHEN {is_near} THEN (SELECT CASE WHEN m IS NULL THEN t {operator} ? "
-        f"ELSE {exactly} END FROM {_MOMENT}) ELSE {roughly} END, 0)"
-    )
-    return Condition(sql, (path, path, path, value, *of_seconds, value, *bounds, path, *of_seconds))
+    # A date stands for its whole day.
+    is_day = len(str(tree.value)) == _DAY
+    end = f"{int(start[:15]) + _DAY_SECONDS - 1:015d}999999999" if is_day else start
+    bounds = {"=": (start, end), "<": (start,), ">=": (start,), "<=": (end,), ">": (end,)}[tree.operator]
+    compared = "BETWEEN ? AND ?" if tree.operator == "=" else f"{tree.operator} ?"
+    # Fields that are other strings than dates, whose moment is NULL, are compared as strings.
+    either = f"coalesce(moment_of({_FIELD}) {compared}, {_FIELD} {tree.operator} ?)"
+    sql = f"ifnull(json_type(metadata, ?) = 'text' AND {either}, 0)"
+    return Condition(sql, (path, path, *bounds, path, tree.value))
 
 
-def is_date(value: Value) -> bool:
-    """Return whether a value is an ISO 8601 date, or a date with time."""
-    return _moment(value) is not None
-
-
-def _moment(value: Value) -> str | None:
-    """Return a date, or a date with time, in the form of :data:`_MOMENT`; None for any other value."""
+@lru_cache(maxsize=10_000)
+def moment_of(value: Value) -> str | None:
+    """Return a date, or a date with time, as a string that sorts as its time; None for any other value."""
     found = _DATE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
-    day, *numbers, fraction, zone = found.groups()
-    sign, digits = (zone or "+00")[0], (zone or "").strip("Z+-").replace(":", "").ljust(4, "0")
-    hours, minutes, seconds = (int(number or 0) for number in numbers)
+    day, hours, minutes, seconds, fraction, zone = found.groups("0")
     try:
-        if max(hours, int(digits[:2])) > 23 or max(minutes, seconds, int(digits[2:])) > 59:
-            return None
-        days = date.fromisoformat(day).toordinal() - date(1970, 1, 1).toordinal() + _EARLIER_DAYS
+        days = date.fromisoformat(day).toordinal() - _FIRST_DAY
     except ValueError:
         return None
-    offset = (int(digits[:2]) * 60 + int(digits[2:])) * (-60 if sign == "-" else 60)
-    seconds += days * _DAY_SECONDS + hours * 3600 + minutes * 60 - offset
-    return f"{seconds:015d}{(fraction or '')[:9]:0<9}"
-
-
-def _seconds(moment: str) -> int:
-    """Return the whole seconds from 1970 to a moment."""
-    return int(moment[:15]) - _EARLIER_DAYS * _DAY_SECONDS
+    moment = days * _DAY_SECONDS + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+    if zone[0] in "+-":
+        digits = zone[1:].replace(":", "").ljust(4, "0")
+        moment -= int(f"{zone[0]}1") * (int(digits[:2]) * 60 + int(digits[2:])) * 60
+    return f"{moment:015d}{fraction:0<9.9}"
 
 
 def next_day(day: str) -> str:
@@ -431,34 +400,25 @@ def _is_null(path: str, negated: bool) -> Condition:
 
 
 def _among(path: str, values: Sequence[Value], negated: bool) -> Condition:
-    dates: list[str] = []
+    dates: dict[str, str] = {}
     groups: dict[str, list[Value]] = {}
     for value in values:
-        if is_date(value):
-            dates.append(str(value))
+        if (moment := moment_of(value)) is not None:
+            dates[str(value)] = moment
         else:
             groups.setdefault(_TYPES[type(value)], []).append(value)
     parts = [_extracted(path, group, f"IN ({','.join('?' * len(group))})") for group in groups.values()]
     if dates:
         # A date stands for its whole day; fields that are other strings are compared as strings.
-        moments = {value: str(_moment(value)) for value in dates}
-        days = [value for value in moments if len(value) == _DAY]
-        numbers = [int(moments[day][:15]) // _DAY_SECONDS for day in days]
-        times = [moment for value, moment in moments.items() if len(value) > _DAY]
-        ends = (_seconds(moments[day]) + part for day in days for part in (0, _DAY_SECONDS))
-        near = sorted({second + part for second in (*map(_seconds, times), *ends) for part in (-1, 0, 1)})
-        listed = "IN (SELECT value FROM json_each(?))"
+        days = [int(moment[:15]) // _DAY_SECONDS for value, moment in dates.items() if len(value) == _DAY]
+        times = [moment for value, moment in dates.items() if len(value) > _DAY]
+        listed, moment = "IN (SELECT value FROM json_each(?))", f"moment_of({_FIELD})"
         of_dates = (
-            f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {_FIELD} NOT GLOB '{_DATE_GLOB}' "
-            f"THEN {_FIELD} {listed} WHEN julianday({_FIELD}) IS NULL OR CAST({_SECONDS} AS INTEGER) {listed} "
-            f"THEN (SELECT CASE WHEN m IS NULL THEN t {listed} ELSE m {listed} "
-            f"OR CAST(substr(m, 1, 15) AS INTEGER) / {_DAY_SECONDS} {listed} END FROM {_MOMENT}) "
-            f"ELSE date({_FIELD}) {listed} END, 0)"
+            f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {moment} IS NULL THEN {_FIELD} {listed} "
+            f"ELSE {moment} {listed} OR CAST(substr({moment}, 1, 15) AS INTEGER) / {_DAY_SECONDS} {listed} END, 0)"
         )
-        strings = json.dumps(dates)
-        exactly = (strings, json.dumps(times), json.dumps(numbers), path)
-        rest = (path, path, json.dumps(near), *exactly, path, json.dumps(days))
-        parts.append(Condition(of_dates, (path, path, path, strings, *rest)))
+        strings, of_times, of_days = (json.dumps(found) for found in (list(dates), times, days))
+        parts.append(Condition(of_dates, (path, path, path, strings, path, of_times, path, of_days)))
     sql = f"({' OR '.join(part.sql for part in parts)})"
     parameters = tuple(parameter for part in parts for parameter in part.values)
     if not negated:

@@ -90,10 +90,12 @@ def database_of(folder: Path) -> Path:
 
 
 class IndexFolder:
-    """An index: its documents, its settings, and its newest generation.
+    """An index: its documents, and the settings and all else of its newest generation.
 
     ``memory_map`` leaves FAISS's vectors on disk, whatever its kind.
     """
+
+    settings: Settings
 
     def __init__(self, path: str | Path, memory_map: bool = False) -> None:
         self.path = Path(path).absolute()
@@ -101,7 +103,6 @@ class IndexFolder:
         self.documents = DocumentStore(database_of(self.path))
         self._view: View | None = None
         try:
-            self.settings = self.documents.present()
             rows, counted = self.read(lambda view: (self.documents.next_row(), view.state.next_row))
             if rows != counted:
                 raise DamagedError(f"{self.path}: has {rows} rows, but its count is {counted}; {REMEDY}")
@@ -123,13 +124,13 @@ class IndexFolder:
 
     def view(self) -> View:
         """Return the generation of the current transaction, which takes over what the last one knew."""
-        before = self._view
-        if before is None or before.state != self.documents.state():
-            before = View(self, self.documents, before)
-            if before.settings.table != self.settings.table:
+        view = before = self._view
+        if view is None or view.state != self.documents.state():
+            view = View(self, self.documents, before)
+            if before is not None and view.settings.table != before.settings.table:
                 raise self.embedded_again()
-            self.settings, self._view = before.settings, before
-        return before
+            self.settings, self._view = view.settings, view
+        return view
 
     def embedded_again(self) -> InputError:
         """Return the error for an index that has another model than it had when it was opened."""
@@ -176,8 +177,8 @@ class View:
     def __init__(self, folder: IndexFolder, store: DocumentStore, before: View | None = None) -> None:
         self.folder = folder
         self.store = store
-        self.state = state = store.state()
         self.settings = store.present()
+        self.state = state = store.state()
         self.vectors = VectorTable(store, self.settings)
         self.compacted, stop, known = store.compaction()
         if before is not None and (before.compacted, before.settings.table) != (self.compacted, self.settings.table):
@@ -265,42 +266,29 @@ class View:
         return loaded(self.folder.path, record, self.settings, self.folder.memory_map)
 
     @cached_property
-    def faiss_is_prefix(self) -> bool:
-        """Whether FAISS's rows are those at the first positions, as they are unless the index was compacted since."""
-        assert self.faiss is not None
-        rows = self.faiss.rows
-        return len(rows) <= len(self.rows) and bool((self.rows[: len(rows)] == rows).all())
-
-    @cached_property
     def faiss_positions(self) -> Rows | slice:
         """The positions (m,) of FAISS's rows; for rows that the view lacks, any position."""
         assert self.faiss is not None
-        if self.faiss_is_prefix:
-            return slice(0, len(self.faiss.rows))
-        return np.minimum(np.searchsorted(self.rows, self.faiss.rows), max(len(self.rows) - 1, 0))
+        rows = self.faiss.rows
+        # They are the first rows of the view unless the index was compacted since.
+        if len(rows) <= len(self.rows) and (self.rows[: len(rows)] == rows).all():
+            return slice(0, len(rows))
+        return np.minimum(np.searchsorted(self.rows, rows), max(len(self.rows) - 1, 0))
 
     @cached_property
     def faiss_there(self) -> Mask | None:
         """Which of FAISS's rows (m,) the view still has; None if it has all."""
         assert self.faiss is not None
-        places = self.faiss_positions
-        there = np.asarray(self.readable[places])
-        if not self.faiss_is_prefix:
-            there = there & (self.rows[places] == self.faiss.rows)
+        there = self.readable[self.faiss_positions] & (self.rows[self.faiss_positions] == self.faiss.rows)
         return None if there.all() else there
 
     @cached_property
     def rest(self) -> Mask:
         """Which positions have a vector that FAISS's file lacks (n,)."""
-        if self.faiss is None:
-            return self.readable
         mask: Mask = self.readable.copy()
-        if self.faiss_is_prefix:
-            mask[self.faiss_positions] = False
-        elif len(self.rows):
-            places = self.faiss_positions
-            assert not isinstance(places, slice)
-            mask[places if self.faiss_there is None else places[self.faiss_there]] = False
+        if self.faiss is not None:
+            places, there = self.faiss_positions, self.faiss_there
+            mask[places if there is None else np.arange(len(mask))[places][there]] = False
         return mask
 
     @cached_property

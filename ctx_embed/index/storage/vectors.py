@@ -102,11 +102,8 @@ _ROW_BYTES, _PAGE_BYTES = 16, 12
 def page_size(dimension: int, dtype: str) -> int:
     """Return the smallest size of SQLite's pages that vectors fill well; the smallest of all if they never do."""
     row = dimension * DTYPES[dtype].scalar().itemsize + _ROW_BYTES
-    for size in PAGE_SIZES:
-        room = size - _PAGE_BYTES
-        if room // row and 1 - room // row * row / room <= LARGEST_WASTE:
-            return size
-    return PAGE_SIZES[0]
+    rooms = {size: size - _PAGE_BYTES for size in PAGE_SIZES}
+    return next((size for size, room in rooms.items() if room % row <= LARGEST_WASTE * room), PAGE_SIZES[0])
 
 
 def schema(number: int) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.analysis import exploring
+from ctx_embed.index.analysis.exploring import Field
 from tests.helpers.errors import error
 from tests.index.support.hash_model import hash_vectors
 
@@ -137,3 +138,43 @@ def test_a_low_threshold_costs_no_more_than_a_high_one(index, monkeypatch):
     assert [pair.score for pair in best] == pytest.approx(sorted(every.values(), reverse=True)[:10], abs=1e-6)
     assert len(looked_at) < 200 < len(every)
     assert len(index.duplicates(-1, 10**6)) == len(every)
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    metadata = [
+        {"year": 2020, "lang": "en", "ok": True, "tags": ["a", "b", "a"]},
+        {"year": 1999.5, "lang": "en", "ok": False, "gone": None, "tags": ["b", 7]},
+        {"year": 2020, "lang": "fr", "ok": True, "more": {"deep": 1}},
+        {"year": "unknown", "lang": "en"},
+        {},
+    ]
+    with SearchIndex.create(tmp_path_factory.mktemp("fields") / "i") as index:
+        index.add(["one film", "two films", "a cat", "prices rise", "nothing"], metadata=metadata)
+        yield index
+
+
+def test_fields_have_types_ranges_and_values(described):
+    assert described.fields() == [
+        Field("lang", "string", 4, "en", "fr", [("en", 3), ("fr", 1)]),
+        Field("year", "number", 4, 1999.5, 2020, [(2020, 2), (1999.5, 1)]),
+        Field("ok", "boolean", 3, None, None, [(True, 2), (False, 1)]),
+        Field("tags", "list", 2, None, None, [("b", 2), ("a", 1)]),
+        Field("more", "object", 1, None, None, []),
+    ]
+    assert described.fields(most=1)[0].values == [("en", 3)]
+
+
+def test_a_similarity_is_explained_from_both_sides(described):
+    found = described.explain("film", "two films")
+    (hit,) = [hit for hit in described.search("film") if hit.text == "two films"]
+    assert found.score == pytest.approx(hit.score, abs=1e-6)
+    assert found.query.cosine == pytest.approx(hit.score, abs=2e-5)
+    assert found.document.cosine == pytest.approx(hit.score, abs=2e-5)
+    weights = {token.text: token.weight for token in found.document.tokens}
+    assert max(weights, key=weights.get) == "films"
+
+
+def test_what_cannot_be_explained_is_one_line(described):
+    with pytest.raises(InputError, match=r"the text must be a string, got None"):
+        described.explain("film", None)

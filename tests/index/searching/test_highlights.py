@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.searching.highlights import LONG_SENTENCE, highlights, places
+from ctx_embed.index.searching.hits import LONG_SENTENCE, highlights, places
 from ctx_embed.numpy_model import Embedder
 from tests.helpers.cli import Command
 

@@ -1,4 +1,4 @@
-"""Relevance: its definition, the order of what it says, and that it is never stale."""
+"""Relevance: its definition and order, and that it is never stale; query words that an index lacks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import ctx_embed
 from ctx_embed import SearchIndex
 from ctx_embed.index.model import IndexModel
+from ctx_embed.index.searching.by_words import respelled
 from ctx_embed.index.searching.hits import (
     BASE,
     DEFAULT_RELEVANCE,
@@ -147,3 +148,78 @@ def test_another_model_brings_its_own_scale_and_no_warning(index, hash_model):
         after = index.search(TEXTS[0])[0].relevance
     assert after > DEFAULT_RELEVANCE
     assert after != before
+
+
+WRITTEN = [
+    "The retrieval of documents by meaning",
+    "Retrieving the machine parts AB1234 and AB1235",
+    "A washing machine and its manual",
+    "Mr Smith and Mr Smyth met the major",
+    "The mayor of Zürich speaks",
+]
+
+
+@pytest.fixture(scope="module")
+def typos(tmp_path_factory):
+    with SearchIndex.create(tmp_path_factory.mktemp("typos") / "index") as typos:
+        typos.add(WRITTEN)
+        yield typos
+
+
+def corrected(typos, query, mode="words", **options):
+    return [(hit.id, hit.corrected) for hit in typos.search(query, mode=mode, **options)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "written", "ids"),
+    [
+        ("machne", "machine", {1, 2}),  # a letter is missing
+        ("mahcine", "machine", {1, 2}),  # two letters are swapped
+        ("retreival", "retrieval", {0, 1}),
+        ("Zurrich", "zürich", {4}),
+        ("wahsing", "washing", {2}),  # "wash" is its stem
+        ("washign", "washing", {2}),  # no stem can be cut off
+        ("docmunets", "documents", {0}),  # two edits of a long word
+    ],
+)
+def test_the_nearest_word_is_found_and_the_hit_says_so(typos, typed, written, ids):
+    found = corrected(typos, f"the {typed}")
+    assert {id for id, _ in found} == ids
+    assert all(words == {typed: written} for _, words in found)
+    assert corrected(typos, typed, "hybrid")[0][1] == {typed: written}
+    hit = typos.search(typed, mode="words")[0]
+    assert "**" in hit.as_dict(typed)["snippet"]
+
+
+def test_a_corrected_query_means_what_it_was_meant_to(typos):
+    typed = typos.search("a machne that washes clothes", 1, mode="hybrid")[0]
+    right = typos.search("a machine that washes clothes", 1, mode="hybrid")[0]
+    assert (typed.id, typed.score, typed.relevance) == (right.id, right.score, right.relevance)
+
+
+def test_what_stays_as_typed(typos):
+    assert corrected(typos, "Smyth") == [(3, None)]  # one edit from "Smith"
+    assert corrected(typos, "mayor") == [(4, None)]  # one edit from "major", but the index has it
+    assert corrected(typos, "AB1236") == corrected(typos, "MAYRO") == []
+    assert corrected(typos, "mayo") == []  # a word of the language
+    assert corrected(typos, '"washing machine" manaul') == [(2, {"manaul": "manual"})]
+    assert corrected(typos, "mxxhine") == []  # two edits of a short word
+    assert all(words is None for _, words in corrected(typos, "machne", "dense"))
+
+
+def test_a_word_that_the_index_gains_is_no_longer_corrected(tmp_path):
+    with SearchIndex.create(tmp_path / "index") as typos:
+        typos.add(["a machine"])
+        assert corrected(typos, "machne") == [(0, {"machne": "machine"})]
+        typos.add(["Machne Software"])
+        assert corrected(typos, "machne") == [(1, None)]
+
+
+def test_fused_queries_share_their_corrections(typos):
+    found = corrected(typos, ["machne", "wahsing"], fuse=True)
+    assert found[0] == (2, {"machne": "machine", "wahsing": "washing"})
+
+
+def test_only_whole_words_are_respelled():
+    assert respelled("machne machnes", {"machne": "machine"}) == "machine machnes"
+    assert respelled("as typed", None) == "as typed"

@@ -425,3 +425,47 @@ def test_many_candidates_of_mmr_are_compared_at_once_or_refused():
     assert sorted(order) == list(range(3000))
     with pytest.raises(InputError, match="candidates must be at most 4096 with mmr, got 5000"):
         Options(mmr=0.5, candidates=5000)
+
+
+UNKNOWN = ["日本語", "======", ""]
+SOME_UNKNOWN = ["Prices rise faster than wages.", *UNKNOWN, "A bank raised its rates.", "Rain fell all night."]
+unreadable = pytest.mark.filterwarnings("ignore:.*too few words that the model knows")
+
+
+@pytest.fixture(params=["float32", "float16", "int8"])
+def partly_read(request, tmp_path):
+    with SearchIndex.create(tmp_path / "index", dtype=request.param) as partly_read:
+        partly_read.add(SOME_UNKNOWN)
+        yield partly_read
+
+
+@unreadable
+def test_a_text_without_known_tokens_is_no_dense_hit(partly_read):
+    for k in (1, 3, 6, 100):
+        assert set(ids(partly_read.search("inflation", k, mode="dense"))) <= {0, 4, 5}
+    assert sorted(ids(partly_read.search("inflation", mode="dense"))) == [0, 4, 5]
+    assert sorted(ids(partly_read.search(["inflation", "weather"], mode="dense", fuse=True))) == [0, 4, 5]
+    found = partly_read.search("inflation", mode="dense", mmr=0.5, group="id", exclude="日本語")
+    assert sorted(ids(found)) == [0, 4, 5]
+    assert sorted(ids(partly_read.search(like=0))) == [4, 5]
+    assert partly_read.search(like=1) == partly_read.search(like=[1, 2], exclude=4, mmr=0.1) == []
+
+
+@unreadable
+@pytest.mark.parametrize("query", UNKNOWN)
+def test_a_query_without_known_tokens_finds_nothing_by_meaning(partly_read, query):
+    for options in ({}, {"exclude": "A bank raised its rates."}, {"mmr": 0.5}, {"threshold": -1}, {"exclude": 4}):
+        assert partly_read.search(query, mode="dense", **options) == []
+    by_words = [1] if query == "日本語" else []
+    assert ids(partly_read.search(query)) == ids(partly_read.search(query, mode="words")) == by_words
+    assert [ids(hits) for hits in partly_read.search([query, "inflation"], 1, mode="dense")] == [[], [0]]
+
+
+@unreadable
+def test_zero_vectors_can_be_given(partly_read):
+    zeros = np.zeros((1, partly_read.embedder.dimension))
+    (identifier,) = partly_read.add(["inflation"], embeddings=zeros)
+    assert partly_read.search(zeros[0]) == []
+    assert identifier not in ids(partly_read.search("inflation", mode="dense"))
+    assert ids(partly_read.search("inflation", 1, mode="words")) == [identifier]
+    assert partly_read.verify() is not None

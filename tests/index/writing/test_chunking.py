@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ctx_embed
 from ctx_embed import SearchIndex
 from ctx_embed.documents.blocks import code, markdown
 from ctx_embed.index.writing.chunking import (
@@ -23,6 +26,7 @@ from ctx_embed.index.writing.chunking import (
 )
 from ctx_embed.numpy_model import Embedder
 from tests.helpers.errors import error
+from tests.index.support.hash_model import HashModel, hash_vectors
 
 
 def parts(chunk, text):
@@ -164,3 +168,80 @@ def test_passages_fit_the_model(tiny_model):
     lengths = [len(model.tokenizer.encode(text[start:stop], add_special_tokens=False).ids) for start, stop in spans]
     assert max(lengths) <= 50
     assert min(lengths) > 25
+
+
+TITLE = "Care of bicycles"
+FIRST = f"{TITLE}\n\nA clean bicycle lasts for many years and is a pleasure to ride."
+SECOND = "Put a drop of oil on each link and wipe off what is left over with a dry cloth."
+
+
+@pytest.fixture
+def titled(tmp_path):
+    with SearchIndex.create(tmp_path / "notes.index", chunk="passages:24") as titled:
+        titled.add([f"{FIRST}\n\n{SECOND}"], ["a"], [{"title": TITLE, "year": 2020}])
+        yield titled
+
+
+def vectors(titled: SearchIndex) -> dict[tuple[str, str], np.ndarray]:
+    """The stored vector of each passage, by id and text."""
+    output = titled.path.parent / "exported"
+    titled.export(output)
+    rows = [json.loads(line) for line in output.with_suffix(".jsonl").read_text().splitlines()]
+    return {(row["id"], row["text"]): vector for row, vector in zip(rows, np.load(f"{output}.npy"), strict=True)}
+
+
+def same(vector: np.ndarray, text: str) -> bool:
+    embedding = ctx_embed.load().encode(text)
+    return bool(np.allclose(vector, embedding / np.linalg.norm(embedding), atol=1e-5))
+
+
+def test_a_passage_that_lacks_the_title_is_embedded_with_it(titled):
+    found = vectors(titled)
+    assert set(found) == {("a", FIRST), ("a", SECOND)}
+    assert same(found["a", FIRST], FIRST)
+    assert same(found["a", SECOND], f"{TITLE}\n{SECOND}")
+    assert not titled.verify()
+    # A document that is not cut is embedded as it is, however often its text has come.
+    titled.add([SECOND, SECOND], ["b", "c"], [{"title": TITLE}, {}])
+    found = vectors(titled)
+    assert same(found["b", SECOND], SECOND)
+    assert same(found["c", SECOND], SECOND)
+    assert same(found["a", SECOND], f"{TITLE}\n{SECOND}")
+
+
+def test_another_title_embeds_the_passages_again(titled):
+    before = vectors(titled)
+    titled.update_metadata(["a"], {"year": 2021})
+    assert all(np.array_equal(vector, before[key]) for key, vector in vectors(titled).items())
+    titled.update_metadata(["a"], {"title": "Chains"})
+    after = vectors(titled)
+    assert same(after["a", FIRST], f"Chains\n{FIRST}")
+    assert same(after["a", SECOND], f"Chains\n{SECOND}")
+    assert titled.get("a").metadata == {"title": "Chains", "year": 2021}
+    titled.update_metadata(["a"], {"title": None})
+    assert same(vectors(titled)["a", SECOND], SECOND)
+    assert len(titled) == 1
+    assert not titled.verify()
+
+
+def test_compaction_and_another_model_keep_it(titled):
+    titled.add(["a document to be deleted"], ["gone"])
+    titled.delete(["gone"])
+    titled.compact()
+    assert same(vectors(titled)["a", SECOND], f"{TITLE}\n{SECOND}")
+    titled.add([SECOND], ["b"])
+    assert same(vectors(titled)["b", SECOND], SECOND)
+    assert titled.reembed(HashModel(16))
+    assert not titled.verify()
+    found = vectors(titled)
+    for key, text in ((("a", SECOND), f"{TITLE}\n{SECOND}"), (("b", SECOND), SECOND), (("a", FIRST), FIRST)):
+        np.testing.assert_allclose(found[key], hash_vectors([text], 16)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("title", "chunk"), [*((title, "passages:24") for title in ("", " ", None, 7, ["a"])), (TITLE, "sentences")]
+)
+def test_other_passages_are_embedded_as_they_are(tmp_path, title, chunk):
+    with SearchIndex.create(tmp_path / "i", chunk=chunk) as titled:
+        titled.add([f"{FIRST}\n\n{SECOND}"], ["a"], [{"title": title}])
+        assert same(vectors(titled)["a", SECOND], SECOND)
