@@ -31,17 +31,6 @@ def path(tmp_path):
     return tmp_path / "index"
 
 
-def test_scores_are_the_models_cosines(path, tiny_model, sentences):
-    with SearchIndex.create(path, tiny_model) as index:
-        assert index.add(sentences) == list(range(len(sentences)))
-        found = index.search(sentences, k=3, mode="dense")
-    embeddings = tiny_model.encode(sentences)
-    for place, hits in enumerate(found):
-        assert hits[0].text == sentences[place]
-        cosines = embeddings @ embeddings[place]
-        np.testing.assert_allclose([hit.score for hit in hits], np.sort(cosines)[::-1][:3], atol=1e-6)
-
-
 def test_documents_come_back_as_they_were_given(path, hash_model):
     metadata = [{"year": 2020, "tags": ["a", None, 1.5]}, None, {"ü\0": {"deep": "\n\0"}}]
     texts = ["first", "NUL \0 in the middle", ""]

@@ -242,5 +242,7 @@ def test_a_table_from_a_pipe_means_what_it_means_as_a_file(tmp_path):
 
 def test_an_object_in_the_field_metadata_becomes_fields(tmp_path):
     rows = [{"text": "a", "n": 1, "metadata": {"zip": "007"}}, {"text": "b", "n": 1, "metadata": {"n": 2}}]
+    rows += [{"text": "c", "metadata": '{"n": 2}'}, {"text": "d", "metadata": "[1]"}]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    assert [each.metadata for each in read(path)] == [{"n": 1, "zip": "007"}, {"n": 1, "metadata": {"n": 2}}]
+    expected = [{"n": 1, "zip": "007"}, {"n": 1, "metadata": {"n": 2}}, {"n": 2}, {"metadata": "[1]"}]
+    assert [each.metadata for each in read(path)] == expected

@@ -253,16 +253,3 @@ def test_embeddings_come_from_a_field(tmp_path):
         (str(lines), "vector", "document 2: null in the field 'vector' for the embedding (fields: 'vector')"),
     ):
         assert error(read, source, embedding_field=field) == f"{source}, {message}"
-
-
-def test_metadata_of_an_export_stand_in_one_field(tmp_path):
-    rows = [
-        ('"metadata": {"n": 1}', {"n": 1}),
-        ('"metadata": "{\\"n\\": 2}"', {"n": 2}),
-        ('"metadata": {"n": 1}, "m": 2', {"n": 1, "m": 2}),
-        ('"metadata": "[1]"', {"metadata": "[1]"}),
-        ('"metadata": {"n": 1}, "n": 2', {"metadata": {"n": 1}, "n": 2}),
-    ]
-    path = tmp_path / "a.json"
-    path.write_text("".join(f'{{"text": "a", {row}}}\n' for row, _ in rows))
-    assert [document.metadata for document in read(str(path))] == [metadata for _, metadata in rows]

@@ -16,7 +16,7 @@ from ctx_embed.documents import formats
 from ctx_embed.errors import installation
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.following import sync
-from ctx_embed.index.following.records import FolderOptions, folders, follow
+from ctx_embed.index.following.records import FolderOptions, follow
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.writing import writer
 from tests.documents.samples import FIRST, SECOND, pdf
@@ -483,13 +483,6 @@ def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, ha
         assert error(run, tmp_path / "other") == said
         assert error(run, latin) == f"{latin}: the path of the folder must be UTF-8; rename it"
     assert not any(path.name.startswith("built") for path in tmp_path.iterdir())
-
-
-def test_the_state_is_in_the_index(index, folder):
-    index.sync(folder, exclude=["sub/"])
-    with closing(DocumentStore(index.path / "index.sqlite")) as store:
-        (known,) = folders(store)
-    assert (known.path, known.prefix, known.options.exclude) == (str(folder), "", ("sub/",))
 
 
 def test_dates_and_numbers_of_any_size(folder, tmp_path, hash_model):
