@@ -58,8 +58,8 @@ def create_server(index: SearchIndex) -> MCPServer:
     ) -> dict[str, Any]:
         """Find the passages that answer a query best, with the file, line or page that each comes from.
 
-        Highlight is the sentence of a passage that answers best. Relevance, from 0 to 1, is the chance that the best
-        passage would score lower if none answered the query.
+        Highlight is the sentence of a passage that answers best. Relevance, from 0 to 1, is the share of questions
+        without an answer here whose best passage would score lower.
         """
         with _reported():
             if where is not None and (said := unknown_fields_message(index.unknown_fields(where))):

@@ -91,9 +91,9 @@ class Hit:
         document: the whole text of its document, if the search asked for it; None otherwise.
         corrected: the words searched for instead of query words that the index lacks, by the words as typed, in the
             modes ``words`` and ``hybrid``; None if there are none.
-        relevance: the chance, from 0 to 1, that the best passage of the index would score lower for a question that the
-            index does not answer, see :mod:`ctx_embed.index.searching.hits`; None unless the query is a text of
-            which the model knows a token.
+        relevance: the share (0 to 1) of questions without an answer in the index whose best passage would score lower,
+            see :mod:`ctx_embed.index.searching.hits`; None unless the query is a text with a token that the model
+            knows.
         highlight: the sentence of the text that answers the query best, as a span of characters (start, stop), if the
             search asked for ``highlight``; None otherwise.
     """

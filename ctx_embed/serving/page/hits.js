@@ -62,7 +62,7 @@ function score(rank, { score: value, relevance }) {
     el("span.track", { "aria-hidden": "true" }, bar),
     el("span.hint", { title: "Similarity of meaning to the query: 1 is the same, 0 unrelated. The order may also count words." }, `meaning ${value.toFixed(2)}`),
     typeof relevance === "number" &&
-      el("span.hint", { title: "The chance that the best passage would score lower if none answered the query" }, `relevance ${roundedDown(relevance)}`),
+      el("span.hint", { title: "How many questions without an answer here (0 to 1) would have a worse best hit" }, `relevance ${roundedDown(relevance)}`),
   );
 }
 
