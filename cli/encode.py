@@ -95,7 +95,7 @@ def encode(
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.removesuffix('_field').replace('_', '-')} needs --to TARGET.")
     if len(inputs) > 1:
-        raise click.UsageError("-o takes one INPUT; give several with --to TARGET.")
+        raise click.UsageError("-o takes one INPUT; use --to TARGET for several.")
     (source,) = inputs
     assert output is not None
 

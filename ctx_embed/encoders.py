@@ -143,7 +143,7 @@ def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> E
 def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS) -> NDArray[np.float32]:
     """Return the embeddings of ``texts``, (n, d) float32, in their order; show progress on standard error."""
     if encoder.fit is not None:
-        raise InputError(f"encoder {encoder.name!r} has no embeddings without a task, on whose texts it is fitted")
+        raise InputError(f"encoder {encoder.name!r} is fitted on the texts of a task and has no embeddings without one")
     texts = [well_formed(text) for text in texts]
     embeddings: NDArray[np.float32] | None = None
     with Meter("embedding", len(texts), leave=False) as meter:

@@ -190,8 +190,8 @@ def export_static(model: SentenceTransformer, output: str | Path) -> None:
     module, *others = model.children()
     if not isinstance(module, MeanEmbedding) or not all(isinstance(other, Normalize) for other in others):
         raise InputError(
-            f"{type(module).__name__} is no static embedding: only models of the system mean are; for a Contextualizer "
-            "there is `ctx-embed export onnx`"
+            f"the model must be of the system mean, got {type(module).__name__}; export a Contextualizer with "
+            "`ctx-embed export onnx`"
         )
     if module.phrases is not None:
         raise InputError("the model has phrases, which model2vec and StaticEmbedding cannot read; train it without")

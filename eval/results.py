@@ -226,8 +226,8 @@ def compare(
             ]
             if said:
                 warnings.warn(
-                    f"the two results were measured differently ({'; '.join(said)}), from which part of a difference "
-                    "in accuracy may come",
+                    f"the two results were measured differently ({'; '.join(said)}), so part of a difference "
+                    "in accuracy may come from this",
                     stacklevel=2,
                 )
         return {task: difference(scores[1][task], scores[0][task], tasks[task].get("gold", {})) for task in shared}

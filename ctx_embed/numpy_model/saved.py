@@ -273,7 +273,7 @@ class Tensors:
         if not 0 <= begin <= end or end - begin != math.prod(entry["shape"]) * dtype.itemsize:
             raise ValueError(f"the tensor {name} has {end - begin} bytes")
         if self._start + end > len(self._bytes):
-            raise ValueError(f"the tensor {name} ends behind the file")
+            raise ValueError(f"the tensor {name} ends beyond the file")
         values: Array = self._bytes[self._start + begin : self._start + end].view(dtype).reshape(entry["shape"])
         return values
 

@@ -118,7 +118,7 @@ def test_several_inputs_into_a_directory():
     [
         (["-o", "o.npy", "--to", "t"], "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
         (["-o", "o.npy", "--id", "key"], "--id needs --to TARGET."),
-        (["more", "-o", "o.npy"], "-o takes one INPUT; give several with --to TARGET."),
+        (["more", "-o", "o.npy"], "-o takes one INPUT; use --to TARGET for several."),
         (["--to", "t", "--batch-size", 3], "--batch-size is for -o; --to has batches of its own."),
     ],
 )

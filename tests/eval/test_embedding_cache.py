@@ -46,7 +46,7 @@ def test_what_cannot_be_embedded(drawn):
     message = "encoder 'odd' must return rows of one length, got 1 numbers for some texts and 2 for others"
     assert error(embed, odd, ["a", "bb"], 1) == message
     assert error(embed, drawn, []) == "no texts to embed"
-    message = "encoder 'tfidf' has no embeddings without a task, on whose texts it is fitted"
+    message = "encoder 'tfidf' is fitted on the texts of a task and has no embeddings without one"
     assert error(embed, load_encoder("tfidf"), ["a"]) == message
 
 

@@ -38,6 +38,6 @@ def test_others_are_refused(tokenizer, tmp_path):
     pairs = np.array([[5, 6]])
     model = SentenceTransformer(modules=[system("mean")(tokenizer, 8, phrases=pairs)], device="cpu")
     model.save_pretrained(str(tmp_path / "phrases"))
-    for name, message in (("steps", "Contextualizer is no static embedding"), ("phrases", "the model has phrases")):
+    for name, message in (("steps", "the model must be of the system mean"), ("phrases", "the model has phrases")):
         assert COMMAND.fails(tmp_path / name, "-o", tmp_path / "out").startswith(message)
         assert not (tmp_path / "out").exists()

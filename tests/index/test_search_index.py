@@ -114,7 +114,7 @@ def test_texts_with_lone_surrogates_and_of_a_megabyte(index, hash_model):
         ((["a", "b"], [4, "stored"]), "document 2: the id 'stored' is already in the index; ids must be unique"),
         ((["a"], [True]), "document 1: the id must be a string or an integer, got a bool"),
         ((["a"], [1 << 63]), f"document 1: the id {1 << 63} does not fit into 64 bits; give it as a string"),
-        ((["a", "b"], [(1 << 63) - 1, None]), "document 2: no larger integer is left for its id; give it one"),
+        ((["a", "b"], [(1 << 63) - 1, None]), "document 2: no larger integer is left for its id; give it an id"),
         ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate; give it another id"),
         ((["a"], None, [[1]]), "document 1: the metadata must be a dictionary with string keys, got [1]"),
         ((["a"], None, [{1: 2}]), "document 1: the metadata must be a dictionary with string keys, got {1: 2}"),

@@ -239,7 +239,7 @@ def test_other_models_are_refused(tokenizer, tmp_path, tiny_model_path):
     shutil.copytree(tiny_model_path, folder)
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[:-5])
-    with pytest.raises(InputError, match="ends behind the file"):
+    with pytest.raises(InputError, match="ends beyond the file"):
         Embedder.load(folder)
 
 

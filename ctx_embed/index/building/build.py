@@ -480,7 +480,7 @@ def read_sources(
             yield from documents_of(named, texts, documents)
             continue
         if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:
-            raise InputError(f"{file}: records are those of JSONL, CSV, TSV and Parquet files; choose lines or files")
+            raise InputError(f"{file}: only JSONL, CSV, TSV and Parquet files have records; choose lines or files")
         found = read_documents(file, text_field, encoding=encoding)
         if embedding_field is None:
             yield from found

@@ -189,7 +189,7 @@ class Edit:
         for number, identifier in enumerate(given, first):
             if identifier is None:
                 if next_id == LARGEST_ID:
-                    raise InputError(f"document {number}: no larger integer is left for its id; give it one")
+                    raise InputError(f"document {number}: no larger integer is left for its id; give it an id")
                 identifier, next_id = next_id, next_id + 1
             ids.append(identifier)
         return ids, next_id

@@ -261,8 +261,8 @@ def read_pair_rows(path: str | Path) -> list[Item]:
             pair = ()
         if len(pair) < 2 or not all(isinstance(part, str) for part in pair):
             raise InputError(
-                f"{path}, line {number}: {line[:40]!r} is no pair: a JSON object with query and passage, or with a, b "
-                "and label"
+                f"{path}, line {number}: must be a JSON object with query and passage, or with a, b "
+                f"and label, got {line[:40]!r}"
             )
         pairs.append(tuple(map(well_formed, pair)))
     return pairs

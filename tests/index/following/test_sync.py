@@ -456,7 +456,7 @@ def test_named_files_of_other_formats(tmp_path, hash_model):
         ("a.txt", {"include": ["*.md"]}, "--include, --exclude and --follow-links choose files of a folder; name one"),
         (".", {"embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
         ("a.txt", {"documents": "line"}, "unknown unit of documents 'line': did you mean 'lines'? known are"),
-        ("a.txt", {"documents": "records"}, "a.txt: records are those of JSONL, CSV, TSV and Parquet files"),
+        ("a.txt", {"documents": "records"}, "a.txt: only JSONL, CSV, TSV and Parquet files have records"),
         ("a.pdf", {}, "a.pdf: no such file"),
         ("a.txt", {"path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
         ("empty", {}, "empty: no file that can be read; skipped 1 hidden"),
