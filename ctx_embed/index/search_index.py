@@ -570,7 +570,7 @@ class SearchIndex:
         try:
             with replaced_folder(target, new=True) as beside:
                 with closing(DocumentStore(path)) as store, store.reading():
-                    # One transaction, so that a writer's commits do not begin the copy again.
+                    # In one transaction, because a commit of a writer would otherwise start the copy again.
                     record = store.record()
                     with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
                         store.connection.backup(copy, pages=COPIED_PAGES)

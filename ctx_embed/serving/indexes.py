@@ -168,7 +168,7 @@ class OpenIndex:
 
 
 class ServedIndex:
-    """An index under its name, all of whose work is done in threads and processes, also the JSON of the results."""
+    """An index under its name. Threads and processes do all of its work, including the JSON of the results."""
 
     def __init__(self, path: Path, models: dict[str, Any], settings: Settings) -> None:
         self.path = path
@@ -193,7 +193,7 @@ class ServedIndex:
         return OpenIndex(self.path, self._models)
 
     async def search(self, query: Any, alone: bool, **options: Any) -> list[Found]:
-        """Return the hits of each query, one element for a single or a fused one; ``alone`` shares no batch."""
+        """Return the hits of each query (one list for a single or a fused query); with ``alone`` it shares no batch."""
         if alone:
             return await self._in(self._long, lambda: self._found(query, **options))
         key = tuple(sorted(options.items()))

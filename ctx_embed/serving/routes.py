@@ -364,7 +364,7 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)
     many = is_list and not body.fuse
     found = served.json_list(each.hits for each in lists) if many else lists[0].hits
-    # Without any hit, the answer has nothing but brackets.
+    # An answer without hits consists of brackets alone.
     warnings = [] if all(found.known for found in lists) else [UNKNOWN]
     warnings += await _hints(served, body.where, found.strip(b"[,]"))
     return Answer(b'{"hits":%b,"warnings":%b}' % (found, dumps(warnings)) if warnings else b'{"hits":%b}' % found)

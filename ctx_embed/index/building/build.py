@@ -303,7 +303,7 @@ def _build(plan: Plan) -> Built:
                 except InputError:
                     if not plan.partial.exists():
                         raise
-                    # It did not exist when this build looked.
+                    # The folder did not exist when this build looked.
                     raise InputError(
                         f"{plan.target}: another build of it has just started; wait until it ends"
                     ) from None

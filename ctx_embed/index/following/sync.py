@@ -242,7 +242,7 @@ class _Step:
         """Make one change; new documents wait until a batch is full."""
         store, (file, record, digest) = self.edit.store, change
         if file is not None and digest is not None:
-            # Only its time has changed.
+            # Only the file's time has changed.
             assert record is not None
             records.record(store, self.folder, file, file.modified, digest, record.problem, record.counted)
             of_file, values = "id IN (SELECT id FROM origins WHERE file = ?)", (modified(file.modified), record.number)
@@ -300,7 +300,7 @@ class _Step:
             self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
             return
         seen, now = file.modified, None
-        # It may have changed since it was listed, or be gone.
+        # The file may have changed since it was listed, or be gone.
         with suppress(OSError):
             found = os.stat(file.path)
             now = found.st_size, modified_of(found)
@@ -327,7 +327,7 @@ class _Step:
 
     def _new_ids(self, documents: Iterator[Document], record: RecordedFile | None) -> list[Id]:
         """Return the ids of the documents of a file; raise UnreadableFileError if they cannot be stored."""
-        # In order, and each once.
+        # The ids in order, each once.
         ids: dict[Id, None] = {}
         try:
             for number, document in enumerate(documents, 1):
@@ -364,7 +364,7 @@ class _Step:
                 self.store()
                 self.edit.delete(ids[:added])
                 raise _TryAgainError(CHANGED)
-            # What people changed in the metadata of the stored documents stays.
+            # Metadata that people have changed in the stored documents stay.
             stored = self.edit.store.find(of_part)
             select = "SELECT id, written FROM origins WHERE id IN ({})"
             written = dict(self.edit.store.run_among(select, list(stored)))

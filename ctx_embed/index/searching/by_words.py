@@ -174,7 +174,7 @@ class Bm25:
         """
         is_large = self.view.count > LARGE
         words = dict.fromkeys(word.lower() for word in content_words(query))
-        # In quotation marks no word is an operator.
+        # Quotation marks keep words such as AND from being operators.
         terms = [f'"{word}"' for word in list(words)[:MOST_WORDS]]
         if is_large and len(terms) > 1:
             passages, rare = self.view.count, []
@@ -246,7 +246,7 @@ class Bm25:
             having = len(places)
             weight = math.log((self._passages - having + 0.5) / (having + 0.5)) if having else 0.0
             weight = weight if weight > 0 else LEAST_WEIGHT
-            # In FTS5's order of operations, so that rounding is the same.
+            # Compute in FTS5's order of operations, so that rounding is the same.
             np.add.at(self._scores, places, weight * ((counts * (K1 + 1)) / (counts + norms[places])))
             lists.append(places)
         # A score above 0 that at least k places (or all with a word) reach: the k-th best of a short list.

@@ -510,7 +510,7 @@ class Database:
         return None
 
     def compaction(self) -> tuple[int, int, NDArray[np.int64]]:
-        """Return the generation of the last compaction, the row that was next, and the rows (n,) that were there."""
+        """Return the last compaction's generation, the next row at that time, and the rows (n,) that it kept."""
         with self.reporting_errors():
             generation, stop, ranges = self.run_one("SELECT generation, stop, ranges FROM compaction")
             try:

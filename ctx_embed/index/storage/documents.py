@@ -288,7 +288,7 @@ class DocumentStore(Database):
         unknown = [".".join(re.findall('"([^"]*)"', path)) for path in paths if not self.run(having, (path,))]
         if not unknown:
             return {}
-        # This reads all metadata.
+        # This statement reads all metadata.
         names = self.run("SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry")
         return dict.fromkeys(unknown, sorted(str(name) for (name,) in names))
 

@@ -100,7 +100,7 @@ class Loaded:
         # FAISS does not keep the selector alive.
         selector = None if mask is None else faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
         parameters = search_parameters(self.index, effort, selector)
-        # If its file is damaged, the caller compares the queries with every vector.
+        # If FAISS's file is damaged, the caller compares the queries with every vector.
         answers = np.full((len(queries), 1), -1)
         try:
             answers = np.asarray(self.index.search(queries, asked, params=parameters)[1])
@@ -362,7 +362,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
             held = np.concatenate([held, of_block])
         measured = _measured(view, index, held, kind, embedder)
         if measured is None:
-            # Finding enough costs more than comparing all.
+            # Searching enough lists would take longer than comparing all vectors.
             kind, index = flat(settings.dtype), None
     token = uuid.uuid4().hex
     path = view.folder.path / f"{token}{FAISS_SUFFIX}"

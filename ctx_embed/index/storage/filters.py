@@ -136,7 +136,7 @@ class Condition:
     fields: tuple[str, ...] = ()
 
 
-# Any document.
+# Matches any document.
 ALL = Condition("1", ())
 
 

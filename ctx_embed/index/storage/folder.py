@@ -166,11 +166,11 @@ class IndexFolder:
 class View:
     """One generation of an index; use it inside the transaction that it was made in.
 
-    Rows are numbered for ever; their positions, which masks go by, are counted from the last compaction. What a view
-    has found out dies with it, and the next one takes over what is still true.
+    A row never changes its number; positions, which masks use, are counted from the last compaction. What a view
+    has computed is dropped with it, except what the next view can still use.
 
     Attributes:
-        rows: the row at each position (n,), ascending, those of documents deleted since the last compaction included.
+        rows: the row at each position (n,), ascending, including rows of documents deleted since the last compaction.
         live: which positions belong to documents (n,).
     """
 
@@ -270,7 +270,7 @@ class View:
         """The positions (m,) of FAISS's rows; for rows that the view lacks, any position."""
         assert self.faiss is not None
         rows = self.faiss.rows
-        # They are the first rows of the view unless the index was compacted since.
+        # FAISS's rows are the first rows of the view unless the index was compacted since.
         if len(rows) <= len(self.rows) and (self.rows[: len(rows)] == rows).all():
             return slice(0, len(rows))
         return np.minimum(np.searchsorted(self.rows, rows), max(len(self.rows) - 1, 0))
@@ -306,7 +306,7 @@ class View:
         return vectors[np.argsort(rows_found, kind="stable")]
 
     def new_tokens(self, before: View) -> dict[int, list[str]] | None:
-        """Return the tokens of each passage that was added since a generation, by position; None if those are many."""
+        """Return the tokens of each passage added since a generation, by position; None if there are many."""
         first = len(before.rows)
         if before.compacted != self.compacted or len(self.rows) - first > MOST_TAKEN_OVER:
             return None
