@@ -158,7 +158,7 @@ def run(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the difference by task.")
 def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool) -> None:
-    """Print by how much B is better than A on each task, with a 95 % interval and p-value.
+    """Print how much better B is than A on each task, with a 95 % interval and p-value.
 
     A and B are results of eval run (files or folders) over the same data. The first encoder of each is compared unless
     --encoder names another.

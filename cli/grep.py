@@ -145,7 +145,7 @@ class _Failure(click.ClickException):
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Turn errors into one line and exit status 2, and Ctrl-C into status 130 without a word."""
+    """Turn errors into one line and exit status 2, and Ctrl-C into status 130 without a message."""
     try:
         with errors_in_one_line(lambda: ""):
             yield
@@ -181,7 +181,7 @@ def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
 
 
 def _name(hit: Found) -> str:
-    """Return the path of a hit; bytes that are not UTF-8 are replaced, and in a terminal what would control it."""
+    """Return the path of a hit without bytes that are not UTF-8 and, in a terminal, without control characters."""
     name = str(hit.id).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return printable(name) if sys.stdout.isatty() else name
 

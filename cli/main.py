@@ -314,7 +314,7 @@ def run() -> None:
     threading.Thread(target=end_late, daemon=True).start()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        """Show a warning as one line, without the line of code; those about the texts of a batch wait for the end."""
+        """Show a warning as one line, without the line of code; warnings about a batch's texts wait for the end."""
         if isinstance(message, UnknownTextsWarning):
             _unknown_texts.append(message)
         if not isinstance(message, UnknownTextsWarning) or message.texts == 1:

@@ -166,9 +166,9 @@ def dtype_option(default: str) -> Callable[[Command], Command]:
 
 # The key under which a click context stores the recipe of a command.
 OF_RECIPE = "ctx_embed.recipe"
-# The key under which it stores whether outputs that exist are replaced.
+# The key under which a click context stores whether existing outputs are replaced.
 OVERWRITE = "ctx_embed.overwrite"
-# What an output that is a folder is called.
+# The name of a folder in help texts.
 FOLDER = "DIR"
 
 

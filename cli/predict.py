@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    """Return label and probability, several separated by commas, and with --explain what speaks for the labels."""
+    """Return labels and probabilities, separated by commas, and with --explain the reasons for the labels."""
     if row["probabilities"] is None:
         return ("", "", *[""] * ("explanations" in row))
     labels = row["labels"] if "labels" in row else [row["label"]]

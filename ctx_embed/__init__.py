@@ -52,7 +52,7 @@ __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def _use_one_thread() -> None:
-    """Let a forked child compute: OpenMP's threads do not survive a fork, and it would wait for them for ever."""
+    """Let a forked child compute: it would wait for ever for OpenMP's threads, which do not survive a fork."""
     if "ctx_embed.modules" in sys.modules and (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
     if (faiss := sys.modules.get("faiss")) is not None:

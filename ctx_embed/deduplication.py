@@ -56,7 +56,7 @@ _NUMBER = re.compile("\u2212?\\d+(?:[\ue000-\ue07f/]\\d+)*")
 
 
 class _Meanings(dict[int, str]):
-    """Each character by its code, punctuation as a space; filled as characters are met."""
+    """Maps codes of characters to the characters, punctuation to a space; filled as characters are met."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -170,7 +170,7 @@ class StoredTexts:
         return Meter(what, total, unit, shown=self.progress)
 
     def read(self, texts: Iterable[str], files: Sequence[str]) -> None:
-        """Store texts, which come from ``files``, and the keys of each distinct one."""
+        """Store texts, which come from ``files``, and the keys of each distinct text."""
         equal, digits, lengths = [], [], []
         first_of: dict[int, int] = {}
         stream = iter(texts)
@@ -245,7 +245,7 @@ def dedupe(
     A row is dropped if it is a near-duplicate of an earlier row that is kept. So the first row of a group is kept, and
     every dropped row resembles a kept one. Files are written whole or not at all.
 
-    Of a text that the model cannot read, with more unknown words than known ones, only the characters are compared:
+    If the model cannot read a text, because most of its words are unknown, only the characters are compared:
     its embedding is zero.
 
     MinHash signatures in bands give candidate pairs, which are then compared exactly. They find 98 % of the pairs with

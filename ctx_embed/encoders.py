@@ -1,4 +1,4 @@
-"""Encoders by name or path, and embedding with any of them: in batches of similar length, with checked results."""
+"""Load encoders by name or path, and embed with any of them in batches of similar length, with checked results."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class BusyError(InputError):
 
 
 class LateError(InputError):
-    """A search took longer than its deadline. It may succeed with a later one, or if it asks for less."""
+    """A search took longer than its deadline. It may succeed with a later deadline, or if it asks for less."""
 
 
 class UnwritableError(InputError):

@@ -123,7 +123,7 @@ def require_other_file(path: Path, source: str | Path) -> None:
     """Refuse an output that would replace its own input."""
     try:
         same = str(source) != "-" and os.path.samefile(path, source)
-    except (OSError, ValueError):  # One of them does not exist.
+    except (OSError, ValueError):  # One of the two does not exist.
         return
     if same:
         raise InputError(f"cannot write {path}: it is the input; choose another name")

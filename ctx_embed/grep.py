@@ -506,7 +506,7 @@ class Search:
         spans = highlights(
             [hit.text for hit in kept], [self.question], self._query[None], partial(_embedded, self.model)
         )
-        # In a record all lines have the number of the record.
+        # All lines of a record have the record's number.
         return [
             replace(hit, highlight=span, nearest_line=hit.nearest_line or counted(hit.line, hit.text, "\n", span[0]))
             for hit, span in zip(kept, spans, strict=True)

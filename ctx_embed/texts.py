@@ -17,7 +17,7 @@ MOST_EXPLAINED = 20_000
 
 @dataclass(frozen=True)
 class Document:
-    """A text with its id (None: whoever stores it chooses one) and its metadata (JSON values by name)."""
+    """A text with its id (None: the store chooses one) and its metadata (JSON values by name)."""
 
     text: str
     id: str | int | None = None

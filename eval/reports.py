@@ -77,7 +77,7 @@ class Table:
 
 
 def tables(report: dict[str, Any]) -> list[Table]:
-    """Return a table for each kind of task with results, one of differences from the first encoder, one of costs."""
+    """Return a table for each kind of task with results, then the differences from the first encoder, and the costs."""
     shown = [_scores(report, kind, title) for kind, title in TITLES.items()]
     costs = [
         [

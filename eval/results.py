@@ -152,7 +152,7 @@ class Evaluation:
 
 
 def suits(encoder: Encoder, task: Task) -> bool:
-    """Return whether the encoder can be scored on the task; one without cosines suits probes only."""
+    """Return whether the encoder can be scored on the task; an encoder without cosines suits probes only."""
     return task.kind == "probe" or not encoder.probes_only
 
 

@@ -63,7 +63,7 @@ class ProbeEvaluator(SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Score the model; arguments as for other sentence-transformers evaluators."""
+        """Score the model; the arguments are those of other sentence-transformers evaluators."""
         assert isinstance(model, SentenceTransformer)
         embed = EmbeddingCache(as_encoder(model, self.name or "model"))
         score = score_probe(self.examples, embed, PROTOCOLS[self.protocol], self.seed)

@@ -13,7 +13,7 @@ from ctx_embed.cli.main import Group
 if TYPE_CHECKING:
     from ctx_embed.index.search_index import SearchIndex
 
-# Each command: its module here and its function, imported at first use.
+# The module and the function of each command, imported at first use.
 HOMES = {
     "backup": "maintain.backup",
     "build": "build.build",

@@ -41,7 +41,7 @@ class IdCommand(CliCommand):
 
 
 def chosen_ids(index: SearchIndex, values: Iterable[str]) -> list[str | int]:
-    """Return ids from the command line: integers where the index has them, else strings."""
+    """Return ids from the command line: an integer if the index has a document with it, otherwise a string."""
     found: list[str | int] = []
     for text in (value.removeprefix(_NEGATIVE) for value in values):
         # As in CSV files, 007 is a string.

@@ -115,7 +115,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any)
 @options_of(Options, but=OF_TEXTS)
 @_printing_options
 def similar(path: str, ids: tuple[str, ...], **options: Any) -> None:
-    """Find documents similar to the one with the given ID, or to several: more like this.
+    """Find documents similar to the documents with the given IDs: more like this.
 
     These documents are left out. With --mode words and hybrid their words are searched for.
 

@@ -169,7 +169,7 @@ def one_thread_each() -> Iterator[None]:
 
 
 class Worker:
-    """Embeds pieces, with one thread, by a model that it loads, or that another worker of the process has loaded."""
+    """Embeds pieces in one thread. It loads the model, or shares that of another worker of the process."""
 
     def __init__(self, work: Work, embedder: IndexModel | None = None) -> None:
         self.work = work
@@ -270,7 +270,7 @@ def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> No
                 if any(each.done() and each.exception() for each in running):
                     stopped.set()
         finally:
-            # Whoever waits to hand a part over must be heard, or no thread ends.
+            # Take the parts that threads still wait to hand over; otherwise these threads would never end.
             stopped.set()
             while at_work:
                 at_work -= parts.get() is None

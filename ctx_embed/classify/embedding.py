@@ -1,4 +1,4 @@
-"""Embeddings before any normalisation by a SentenceTransformer, for heads over it."""
+"""The embeddings that classifiers' heads read: those of a SentenceTransformer before any normalisation."""
 
 from __future__ import annotations
 

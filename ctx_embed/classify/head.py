@@ -55,7 +55,7 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, texts: Sequence[str], most: int) -> Vocabulary:
-        """Return the words and pairs that occur in at least two different texts, the ``most`` frequent of them."""
+        """Return the ``most`` frequent words and pairs, among those that occur in at least two different texts."""
         texts = list(dict.fromkeys(texts))
         # In the order of first occurrence: the order of a set differs from process to process.
         counts = Counter(chain.from_iterable(dict.fromkeys(words_of(text)) for text in texts))
@@ -185,7 +185,7 @@ class Head:
         return np.asarray(odds / odds.sum(1, keepdims=True))
 
     def chosen(self, logits: Floats) -> list[Any]:
-        """Return the most likely label of each text, or with several labels a tuple of those of probability >= 0.5."""
+        """Return the most likely label of each text, or with several labels a tuple of labels of probability >= 0.5."""
         if self.multi_label:
             given = self.probabilities(logits) >= THRESHOLD
             return [tuple(self.labels[place] for place in np.flatnonzero(row)) for row in given]

@@ -130,11 +130,11 @@ class Labelled:
         return Labelled([meant(label) for label in self.labels], self.texts)
 
     def unknown(self, classes: Sequence[Any]) -> str:
-        """Return the labels that are not among the classes, the first five of them; otherwise an empty string."""
+        """Return the first five labels that are not among the classes, as text; an empty string if there are none."""
         return first_labels(sorted(self.label_set() - set(classes), key=str))
 
     def require_labels_of(self, train: Labelled, name: str) -> None:
-        """Raise an InputError for labels that ``train`` lacks; ``name`` is the error's name for these texts."""
+        """Raise an InputError for labels that ``train`` lacks; the error calls these texts ``name``."""
         if self.multi_label != train.multi_label:
             raise InputError(f"the {name} texts and the training texts must both have one label each, or both several")
         if unknown := self.unknown(list(train.label_set())):
@@ -158,7 +158,7 @@ def label_accuracy(predicted: Sequence[Any], data: Labelled) -> float:
 
 
 def require_labels(labels: Iterable[Any]) -> None:
-    """Raise an InputError unless labels are strings, numbers or booleans of one type; integers and floats are one."""
+    """Raise an InputError unless labels are strings, booleans or numbers, all of one type."""
     kinds = set()
     for label in labels:
         if not isinstance(label, str | int | float) or (isinstance(label, float) and not math.isfinite(label)):
@@ -199,7 +199,7 @@ class Classes:
 
 
 def report(predicted: Sequence[Any], data: Labelled, labels: Sequence[Any]) -> dict[str, Any]:
-    """Compare predictions with the labels of the same texts, which may include others than the classes ``labels``.
+    """Compare predictions with the labels of the same texts, some of which may not be among the classes ``labels``.
 
     Returns:
         JSON values: the number of ``texts``; ``accuracy``, see :func:`label_accuracy`; with several labels ``exact``,

@@ -1,4 +1,4 @@
-"""A trained classifier for prediction: its encoder, on NumPy if the model allows it, and what speaks for a label."""
+"""A trained classifier for prediction: its encoder, on NumPy if the model allows it, and reasons for a label."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_PARTS, MOST_WORDS = 10, 200
 
 @dataclass(frozen=True)
 class Explanation:
-    """The parts of the logit by which a label is ahead of the mean of all classes, or of 0 with several labels.
+    """The parts of a label's logit, less the mean of all classes; with several labels per text, of the logit itself.
 
     Attributes:
         label: the label.
@@ -86,7 +86,7 @@ class Predictor:
         return list(self.head.chosen(self.logits(texts)))
 
     def explain(self, text: str) -> list[Explanation]:
-        """Return what speaks for the label that a text gets, or with several labels for each of them."""
+        """Return the reasons for the predicted label of a text, or for each of several labels."""
         head = self.head
         words = list(dict.fromkeys(words_of(text)[:MOST_WORDS]))
         # Leave each word out in turn, wherever it occurs, and compare with all of them, spelled in the same way.
@@ -159,7 +159,7 @@ class TorchEncoder:
         return [{"module": type(module).__name__, **getattr(module, "get_config_dict", dict)()} for module in modules]
 
     def about(self) -> list[tuple[str, str]]:
-        """Return what the model is, for a card."""
+        """Return a description of the model for a card."""
         from ctx_embed.model_card import facts
 
         return facts(self.model)
@@ -224,7 +224,7 @@ class SavedEncoder:
         ]
 
     def about(self) -> list[tuple[str, str]]:
-        """Return what the model is, for a card."""
+        """Return a description of the model for a card."""
         from ctx_embed.model_card import listed
 
         first = self.modules()[0]

@@ -137,7 +137,7 @@ def opened_archive(path: str, name: str) -> Iterator[zipfile.ZipFile]:
 
 
 def member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of a member that must be there."""
+    """Return the bytes of a member; raise an error if it is missing."""
     try:
         with archive.open(name) as file:
             # The size that the archive states may be wrong, so count what is read.
@@ -150,7 +150,7 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def parsed(archive: zipfile.ZipFile, name: str) -> ElementTree.Element:
-    """Return the root of a member in XML that must be there."""
+    """Return the root of a member in XML; raise an error if it is missing."""
     try:
         return ElementTree.fromstring(member(archive, name))
     except ElementTree.ParseError as error:

@@ -58,7 +58,7 @@ class _Worker:
             )
         process = self._process
         if self._closed:
-            # Another thread closed this worker while the process started.
+            # While the process started, another thread closed this worker.
             process.kill()
         assert process.stdin is not None
         assert process.stdout is not None

@@ -26,7 +26,7 @@ RECORD_SUFFIXES = set(TABLES)
 
 @dataclass(frozen=True)
 class Structured(Document):
-    """A document with its blocks in order, between which it may be cut; without blocks it is one passage."""
+    """A document with its blocks in order. It may be cut between blocks; without blocks it is one passage."""
 
     blocks: Sequence[Block] = ()
 

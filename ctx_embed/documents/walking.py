@@ -19,7 +19,7 @@ HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "ex
 GENERATED = "generated"
 INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
 LEAVING = "link out of the folder"
-# How a report counts several of these.
+# The plural of each kind in reports.
 PLURALS = {
     INDEX: "search indexes",
     LINK: "links to folders",
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The rules of one .gitignore file, or some globs; the last one that matches decides."""
+    """The rules of one .gitignore file, or some globs; the last rule that matches decides."""
 
     rules: Sequence[Rule]
 

@@ -44,7 +44,7 @@ def build(folder: Path, compiler: Sequence[str] | None = None, target: str | Non
         machine, system, *_ = target.replace(".", "-").split("-")
     library = SOURCE.with_suffix({"macos": ".dylib", "windows": ".dll"}.get(system, ".so")).name
     flags = ["-O3", "-g0", "-fvisibility=hidden", "-Wno-psabi"] + (["-fPIC"] if system != "windows" else [])
-    # No name, time or number that differs from one build to the next.
+    # Leave out names, times and numbers that differ from one build to the next.
     links = {"macos": [f"-Wl,-install_name,@rpath/{library}"], "windows": ["-s"]}
     link = ["-shared", *links.get(system, ["-s", "-Wl,--build-id=none"]), "-lm", "-o", library]
     digest = f"{zlib.crc32(SOURCE.read_bytes()):08x}"

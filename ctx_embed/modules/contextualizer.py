@@ -147,7 +147,7 @@ class Contextualizer(TokenEncoder):
             elif self.positions != "none" or self.scale != "mean":
                 context = self.attention(self.embedding(part), part, offsets)[-1]
             else:
-                # Here x_i is e(w_i), so its products are computed once per vocabulary entry.
+                # Without position weights x_i is e(w_i), so its products are computed once per vocabulary entry.
                 first, steps = self.attention.first_context(part, offsets), self.attention.parameters_of_steps
                 entries, numbers = torch.unique(part, return_inverse=True)
                 shared = self.initial_context != "uniform"
@@ -198,7 +198,7 @@ class Contextualizer(TokenEncoder):
                 continue
             stride = max(1, parameter.numel() // SAMPLED_VALUES)
             if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
-                # For so few values NumPy takes a third of torch's time.
+                # For few values NumPy takes a third of torch's time.
                 sampled = float(parameter.detach().numpy().reshape(-1)[::stride].sum(dtype=np.float64))
             else:
                 sampled = parameter.detach().flatten()[::stride].double().sum().item()

@@ -196,7 +196,7 @@ class TokenEncoder(InputModule):
         shape = (self.entries, dimension)
         if weights is not None and np.shape(weights) != shape:
             raise InputError(f"weights must have shape {shape} (tokenizer, dimension), got {tuple(np.shape(weights))}")
-        # In the dtype of all other parameters, whatever numpy's default is.
+        # Use the dtype of all other parameters, whatever numpy's default is.
         if weights is None:
             weights = torch.randn(shape) * DRAWN_DEVIATION
         table = torch.as_tensor(weights).to(torch.get_default_dtype(), copy=True)

@@ -201,7 +201,7 @@ class DocumentState:
         self._added: list[str] = []
         self._characters = 0
         self._sums = self._new_sums()
-        # How much of the text in the sums the model knows.
+        # The evidence of how well the model knows the text in the sums.
         self._evidence = np.zeros((1, 4), np.int64)
         self._cut = False
 
@@ -373,7 +373,7 @@ class DocumentState:
                     raise ValueError("its arrays are compressed")
             with np.load(io.BytesIO(packed)) as loaded:
                 arrays = [loaded[name] for name in loaded.files]
-        # Any error, as the bytes may come from a stranger.
+        # Catch any error, as the bytes may come from a stranger.
         except Exception as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error!s:.200})") from None
         if fingerprint != self._embedder.fingerprint:

@@ -14,7 +14,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.rows.opening import BROKEN_GZIP, said
 
 UTF_8 = "utf-8"
-# How Python's codecs are asked to decode UTF-8 with some wrong bytes.
+# The name of our error handler for UTF-8 with some wrong bytes.
 REPAIR = "ctx_embed.repair"
 # Number of bytes from which an encoding is detected.
 SAMPLE_BYTES = 1 << 16

@@ -31,7 +31,7 @@ def sinusoids(count: int, dimension: int, device: torch.device | None = None) ->
     """
     feature = torch.arange(dimension, device=device)
     rate = 10_000.0 ** (-(feature - feature % 2).double() / dimension)
-    # In float64, so that the angles of distant positions are exact.
+    # Use float64, so that the angles of distant positions are exact.
     angle = torch.arange(count, device=device).double()[:, None] * rate
     return torch.where(feature % 2 == 0, angle.sin(), angle.cos())
 

@@ -195,7 +195,7 @@ class Word(NamedTuple):
 
 
 def _read_words(read: str) -> tuple[list[Word], list[Word]]:
-    """Return the words of a normalised text, and the words by which it is also found."""
+    """Return the words of a normalised text, and further words by which a search finds it."""
     words: list[Word] = []
     more: list[Word] = []
     cut: Word | None = None

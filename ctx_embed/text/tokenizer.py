@@ -259,7 +259,7 @@ class TextTokenizer:
 
     @cached_property
     def _lowers_words(self) -> bool:
-        """Whether the ids of an ASCII word of letters and digits are what WordPiece gives for it in lower case."""
+        """Whether an ASCII word of letters and digits has the ids that WordPiece returns for it in lower case."""
         added = self.tokenizer.get_added_tokens_decoder().values()
         normalizers = parts_of(self.tokenizer.normalizer)
         return (
@@ -271,7 +271,7 @@ class TextTokenizer:
         )
 
     def _of_words(self, words: list[str]) -> list[NDArray[np.int32]]:
-        """Return the ids of whitespace-separated words, as written, each by itself."""
+        """Return the ids of each of some words, which stand between spaces, as written."""
         found = []
         for is_long, run in groupby(words, lambda word: len(word) > LONG_WORD):
             if not is_long:
@@ -343,7 +343,7 @@ class TextTokenizer:
     def evidence(
         self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64], *, parts: bool = False
     ) -> NDArray[np.int64]:
-        """Return what :func:`ctx_embed.text.tokenizer.is_read` judges texts, or parts of longer ones, by.
+        """Return the evidence by which :func:`ctx_embed.text.tokenizer.is_read` judges texts, or parts of longer texts.
 
         Returns:
             (B, 4): the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words
@@ -360,7 +360,7 @@ class TextTokenizer:
         """Return whether a model can read each of the texts, (B,), given their packed ids."""
         unknown = ids == self.unknown[0] if len(self.unknown) == 1 else np.isin(ids, self.unknown)
         read = lengths > 0
-        # For few texts counting takes a tenth of the time of any() and all().
+        # For few texts, counting takes a tenth of the time of any() and all().
         if np.count_nonzero(unknown):
             doubtful = np.zeros(len(lengths), bool)
             doubtful[np.searchsorted(lengths.cumsum(), np.flatnonzero(unknown), side="right")] = True
@@ -395,7 +395,7 @@ class TextTokenizer:
         return ids[np.repeat(read, lengths)], lengths * read
 
     def __call__(self, texts: Sequence[str], *, merged: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the ids of all texts one after the other, with phrases merged or not, and the number of each text's.
+        """Return the ids of all texts one after the other, with phrases merged or not, and each text's number of ids.
 
         Returns:
             ids (N,) and lengths (B,); the lengths sum to N.
@@ -428,7 +428,7 @@ class TextTokenizer:
         return found.ids(ids, starts, phrases_in_c)
 
     def entry_texts(self) -> list[str]:
-        """Return the text of each id; that of a phrase is its parts separated by spaces."""
+        """Return the text of each id; a phrase's text is its parts separated by spaces."""
         named = self.tokenizer.get_vocab(with_added_tokens=True)
         texts = sorted(named, key=named.__getitem__)
         return texts if self.phrases is None else texts + self.phrases.texts(texts)

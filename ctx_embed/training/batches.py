@@ -52,7 +52,7 @@ def numbered(texts: Sequence[str]) -> NDArray[np.int64]:
 def held_out(
     order: NDArray[np.int64], same: NDArray[np.int64], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first ``count`` rows of ``order``, or a few more, and the others: no text is on both sides.
+    """Return the first ``count`` rows of ``order``, or a few more so that no text is on both sides, and the others.
 
     ``same`` has a number for each row of the data, see :func:`numbered`.
     """

@@ -99,7 +99,7 @@ class SupervisedOptions:
         require_valid(self)
 
     def of_encoder(self, encoder: SentenceTransformer) -> SupervisedOptions:
-        """Return these options with the encoder's own initial head unless they name one."""
+        """Return these options with the encoder's own initial head, unless they name a head."""
         own: Any = getattr(encoder[0], "first_head", "random")
         return self if self.head else replace(self, head=own)
 

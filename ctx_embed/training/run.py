@@ -41,7 +41,7 @@ class Checkpoint:
         self.path = self.folder / "checkpoint.pt"
 
     def load(self) -> dict[str, Any] | None:
-        """Return the state last saved by the same run, or None if there is none that can be read."""
+        """Return the state last saved by the same run, or None if no such state can be read."""
         import torch
 
         try:
@@ -52,7 +52,7 @@ class Checkpoint:
             return None
 
     def save(self, state: dict[str, Any]) -> None:
-        """Store a state of tensors, numbers, strings and containers of them."""
+        """Store a state made of tensors, numbers, strings and containers of these."""
         import torch
 
         self.folder.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ class TrainingLog:
     path: Path | None
 
     def resume(self, step: int) -> None:
-        """Remove the entries after ``step``, from which the run resumes, and those that were not written whole."""
+        """Remove the entries after ``step``, from which the run resumes, and entries that were not written whole."""
         if self.path is None or not self.path.exists():
             return
         *lines, _cut_off = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -114,7 +114,7 @@ def content_hash(path: str | Path | None) -> str | None:
 
 
 def file_hashes(files: Sequence[str | Path]) -> dict[str, str]:
-    """Return the sha256 by file name; files of the same name are listed with their folder's name."""
+    """Return the sha256 of each file by its name; files of the same name are listed with their folder's name."""
     paths = [Path(file) for file in files]
     alike = Counter(path.name for path in paths)
     names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in paths]

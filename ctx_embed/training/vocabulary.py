@@ -1,4 +1,4 @@
-"""Learning a WordPiece vocabulary from text with the ``tokenizers`` library."""
+"""Learn a WordPiece vocabulary from text with the ``tokenizers`` library."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def learn_vocabulary(
     raw: Counter[str] = Counter()
     for text in Meter("vocabulary", shown=progress).each(texts):
         raw.update(well_formed(text).split())
-    # How often each word occurs, normalised and split as by the tokenizer.
+    # The number of times each word occurs, normalised and split like the tokenizer does.
     words: Counter[str] = Counter()
     for word, count in raw.items():
         for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(word)):
@@ -73,7 +73,7 @@ def learn_vocabulary(
         min_frequency=2,
         show_progress=False,  # The trainer's own bar would write to stdout.
     )
-    # Each word as often as it occurs, at most 1000 times in a text.
+    # Repeat each word as often as it occurs, at most 1000 times in a text.
     repeated = (
         " ".join([word] * min(1000, count - start))
         for word, count in sorted(words.items())
@@ -90,7 +90,7 @@ def learn_vocabulary(
 
 
 def read_tokenizer(path: str | Path) -> Tokenizer:
-    """Read a ``tokenizer.json`` that has the unknown token that other texts need."""
+    """Read a ``tokenizer.json``; raise an InputError if it has no unknown token, which other texts need."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}")
     tokenizer = saved.read_tokenizer(Path(path))

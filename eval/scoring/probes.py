@@ -120,7 +120,7 @@ class ProbeScore:
 
 
 def mean_of_seeds(scores: Sequence[ProbeScore]) -> ProbeScore:
-    """Return the scores of one probe with several seeds as one score."""
+    """Combine the scores of one probe with several seeds into one score."""
     return ProbeScore(
         tuple(accuracy for score in scores for accuracy in score.folds),
         tuple(C for score in scores for C in score.Cs),

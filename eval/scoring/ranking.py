@@ -1,4 +1,4 @@
-"""Scores by cosine: do cosines rank pairs of texts as people do, and the relevant documents of a query first?"""
+"""Scores of cosines: whether they rank pairs of texts as people do, and the relevant documents of a query first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The score of one encoder on one task: by a probe, by MTEB's or the paper's protocol, by cosines; its JSON form."""
+"""The score of one encoder on one task: by a probe, by MTEB's or the paper's protocol, or by cosines; and as JSON."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def from_json(kind: str, fields: dict[str, Any]) -> Score:
 
 @dataclass(frozen=True)
 class Examples:
-    """The rows of a probe task: labels, texts (one or two a row), and the rows of its parts, if any."""
+    """The rows of a probe task: labels, texts (one or two a row), and the rows of its parts if it has parts."""
 
     labels: list[str]
     texts: list[Row]

@@ -43,7 +43,7 @@ def wilson(right: float, n: int) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Return the 95 % interval of the mean of independent values (Student's t); of one value, that value twice."""
+    """Return the 95 % interval of the mean of independent values (Student's t); for one value, that value twice."""
     mean, n = float(np.mean(values)), len(values)
     half = float(t.ppf(0.5 + CONFIDENCE / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else 0.0
     return mean - half, mean + half

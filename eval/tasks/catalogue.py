@@ -35,7 +35,7 @@ def labelled(path: Path, text_field: str | None = None, label_field: str | None 
 def table(
     shape: str, columns: Sequence[int] = (), *, scored: int | None = None, head: bool = False, more: bool = False
 ) -> Reader:
-    """Return a reader of lines with tab-separated fields, named in ``shape``; with ``more``, others may follow.
+    """Return a reader of lines with tab-separated fields, named in ``shape``; with ``more``, further fields may follow.
 
     A row has the fields ``columns`` in their order, of which the first is stripped; by default all, as they are. The
     field ``scored`` must be a number. With ``head``, the first line names the fields.

@@ -42,7 +42,7 @@ class TaskData:
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the rows as tab-separated lines; for a task of one plain file the hash of that file."""
+        """The hash of the rows as tab-separated lines; for a task of one plain file, the hash of that file."""
         digest = hashlib.sha256()
         for rows in self.subsets.values():
             lines = "".join("\t".join(row) + "\n" for row in rows)
@@ -51,7 +51,7 @@ class TaskData:
 
 
 class DataReader:
-    """A reader of the tasks' data in a folder (``senteval/MR.tsv`` and so on); without one, of the hub."""
+    """A reader of the tasks' data from a folder (``senteval/MR.tsv`` and so on), or without a folder from the hub."""
 
     def __init__(self, folder: Path | None) -> None:
         if folder is not None and not os.path.isdir(folder):

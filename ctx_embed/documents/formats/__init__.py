@@ -56,7 +56,7 @@ _SUFFIXES = {
 """,
     "plain:rows": ".csv .tsv .json .jsonl .ndjson .log",
     "plain:records": ".parquet",
-    # It is text, but not for people to read.
+    # These files are text, but not for people to read.
     "plain:binary": ".svg",
     "web:html": ".html .htm .xhtml",
     "web:notebook": ".ipynb",

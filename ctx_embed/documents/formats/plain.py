@@ -12,7 +12,7 @@ from ctx_embed.rows.opening import suffix_of
 
 # Code whose lines are longer than this on average is for browsers, not for people.
 _MINIFIED, _LONG_LINE = {".js", ".mjs", ".cjs", ".css"}, 500
-# What generators of code write into the first lines.
+# Marks that generators of code write into the first lines.
 _GENERATED = re.compile(r"[#/*;-] *@generated\b|[Gg]enerated\b.{0,200}DO NOT EDIT")
 _MARKED_WITHIN = 1000
 # reStructuredText: roles and links. Each repetition has a maximum, so that matching takes linear time for any text.

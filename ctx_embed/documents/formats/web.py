@@ -28,7 +28,7 @@ _RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in ("script", "
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)")
 _QUOTE_OR_END = re.compile(r"=\s*[\"']|>")
-# How comments and other hidden parts begin and end.
+# The marks at the start and end of comments and other hidden parts.
 _MARKS = (("<!--", "-->"), ("<!", ">"), ("<?", ">"), ("</", ">"))
 # A sign that links to a heading.
 _SIGN = "\xb6"
@@ -96,13 +96,13 @@ class _Text:
             self.parts.append(text)
 
     def markdown(self) -> str:
-        """Return what was read so far as Markdown, without blank lines in a row."""
+        """Return the text read so far as Markdown, without blank lines in a row."""
         lines = (line.rstrip().removesuffix(_SIGN).rstrip() for line in "".join(self.parts).split("\n"))
         return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
-    """Return what a page says; a tag or a comment that is never closed ends it, and a menu without an end is read."""
+    """Return the text of a page. A tag or comment that is never closed ends it; a menu that is never closed is read."""
     # Each character is read once. Python's own parser takes quadratic time for broken pages.
     found = _Text(unseen)
     at = 0

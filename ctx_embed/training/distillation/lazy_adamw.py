@@ -1,4 +1,4 @@
-"""AdamW for a table of which each step reads few rows: only these cost time, and the result is AdamW's."""
+"""AdamW for a table of which each step reads few rows: it updates only these rows, with the same result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LazyAdamW:
 
     @torch.no_grad()
     def step(self, indices: Tensor, gradient: Tensor, learning_rate: float) -> None:
-        """Take a step with the gradient (k, m) of the rows that :meth:`rows` last returned; that of others is 0."""
+        """Take a step with the gradient (k, m) of the rows that :meth:`rows` last returned; others have gradient 0."""
         self.steps += 1
         table, first, second = self._read
         beta, beta_second = self.betas

@@ -126,7 +126,7 @@ class Words(Objective):
         self.register_buffer("place", torch.from_numpy(place))
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Return the cross-entropy of the words; texts without a frequent one do not count."""
+        """Return the cross-entropy of the words; texts without a frequent word do not count."""
         lengths, embeddings = batch.lengths[:WORD_TEXTS], student[:WORD_TEXTS]
         places = self.place[batch.ids[: sum(lengths)]]
         documents = torch.repeat_interleave(torch.tensor(lengths)).to(places.device)
@@ -425,7 +425,7 @@ class Partners(Objective):
 
 
 def negated(text: str) -> str | None:
-    """Return the text without its first negation after an auxiliary verb, or with one added if it has none.
+    """Return the text without its first negation after an auxiliary verb; if it has none, with a negation added.
 
     Return None for a text without an auxiliary verb, a question, or a long text. About half of the added negations are
     shortened to n't; a hash of the text decides.
@@ -454,7 +454,7 @@ def triples(texts: Sequence[str], pairs: NDArray[np.int64], opposed: NDArray[np.
 
 
 class Contrasts(Objective):
-    """Move a text nearer to one of the same meaning than to one of similar words and another meaning.
+    """Move a text nearer to a text of the same meaning than to a text of similar words and another meaning.
 
     Loss: the mean of log(1 + exp((cos(text, contrast) - cos(text, partner)) / 0.1)), over ``count`` triples of text,
     partner and contrast a batch. A twentieth of them is held out.

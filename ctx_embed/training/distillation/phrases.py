@@ -141,7 +141,7 @@ class Composition:
         self.offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in summed])])
 
     def _summed(self, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows that each entry is the sum of, entry by entry, and where each entry's rows begin."""
+        """Return the rows that each entry sums, entry by entry, and where each entry's rows begin."""
         counts = self.offsets[entries + 1] - self.offsets[entries]
         return self.summed[ranges(self.offsets[entries], counts)], counts.cumsum() - counts
 

@@ -163,7 +163,7 @@ def with_phrases(encoder: TokenEncoder, phrases: NDArray[np.int32]) -> TokenEnco
 
 
 def require_encoder(model: SentenceTransformer) -> TokenEncoder:
-    """Return the token encoder of a model; raise an InputError without one whose output is as large as its table."""
+    """Return the token encoder of a model; raise an InputError unless its output is as large as its table's rows."""
     student = model[0]
     if not isinstance(student, TokenEncoder) or student.get_embedding_dimension() != student.dimension:
         raise InputError("--from must be a model made by distill, whose first module is an encoder over a token table")

@@ -34,7 +34,7 @@ NO_PAIRS: NDArray[np.int64] = np.zeros((0, 2), dtype=np.int64)
 
 @dataclass(frozen=True)
 class Block:
-    """Texts that a teacher embeds and a cache stores together; ``second``: a second teacher embeds them too.
+    """Texts that a teacher embeds and a cache stores together; with ``second``, a second teacher embeds them too.
 
     Each text has a file family, see :func:`genre`. It is ``paired`` if the next one is its partner, of similar meaning,
     and ``opposed`` if that contradicts it.

@@ -226,7 +226,7 @@ class Distillation:
             self.checkpoint.save(state)
 
     def train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
-        """Take one step of the optimizer; return the loss and that of each objective."""
+        """Take one step of the optimizer; return the loss, and the loss of each objective."""
         rate = self.options.learning_rate_at(self.step, total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

@@ -213,7 +213,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(np.average(right, weights=weights))
 
     def explain(self, X: str | Iterable[str]) -> list[list[Explanation]]:
-        """Return for each text what speaks for its label, or with several labels for each: :class:`.Explanation`."""
+        """Return the reasons for the label of each text, or for each of several labels, as :class:`.Explanation`."""
         self._require_fitted()
         return [self.predictor_.explain(text) for text in ([X] if isinstance(X, str) else as_texts(X))]
 
