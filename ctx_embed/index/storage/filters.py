@@ -52,14 +52,13 @@ _KEYWORDS = {"and", "or", "not", "in", "is", "null", "contains", "true", "false"
 _OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 # SQLite's names of the JSON types that each type of value may be compared with.
 _TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", float: "'integer', 'real'"}
-_DATE = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?"
-    r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
-    re.ASCII,
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(
+    r"[T ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?", re.ASCII
 )
-_DAY, _DAY_SECONDS = len("2024-01-31"), 86_400
-# A moment is a string that sorts like its time: 15 digits of seconds since a day before all dates, nine of a fraction.
-_FIRST_DAY = -10
+_DAY = len("2024-01-31")
+# The first and the last moment of a day, after the eight digits of its number: hours to seconds, nine of a fraction.
+_FIRST, _LAST = "0" * 15, "235959" + "9" * 9
 _FIELD = "json_extract(metadata, ?)"
 _LONGEST = 1_000_000
 # An expression is parsed by recursion, and SQLite limits the depth of a condition.
@@ -356,7 +355,7 @@ def _condition(tree: Filter) -> Condition:
         return _extracted(path, [tree.value], f"{tree.operator} ?")
     # A date stands for its whole day.
     is_day = len(str(tree.value)) == _DAY
-    end = f"{int(start[:15]) + _DAY_SECONDS - 1:015d}999999999" if is_day else start
+    end = f"{start[:8]}{_LAST}" if is_day else start
     bounds = {"=": (start, end), "<": (start,), ">=": (start,), "<=": (end,), ">": (end,)}[tree.operator]
     compared = "BETWEEN ? AND ?" if tree.operator == "=" else f"{tree.operator} ?"
     # Fields that are other strings than dates, whose moment is NULL, are compared as strings.
@@ -366,21 +365,37 @@ def _condition(tree: Filter) -> Condition:
 
 
 @lru_cache(maxsize=10_000)
-def moment_of(value: Value) -> str | None:
-    """Return a date, or a date with time, as a string that sorts as its time; None for any other value."""
-    found = _DATE.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return None
-    day, hours, minutes, seconds, fraction, zone = found.groups("0")
+def _number_of_day(text: str) -> str | None:
+    """Return the number of a date, above 10, in eight digits; None if the text is no date."""
     try:
-        days = date.fromisoformat(day).toordinal() - _FIRST_DAY
+        return f"{date.fromisoformat(text).toordinal() + 10:08d}" if _DATE.fullmatch(text) else None
     except ValueError:
         return None
-    moment = days * _DAY_SECONDS + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+
+
+@lru_cache(maxsize=86_400)
+def _time_of_day(text: str) -> tuple[int, str] | None:
+    """Return how many days a time is moved to be in UTC, and there its hours, minutes, seconds and nine digits."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    hour, minute, second, fraction, zone = found.groups("00")
+    minutes = int(hour) * 60 + int(minute)
     if zone[0] in "+-":
         digits = zone[1:].replace(":", "").ljust(4, "0")
-        moment -= int(f"{zone[0]}1") * (int(digits[:2]) * 60 + int(digits[2:])) * 60
-    return f"{moment:015d}{fraction:0<9.9}"
+        minutes -= int(f"{zone[0]}1") * (int(digits[:2]) * 60 + int(digits[2:]))
+    return minutes // 1440, f"{minutes // 60 % 24:02d}{minutes % 60:02d}{second}{fraction:0<9.9}"
+
+
+def moment_of(value: Value) -> str | None:
+    """Return a date, or a date with time, as a string that sorts as its time; None for any other value."""
+    if not isinstance(value, str) or (day := _number_of_day(value[:_DAY])) is None:
+        return None
+    if len(value) == _DAY:
+        return day + _FIRST
+    if (time := _time_of_day(value[_DAY:])) is None:
+        return None
+    return (f"{int(day) + time[0]:08d}" if time[0] else day) + time[1]
 
 
 def next_day(day: str) -> str:
@@ -409,16 +424,16 @@ def _among(path: str, values: Sequence[Value], negated: bool) -> Condition:
             groups.setdefault(_TYPES[type(value)], []).append(value)
     parts = [_extracted(path, group, f"IN ({','.join('?' * len(group))})") for group in groups.values()]
     if dates:
-        # A date stands for its whole day; fields that are other strings are compared as strings.
-        days = [int(moment[:15]) // _DAY_SECONDS for value, moment in dates.items() if len(value) == _DAY]
+        # A date stands for its whole day. Fields that are other strings, whose moment is NULL, are compared as strings.
+        days = [moment[:8] for value, moment in dates.items() if len(value) == _DAY]
         times = [moment for value, moment in dates.items() if len(value) > _DAY]
-        listed, moment = "IN (SELECT value FROM json_each(?))", f"moment_of({_FIELD})"
-        of_dates = (
-            f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {moment} IS NULL THEN {_FIELD} {listed} "
-            f"ELSE {moment} {listed} OR CAST(substr({moment}, 1, 15) AS INTEGER) / {_DAY_SECONDS} {listed} END, 0)"
-        )
-        strings, of_times, of_days = (json.dumps(found) for found in (list(dates), times, days))
-        parts.append(Condition(of_dates, (path, path, path, strings, path, of_times, path, of_days)))
+        moment, listed = f"moment_of({_FIELD})", "IN (SELECT value FROM json_each(?))"
+        chosen = [(sql, found) for sql, found in ((f"substr({moment}, 1, 8)", days), (moment, times)) if found]
+        either = f"coalesce({' OR '.join(f'{sql} {listed}' for sql, _ in chosen)}, {_FIELD} {listed})"
+        values_of = [
+            each for found in (*(found for _, found in chosen), list(dates)) for each in (path, json.dumps(found))
+        ]
+        parts.append(Condition(f"ifnull(json_type(metadata, ?) = 'text' AND {either}, 0)", (path, *values_of)))
     sql = f"({' OR '.join(part.sql for part in parts)})"
     parameters = tuple(parameter for part in parts for parameter in part.values)
     if not negated:
