@@ -270,7 +270,7 @@ class WordCounts:
 BATCH_CHARACTERS = 1 << 19
 # Maximum characters of a passage that a hit shows; longer passages only come from words of thousands of characters.
 MOST_CHARACTERS = 1 << 14
-# The words of the question are weighed by all passages so far, so ranks still change: this many times as many
+# Weights of words depend on all passages so far, so ranks still change: this many times as many
 # passages as are needed are stored.
 SPARE = 8
 
@@ -412,7 +412,7 @@ class Search:
             is_near &= np.isin(np.arange(len(cosines)), worded)
         near = np.flatnonzero(is_near)
         nearest: list[int] = near[np.argsort(-cosines[near], kind="stable")][: self._depth].tolist()
-        # Those that are among the best so far by the words of the question, as places in ``worded``.
+        # The passages that are among the best so far by the words of the question, as places in ``worded``.
         best: list[int] = []
         if self._words is not None and worded:
             scores = self._words.scores(counts, [len(contents[row]) for row in worded])

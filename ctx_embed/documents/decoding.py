@@ -46,7 +46,7 @@ class Extracted:
     """The text of a file, its title if it has one, and further fields."""
 
     text: str
-    # Its structure, a name in :data:`ctx_embed.documents.blocks.KINDS`.
+    # The structure of the text: a name in :data:`ctx_embed.documents.blocks.KINDS`.
     kind: str = "prose"
     title: str | None = None
     # The number of the text's first line in the file; None if the text's lines are not those of the file.

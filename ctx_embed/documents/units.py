@@ -20,7 +20,7 @@ from ctx_embed.texts import Document
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"
 UNITS = (FILES, PARAGRAPHS, LINES, RECORDS)
-# Formats whose records may become documents, as they do when an index is built from a single file.
+# Formats whose records may become documents.
 RECORD_SUFFIXES = set(TABLES)
 
 
@@ -45,7 +45,7 @@ def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
     try:
         next(read_documents(path, text_field), None)
     except InputError as error:
-        # A .json file may be settings.
+        # A .json file may hold settings instead of texts.
         is_other = isinstance(error, FieldError) or suffix_of(path) == ".json"
         if unit is None and is_other and suffix_of(path) != ".parquet":
             return False

@@ -40,7 +40,7 @@ _MOST_RULES = 10_000
 _LATEST = 2**63 - 1
 # Rules with more characters are ignored: no path is that long.
 LONGEST_RULE = 1000
-# Brackets, an escaped character, or an open bracket.
+# A pair of brackets, an escaped character, or a bracket that is never closed.
 _PART = re.compile(r"\[([!^])?(\]?(?:\\.|[^\]\\])*)\]|\\(.)|\[", re.DOTALL)
 
 
@@ -83,7 +83,7 @@ class Rules(NamedTuple):
             parts: list[Callable[[str], object] | None] = []
             for name in names:
                 if name == "**":
-                    # Two in a row mean the same as one.
+                    # Two ``**`` in a row mean the same as one.
                     parts += [None] if not parts or parts[-1] is not None else []
                 elif any(character in name for character in "*?[\\"):
                     # The regular expressions that Python makes of globs never backtrack, however many stars it has.
@@ -100,7 +100,7 @@ class Rules(NamedTuple):
         """
         names = path.rstrip("/").split("/")
         for parts, negated, only_folders in reversed(self.rules):
-            # The parts that may match the next name.
+            # The parts of the rule that may match the next name.
             places = {0}
             for number, name in enumerate(names, 1):
                 # ``**`` may stand for no folder at all.
@@ -246,7 +246,7 @@ def _listing(
         with suppress(OSError), open_regular(os.path.join(path, ".gitignore")) as file:
             lines = file.read(_MOST_RULES * 100).decode("utf-8", "replace").split("\n")
             rules = (*rules, (prefix, Rules.of(islice(lines, _MOST_RULES))))
-    # A slash follows the name of a folder, so that it sorts where the paths of its files do.
+    # Add a slash to the name of a folder, so that it sorts like the paths of its files.
     ordered = sorted((f"{entry.name}/" if is_folder else entry.name, entry, is_folder) for entry, is_folder in entries)
     return rules, ((entry, f"{prefix}{entry.name}", is_folder) for _, entry, is_folder in ordered)
 

@@ -31,9 +31,9 @@ _MARKS = (
 _LOOKED_AT = 8192
 # Maximum number of bytes to analyse from lines that are not ASCII.
 _ANALYSED = 16384
-# The preferred encoding; another one must fit the language better by more than this margin (0 to 1).
+# The preferred encoding. Another encoding must fit the language better by more than this margin (0 to 1).
 _USUAL, _DOUBTFUL = "cp1252", 0.2
-# Control characters that hardly occur in text; tabs, line ends, form feeds and escapes do occur.
+# Control characters that text hardly contains; tabs, line ends, form feeds and escapes are common in text.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 # A killed process or a full disk leaves runs of NUL bytes in a log.
 _NULS = re.compile(rb"\0+")

@@ -165,6 +165,6 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.cors:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Sender, settings=settings)
-    # The middleware that is added last is the outermost.
+    # The middleware added last is the outermost.
     app.add_middleware(observing.Observer, routes=[route for each in ROUTERS for route in each.routes])
     return app

@@ -22,7 +22,7 @@ SHORT_BODY = 1 << 20
 BODIES, ANSWERS = 8, 4
 # Seconds in which a body must arrive, unless the time limit of a request is lower.
 BODY_SECONDS = 30.0
-# Maximum numbers of commas and of opening brackets in a body: parsing more values would delay other requests.
+# Maximum number of commas, and of opening brackets, in a body: parsing more values would delay other requests.
 MOST_COMMAS, MOST_BRACKETS = 700_000, 200_000
 # Number of bytes to give to a connection at a time. For a slow reader, the rest of an answer waits here and not in the
 # connection's buffer.
@@ -43,7 +43,7 @@ class Gate:
         self.keys = service.keys
         self.settings = service.settings
         self.requests = 0
-        # The bodies in memory, and those that arrive, in the order in which they began.
+        # The bodies that are in memory or arriving, in the order in which they began.
         self._bytes = 0
         self._arriving: dict[anyio.CancelScope, None] = {}
 

@@ -106,7 +106,7 @@ class Batcher:
                     else:
                         future.set_exception(error)
 
-        # A task that awaits the thread would need one more turn of the loop, for which it may wait for the interpreter.
+        # Awaiting the thread in a task would take another turn of the loop, which may have to wait for the interpreter.
         loop.call_soon_threadsafe(finish)
 
     def close(self) -> None:

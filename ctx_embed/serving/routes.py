@@ -24,7 +24,7 @@ from ctx_embed.serving.settings import Key
 from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps, json_list, loads
 from ctx_embed.vectors import unit_rows
 
-# The busiest route reads and writes its bodies without pydantic.
+# This route is the busiest, so it reads and writes its bodies without pydantic.
 embedding = APIRouter(prefix="/v1", tags=["embeddings"], default_response_class=Answer)
 of_models = APIRouter(prefix="/v1", tags=["models"], route_class=JsonRoute, default_response_class=Answer)
 of_indexes = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)

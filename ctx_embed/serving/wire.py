@@ -32,7 +32,7 @@ class _FirstError(FailFast):
 
 # The type of a list in a request body.
 Listed = Annotated[list[Item], _FirstError()]
-# The escape sequence of half of a character beyond U+FFFF; the fields that hold ids.
+# The escape sequence of a lone surrogate (half of a character beyond U+FFFF), and the fields that hold ids.
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 IDS = frozenset(("id", "ids", "like", "exclude"))
 # Seconds after which a client may ask again.

@@ -24,7 +24,7 @@ from ctx_embed.progress import Meter
 
 # Number of passages to compare with the others at a time.
 ROWS_AT_ONCE = 1024
-# Number of neighbours fetched at first; it is multiplied by four as long as all of them reach the threshold.
+# Number of neighbours to fetch first; it is multiplied by four as long as all neighbours reach the threshold.
 NEIGHBOURS = 32
 # At most this number of vectors train the clusters; words are counted in at most this number of passages.
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000
@@ -183,7 +183,7 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
 
 
 def topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
-    """Return the topic of each document (documents,), from the document and the topic of each passage (passages,)."""
+    """Return the topic of each document (documents,), given the document and topic of each passage (passages,)."""
     _, documents = np.unique(document_of, return_inverse=True)
     topics = int(topic_of.max(initial=0)) + 1
     pairs, first, counts = np.unique(documents * topics + topic_of, return_index=True, return_counts=True)

@@ -127,7 +127,7 @@ def _rows(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
     owners = np.zeros(len(view.rows), np.int64)
     for row, passages in store.firsts():
         place = int(np.searchsorted(view.rows, row))
-        # A document of rows that do not follow each other is damaged too.
+        # A document whose rows do not follow each other is damaged, too.
         if place == len(view.rows) or view.rows[place] != row or passages < 1 or place + passages > len(view.rows):
             yield f"{store.path}: a document has the row {row}, which the index lacks"
             return

@@ -56,7 +56,7 @@ ANY_PASSAGE = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
 # An index with more than this number of passages is large. In a large index, words that occur in more than this share
 # of the passages are left out, since they say little and take the most time.
 LARGE, COMMON_PART = 20_000, 0.05
-# Maximum numbers of words whose counts, tokens and corrections are cached.
+# Maximum number of words whose counts, tokens and corrections are cached.
 REMEMBERED_WORDS = 100_000
 # FTS5's parameters; LEAST_WEIGHT is the weight of words in more than half of all passages.
 K1, B, LEAST_WEIGHT = 1.2, 0.75, 1e-6
@@ -74,7 +74,7 @@ LONGEST_ENDING, MOST_TRIED = 4, 5
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
-# The steps of a search ask for the words and the phrases of the same query.
+# Cached, because several steps of a search ask for the words and phrases of the same query.
 @lru_cache(maxsize=16)
 def content_words(query: str) -> tuple[str, ...]:
     """Return the words of a query without English function words, or all words if there are no others."""
@@ -195,7 +195,7 @@ class Bm25:
             return {}
         match = " OR ".join(terms)
         if required := phrases(query):
-            # The phrases are also alternatives of the expression, as a passage may have no other word of the query.
+            # A passage may have no word of the query but the phrases, so these are alternatives of the expression, too.
             match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
         elif is_large and self._searched:
             found = self._best_by_lists([term.strip('"') for term in terms], k, allowed)
@@ -249,7 +249,7 @@ class Bm25:
             # Compute in FTS5's order of operations, so that rounding is the same.
             np.add.at(self._scores, places, weight * ((counts * (K1 + 1)) / (counts + norms[places])))
             lists.append(places)
-        # A score above 0 that at least k places (or all with a word) reach: the k-th best of a short list.
+        # The k-th best score in a short list: at least k places, or all with a word, reach it.
         bound = float(np.finfo(np.float64).tiny)
         for places in sorted(lists, key=len):
             some = places if allowed is None or len(places) < k else places[allowed[places]]

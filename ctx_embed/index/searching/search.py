@@ -125,7 +125,7 @@ class Search:
 
     def __init__(self, options: Options, query: Any, like: Any, dimension: int) -> None:
         self.options = options
-        # The number of hits up to the last one returned, and of the passages among which they are chosen.
+        # The number of hits up to the last one returned, and of passages to choose them from.
         self.wanted = self.pool = int(options.offset) + int(options.k)
         if options.rerank is not None or options.mmr is not None:
             self.pool = max(self.wanted, int(options.candidates))
@@ -261,7 +261,7 @@ class Search:
             texts = [without_marks("\n".join(beginnings))]
             vectors = unit_rows(np.mean([centre(*place) for place in liked], axis=0)[None])
         assert vectors is not None
-        # A string is a text only if no document has it as its id.
+        # A string that is the id of a document is not read as a text.
         excluded = store.rows_of_ids(self.exclude)
         others = []
         for item in self.exclude:

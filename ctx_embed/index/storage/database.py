@@ -44,7 +44,7 @@ OLD_FILES = ("manifest.json", "documents.sqlite")
 # The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
 CHUNKS = re.compile(r"none|sentences|passages|(?:tokens|passages):0*[1-9]\d{0,8}")
 
-# The types of the settings in JSON.
+# The JSON types of the settings.
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("format_version", "dimension", "table"), (int,)),
     **dict.fromkeys(("index_id", "model_fingerprint", "factory", "chunk", "dtype"), (str,)),
@@ -162,13 +162,13 @@ TOKENIZER = "porter unicode61 remove_diacritics 2"
 WORDS = f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{TOKENIZER}')"
 # Number of values in one statement, below SQLite's limit on parameters.
 VALUES_A_QUERY = 500
-# The names of the settings of the index, and of those that a reembedding will give it.
+# The names of the index's settings, and of the settings that a reembedding will give it.
 PRESENT, NEXT = "present", "next"
 # Seconds that a writer waits for another one before it gives up; long enough for small additions to take turns.
 PATIENCE_SECONDS = 2.0
 # SQLite's page cache in KiB; it is large because hashes are looked up all over their table.
 PAGE_CACHE = 16 * 1024
-# Bytes of the database that are mapped from the second search on: rows from all over the file are read faster then, but
+# Bytes of the database to map from the second search on: rows from all over the file are then read faster, but
 # each brings its neighbours into memory.
 MAPPED = 1 << 34
 # SQLite checks the deadline each time after this number of its operations.
@@ -230,7 +230,7 @@ def checksum(passages: Any, identifier: Any, metadata: Any, text: Any, spans: An
 
 
 MESSAGE_CHARACTERS = 200
-# SQLite's way to read files without locks.
+# The option of SQLite that reads files without locks.
 _WITHOUT_LOCKS = "unix-none" if os.name == "posix" else "win32-none"
 # A disk with less space than this is full: SQLite needs 32 kB even for reading.
 FREE_BYTES = 1 << 16

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 faiss: Any = _faiss
 _LIMITS = ("deserialization_vector_byte_limit", "deserialization_loop_limit")
 _LIMITED = threading.Lock()
-# The kinds that compare all vectors, which stay on disk.
+# Kinds that compare all vectors; they stay on disk.
 COMPARING_ALL = ("Flat", "SQfp16", "SQ8")
 # Candidates beyond k whose cosines are computed again from the stored vectors; this corrects ties and rounding.
 SPARE_CANDIDATES = 16
@@ -56,7 +56,7 @@ _ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
 # The file is extended when it lacks this number of rows, or this share of them; one that compares all, only when it
 # lacks more than these rows.
 STALE_ROWS, STALE_PART, STALE_FLAT = 25_000, 0.1, 4096
-# The recall@10 that `auto` reaches, for passages and for words, and the numbers of queries that measure it.
+# The recall@10 that `auto` must reach, for passages and for words, and how many queries of each measure it.
 AUTO_RECALL, NEIGHBOURS = 0.98, 10
 PASSAGE_QUERIES, WORD_QUERIES, MOST_QUERY_WORDS = 64, 128, 8
 # What `auto` tries in turn: lists to look into, and candidates beyond those wanted. Words need many lists, as they lie
@@ -109,7 +109,7 @@ class Loaded:
             share = 1.0 if mask is None else max(float(mask.mean()), 1 / max(len(mask), 1))
             with suppress(RuntimeError):
                 answers = np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / share)))[1])
-        # -1 stands for no row, and a damaged file may propose rows that it does not have.
+        # -1 means that there is no row; a damaged file may also propose rows that it does not have.
         places = [of_query[(of_query >= 0) & (of_query < len(self.rows))] for of_query in answers]
         return [self.rows[of_query if mask is None else of_query[mask[of_query]]] for of_query in places]
 
@@ -391,7 +391,7 @@ def remove_unlisted(folder: Path, record: Record | None) -> None:
     for pattern in (f"*{FAISS_SUFFIX}", f"*{FAISS_SUFFIX}.tmp"):
         for path in folder.glob(pattern):
             if record is None or path != record.path(folder):
-                # If the system does not delete open files (Windows), a later writer will.
+                # Windows does not delete open files; a later writer will delete them.
                 with suppress(OSError):
                     path.unlink()
 

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ctx_embed.errors import InputError, described
 
 Value: TypeAlias = str | int | float | bool
-# The names that lead to a field: several for a field of an object.
+# The names on the path to a field: several for a field of an object.
 Path: TypeAlias = tuple[str, ...]
 
 _TOKEN = re.compile(

@@ -39,11 +39,11 @@ ATTEMPTS = 20
 REMEMBERED_FILTERS = 8
 # If an approximate index may return at most this number of rows, or this share of all, all of them are compared.
 FEW_ROWS, FEW_PART = 2_000, 0.02
-# Lists of words are taken over from the generation before if at most this number of passages was added.
+# Word lists are taken over from the last generation if at most this number of passages was added since.
 MOST_TAKEN_OVER = 500
-# float32 scores that differ by less are ties until the cosines are computed in float64.
+# float32 scores that differ by less than this are ties until the cosines are computed in float64.
 ROUNDING = 2e-6
-# Vectors that FAISS's file lacks are cached up to this number; more are read anew in each search.
+# Up to this number, vectors that FAISS's file lacks are cached; more are read again in each search.
 CACHED_ROWS = 32_768
 
 

@@ -40,7 +40,7 @@ from ctx_embed.vectors import unit_vector
 _LOG = logging.getLogger(__name__)
 # Number of documents that are embedded and written at a time.
 BATCH_DOCUMENTS = 2048
-# A long job commits after this number of documents or of seconds.
+# A long job commits after this number of documents, or of seconds.
 STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
 # Vectors whose data type changes, or that are removed, in one commit.
 ROWS_AT_ONCE = 8192
@@ -124,7 +124,7 @@ class Edit:
         """Add a batch of documents and return their ids; automatic ids are larger than all ids ever used.
 
         Another thread embeds the texts while this one writes them. ``replacing`` says whether a document replaces one
-        with the same id, of which the last in a batch is stored.
+        with the same id; if several in a batch have one id, the last is stored.
         """
         if not documents:
             return []
