@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NO_HIT, FAILED = 1, 2
 # After a search that took more seconds than this, advise building an index.
 SLOW_SECONDS = 10.0
-# The preview in a terminal: seconds until it is first shown, seconds between two, and its number of hits.
+# The preview in a terminal: seconds before the first, seconds between two previews, and the number of hits.
 PREVIEW_AFTER, PREVIEW_EVERY, PREVIEW_HITS = 1.0, 0.5, 5
 # Maximum characters of a line to show in a terminal.
 SHOWN_CHARACTERS = 500

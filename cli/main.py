@@ -51,7 +51,7 @@ RESUME = {
     "distill": "repeat the command to continue where it stopped",
     "eval run": "repeat the command to continue; finished scores are stored",
 }
-# The key under which a click context stores the names of the running command.
+# The key under which a click context stores the name of the running command.
 RUNNING = "ctx_embed.running"
 # Maximum value of a count option: libraries fail for numbers of more than 64 bits.
 LARGEST = 2**31 - 1
@@ -132,7 +132,7 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
     raise click.ClickException(printable(said.replace("\n", " ")))
 
 
-# The warnings about texts that a model cannot read: one for each batch of texts, or each text alone.
+# The warnings about texts that a model cannot read: one for each batch of texts, or for a text by itself.
 _unknown_texts: list[UnknownTextsWarning] = []
 
 
@@ -321,6 +321,6 @@ def run() -> None:
             click.echo(f"Warning: {printable(' '.join(str(message).split()))}", err=True)
 
     warnings.showwarning = show
-    # Two batches may have the same numbers.
+    # Two batches may give equal warnings.
     warnings.simplefilter("always", UnknownTextsWarning)
     main()

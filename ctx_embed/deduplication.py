@@ -43,8 +43,8 @@ __all__ = ["Deduplicated", "dedupe"]
 # Two texts with similarity s share a band with probability 1 - (1 - s^5)^50: 0.98 for s = 0.6, and below 1e-6 for
 # two unrelated sentences.
 BANDS, BAND_SIZE = 50, 5
-# Length of a sequence in bytes, at most 8. Unrelated texts of a megabyte of English share .30 of them; of sequences of
-# four they share .64.
+# Length of a sequence in bytes, at most 8. Two unrelated megabytes of English share .30 of their sequences; with
+# four bytes they share .64.
 GRAM = 6
 # Punctuation that says something, unlike commas and brackets.
 _SYMBOLS = "#%&@*/\\\u2030\u2031"
@@ -131,9 +131,9 @@ THRESHOLD = 0.6
 EXACT_ROWS, PROBED_LISTS = 20_000, 12
 ROWS_AT_ONCE = 1024
 TEXTS_AT_ONCE = 4096
-# In each band, a text is compared with the first text of the same key, and with this many of the last ones before it.
+# In each band, a text is compared with the first text that has the same key, and with this many of the latest.
 COMPARED = 16
-# The neighbours to look for at first, and at most.
+# Number of neighbours to look for first, and at most.
 NEIGHBOURS, MOST_NEIGHBOURS = 32, 2048
 # The largest difference between a cosine of 8-bit vectors and the exact one.
 ROUNDING = 0.02
@@ -376,7 +376,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnknownTextsWarning)
                 vectors = embedder.documents([texts[row] for row in block.tolist()])
-            # The embedding is zero if the model cannot read the text; the result has their number.
+            # Texts that the model cannot read have zero embeddings; the result counts them.
             known = vectors.any(axis=1)
             file.write(vectors[known].astype(np.float16).data)
             embedded.append(block[known])

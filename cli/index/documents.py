@@ -24,7 +24,7 @@ from ctx_embed.errors import InputError
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
 
-# Put before ids such as -5 while click parses the arguments, since click would read them as options. No argument of a
+# Put before ids such as -5 while click parses arguments, since click would read them as options. No argument of a
 # process can contain this character.
 _NEGATIVE = "\0"
 WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")

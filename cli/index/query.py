@@ -32,7 +32,7 @@ SHOWN_FIELDS = 4
 CONTEXT_CHARACTERS = 600
 # Metadata fields that are not shown, because the place of a hit says the same.
 _SOURCE_FIELDS = ("source", "line", "page", "modified")
-# Marks around the query's words in a snippet, to be replaced by colours; printed text never contains these characters.
+# Marks around the query's words in a snippet, replaced by colours later; printed text never contains these characters.
 _OPENING, _CLOSING = "\x02", "\x03"
 
 
@@ -104,7 +104,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any)
         asked = [document.text for document in read_documents(source)]
     if not len(asked):
         raise InputError(f"{source}: no queries; give at least one line of text")
-    # In a terminal people look for the answer; what programs read stays the same there and in a pipe.
+    # People in a terminal look for the answer; formats for programs are the same in a terminal and in a pipe.
     options["highlight"] |= sys.stdout.isatty() and chosen is None
     _search(path, chosen, options["fuse"] or len(texts) == 1, {**options, "query": asked})
 
@@ -221,7 +221,7 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
     marked = snippets(query, plain, _OPENING, _CLOSING)
     for (hit, source), (start, stop), snippet in zip(ordered, places, marked, strict=True):
         click.echo(_heading(hit, source))
-        # The snippet, or the highlight: in a terminal between the dimmed text around it.
+        # Show the snippet or, in a terminal, the highlight with the text around it dimmed.
         answer, room = _coloured(snippet), SHOWN_CHARACTERS - (stop - start)
         if sys.stdout.isatty() and hit.highlight is not None and room >= FEWEST_CHARACTERS:
             before, after = hit.text[:start], hit.text[stop:]
@@ -249,7 +249,7 @@ def _heading(hit: Hit, source: Location | None) -> str:
         shown.append(f"{ordering} {value:.4f}")
     if hit.relevance is not None:
         shown.append(f"relevance {rounded_down(hit.relevance):.2f}")
-    # Leave out the id of a file, which is its name: the place shows it too.
+    # Leave out the id of a file: it is the file's name, which the place shows.
     if source is None or not source.label.startswith(str(hit.id)):
         shown.append(click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True))
     if source is not None:

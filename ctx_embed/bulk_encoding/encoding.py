@@ -184,7 +184,7 @@ class _Run:
         runs = store.notes(RUN)
         last = list(runs)[-1].removeprefix(RUN) if runs else "none"
         parts = store.notes(f"{PART}{last}-")
-        # The notes are worthless if the store has been emptied since.
+        # If the store has been emptied since, ignore its notes.
         is_there = not any(note["rows"] for note in parts.values()) or store.count() > 0
         if runs and runs[f"{RUN}{last}"]["signature"] == signature and is_there:
             self.name, self.parts, self.was_complete = last, parts, bool(runs[f"{RUN}{last}"]["finished"])

@@ -112,11 +112,11 @@ def pieces(
                 whole = replace(whole, kind=kind)
                 for line in stream:
                     if encoding is None and not line.isascii():
-                        # One encoding for all pieces; in UTF-8, which each expects, it repairs a few wrong bytes.
+                        # One encoding for all pieces. They expect UTF-8, in which a few wrong bytes are repaired.
                         encoding = settled(line + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES])
                         whole = replace(whole, encoding=None if encoding == UTF_8 else encoding)
                     stop, rows = stop + len(line), rows + 1
-                    # A stretch ends where a line ends.
+                    # Each piece ends where a line ends.
                     if rows >= part_rows or stop - start >= part_bytes:
                         yield replace(whole, key=next(keys), start=start, stop=stop, first=first, rows=rows)
                         start, first, rows = stop, first + rows, 0
@@ -128,7 +128,7 @@ def pieces(
         raise InputError(f"{source.name}: cannot be read ({said(error)})") from None
 
 
-# Number of bad rows that a part describes; it counts all of them.
+# Number of bad rows that a part describes; the rest are only counted.
 NAMED = 20
 
 

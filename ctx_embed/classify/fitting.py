@@ -4,7 +4,7 @@ Both parts are one logistic regression whose coefficients have normal priors aro
 same deviation in every direction. That of a word or pair has a deviation proportional to the log ratio of its frequency
 in the class and in the other classes, so words that occur alike in all classes, and rare ones, weigh little.
 
-Source: Wang and Manning 2012, Baselines and Bigrams, for the ratio, there a factor of the features.
+Source: the ratio is from Wang and Manning 2012, Baselines and Bigrams, who multiply the features by it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ MOST_TEXTS, FOLDS, MOST_REPEATS, MANY_CLASSES = 2000, 5, 5, 10
 # Words gain more from further texts, so their strength is chosen on up to this many, a fifth of them held out. With
 # fewer texts than MOST_TEXTS, folds hold out about ENOUGH_FOR_WORDS for it, since a fit of words takes longer.
 MOST_FOR_WORDS, ENOUGH_FOR_WORDS = 10_000, 800
-# Features of a vocabulary, and weights of words in all classes together.
+# Maximum number of features in a vocabulary, and of weights of words over all classes.
 MOST_FEATURES, MOST_WEIGHTS = 50_000, 1_000_000
 # Words whose weight is smaller than this share of the largest are dropped.
 LEAST_WEIGHT = 0.01
-# Relative change of the loss at which a fit ends, and most iterations: of one that is kept, and of one that only helps
+# The relative change of the loss that ends a fit, and the most iterations: for a final fit, and for one that only helps
 # to choose.
 PRECISE, ROUGH = (2e-6, 100), (1e-5, 25)
 # Takes logits (n, k), targets (n, k) and weights (n, 1) or (n, k); returns the mean loss and its gradient times n.
@@ -139,7 +139,7 @@ class Regression:
         penalty, squares, blocks = np.full((Z.shape[1], k), meaning**-2.0), np.square(Z).mean(0), [Z]
         if words:
             counts = self.counts[rows]
-            # The smoothed log ratio (features, k) of a feature's frequency in a class and in the others, 0 if rare.
+            # The smoothed log ratio (features, k) of a feature's frequency in a class and elsewhere; 0 if rare.
             present = counts.copy()
             present.data = np.ones_like(present.data)
             texts_with = np.asarray(present.sum(0))[:, None]

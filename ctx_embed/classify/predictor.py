@@ -24,7 +24,7 @@ from ctx_embed.numpy_model.saved import DEFAULT_MODEL, modules_of, read_object
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Files of a model folder that concern its training, not its embeddings.
+# Files of a model folder about its training, which embeddings do not depend on.
 NOT_COPIED = ("README.md", "training.json", *FILES)
 # Maximum number of parts to show of each kind, and of words of a text to leave out in turn.
 MOST_PARTS, MOST_WORDS = 10, 200

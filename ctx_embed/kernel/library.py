@@ -128,7 +128,7 @@ class Words:
     """The ids of words that a tokenizer has met. Reading needs no lock. One caller at a time may add.
 
     ``cuts`` are ASCII characters that are tokens of their own wherever they stand. ``wordpiece`` has the vocabulary as
-    compact JSON, the number of ids, and the letters up to which a word is read; then words of ASCII letters and digits
+    compact JSON, the number of ids, and the maximum length of a word; with it, words of ASCII letters and digits
     are read here, in lower case.
     """
 

@@ -21,7 +21,7 @@ from ctx_embed.numpy_model.saved import Tensors, TokenTable, require_fitting
 
 # Number of tokens in a group of documents that go through the steps together; its intermediate values stay in cache.
 GROUP_TOKENS = 4096
-# Documents of more tokens are summed block by block, which bounds memory.
+# Documents with more tokens than this are summed block by block, which bounds memory.
 LONG_DOCUMENT_TOKENS = 1024
 
 # Number of values of each parameter that are sampled to detect changes.

@@ -32,7 +32,7 @@ class SecondOrderSteps(nn.Module):
         self.positions = positions
         self.scale = scale
         self.initial_context = initial_context
-        # Random weights preserve variances; positions begin flat.
+        # Random weights preserve variances; position weights start equal.
         self.U = nn.Parameter(torch.empty(steps, rank, dimension).normal_(std=dimension**-0.5))
         self.V = nn.Parameter(torch.empty(steps, rank, dimension).normal_(std=dimension**-0.5))
         self.W = nn.Parameter(torch.empty(steps, dimension, rank).normal_(std=rank**-0.5))

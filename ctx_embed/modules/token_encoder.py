@@ -158,14 +158,14 @@ class TokenEncoder(InputModule):
             initialises it randomly, normal with standard deviation 0.03.
     """
 
-    # The arguments of ``__init__`` that are saved as the module's configuration; each subclass has its own.
+    # The arguments of ``__init__`` that are saved as the module's configuration; each subclass lists its own.
     config_keys = ["dimension", "max_seq_length"]
     # The axes of :meth:`attention_weights`, and the tables, which do not count as parameters of the method.
     weight_axes: tuple[str, ...] = ("head", "token")
     tables: tuple[str, ...] = ("embedding",)
-    # How a linear head over a randomly initialised encoder is initialised: ``random`` (as torch's Linear) or ``zeros``.
+    # The initial weights of a linear head over a randomly initialised encoder: ``random`` (as in torch) or ``zeros``.
     first_head: str = "random"
-    # Whether ids serve to look up rows of the table and nothing else, so that rows may be renumbered.
+    # Whether ids are only used to look up rows of the table, so that rows may be renumbered.
     ids_may_be_renumbered: bool = False
     # Ascending hashes of the labelled texts in the training data, see :mod:`ctx_embed.training.labelled_texts`; saved
     # with the model, but not part of its fingerprint.
@@ -189,7 +189,7 @@ class TokenEncoder(InputModule):
         self.dimension = dimension
         self._view: TokenizerView | None = None
         self.max_seq_length = max_seq_length
-        # A tensor of the module's state, so that it is saved and hashed with the table whose rows it defines.
+        # A tensor of the module's state, so that phrases are saved and hashed with the table whose rows they define.
         self.phrases: Tensor | None
         self.register_buffer("phrases", None if phrases is None else torch.as_tensor(phrases).to(torch.int32))
         self.tokenizer = fast_tokenizer(tokenizer)

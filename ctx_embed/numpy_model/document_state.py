@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 MAGIC = b"ctx-embed state 1\n"
 WORD = re.compile(r"\S+")
-# Number of words tokenized at a time in the search for a cut, and of tokens summed at a time.
+# Number of words to tokenize at a time when searching for a cut, and of tokens to sum at a time.
 WORDS_AT_ONCE, TOKENS_AT_ONCE = 32, 4096
 # Number of added characters that are collected before cuts are searched for.
 ADDED_CHARACTERS = 256
-# Maximum bytes of a stored state without its sums: the text around both ends, and headers.
+# Maximum bytes of a stored state apart from its sums: the text around both ends, and headers.
 LARGEST_ENDS = 1 << 24
 # Maximum number of tokens, or words, in a text; doubles count exactly up to it.
 MOST_TOKENS = 1 << 53

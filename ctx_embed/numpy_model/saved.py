@@ -60,7 +60,7 @@ MOST_PARTS, MOST_REPLACED, LONGEST_PATTERN = 100, 100, 1000
 # Turns digits into zeros and the rest into spaces, so that large numbers are found ten times faster than by a pattern.
 _DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
 
-# Numbers that are checked, rows of the table that are hashed, and bytes of files that are hashed at a time.
+# How many numbers are checked, rows of the table hashed, and bytes of files hashed at a time.
 CHECKED_NUMBERS, BLOCK_ROWS, READ_BYTES = 1 << 22, 4096, 1 << 18
 FILE = "fingerprint.json"
 
@@ -212,7 +212,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     has_large = b"0" * 8 in path.read_bytes().translate(_DIGITS)
     highest = max(tokenizer.get_vocab().values()) if has_large else entries - 1
     if highest != entries - 1 or tokenizer.id_to_token(highest) is None:
-        raise InputError(f"{path}: the tokenizer's ids must have no gaps, got {entries} up to {highest}")
+        raise InputError(f"{path}: the tokenizer's ids must have no gaps, got {entries} ids up to {highest}")
     return tokenizer
 
 

@@ -1,7 +1,7 @@
 """Second-order attention: the Contextualizer's mathematics as pure functions of NumPy's arrays or torch's tensors.
 
 Called by the modules, the systems and the model without torch.
-A change of the equations goes into ``paper.py`` first; tests hold its other forms and the kernel to them.
+A change of the equations goes into ``paper.py`` first; tests compare all other forms and the kernel with it.
 """
 
 from __future__ import annotations

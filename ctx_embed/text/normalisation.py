@@ -44,7 +44,7 @@ from ctx_embed.texts import well_formed
 # Indexes and fingerprints include this number. Increase it when any text is read differently.
 VERSION = 1
 
-# Characters that stay as they are next to any other of them; texts of these alone need nothing.
+# Characters that stay as they are next to any of these; a text of these characters alone needs no work.
 _PLAIN_CHARACTERS = (
     "\t\n\r -~\xa0-\xac\xae-\u0131\u0134-\u013e\u0141-\u0148\u014a-\u017e\u0180-\u01c3\u01cd-\u01f0\u01f4-\u02af"
     "\u0388-\u038a\u038e-\u03ce\u0400-\u0481\u048a-\u052f\u2012-\u2015\u2018-\u2022\u2026\u2030\u20ac"
@@ -57,14 +57,14 @@ _INVISIBLE = re.compile(
 )
 _TAGS = "[\U000e0020-\U000e007f]"
 _SOUTH_EAST_ASIA = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-# What stays only in its context comes first, with the context; the rest is removed.
+# First come characters that stay only in some context, with that context; all others are removed.
 _DEPENDENT = re.compile(f"[\xad\u200b-\u200d]|{_TAGS}")
 _CONTEXT = re.compile(
     f"(?P<kept>[\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff][\u200c\u200d]|\U0001f3f4{_TAGS}+)"
     rf"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|(?P<hyphen>\xad(?![\xad\u200b-\u200d]*[^\W_]))"
     f"|[\xad\u200b-\u200d]|{_TAGS}"
 )
-# A removed character, while positions are still those of the unread text.
+# Stands for a removed character as long as positions refer to the original text.
 _REMOVED = "\0"
 # Marks, and the vowels and final consonants of Hangul, may be composed with what stands before them.
 _COMPOSING = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")

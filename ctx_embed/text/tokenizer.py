@@ -36,7 +36,7 @@ LONG_WORD, LONG_WORDS = 4096, 16
 # After this many new words the kernel does WordPiece itself. To read its vocabulary takes the kernel as long as the
 # tokenizer takes for 500 words.
 WORDS_BEFORE_WORDPIECE = 100
-# Ideographs, which BERT's normaliser makes words, and signs between them. A cut before a letter separates no accent.
+# Ideographs, each a word to BERT's normaliser, and signs among them. A cut before a letter parts no accent from it.
 IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff0f"
 
 # Among fewer ids than this, Python finds unknown ones sooner than NumPy.
@@ -48,7 +48,7 @@ CONTINUED = "##"
 LONGEST_PHRASE = 64
 
 LETTER_OR_DIGIT = re.compile(r"[^\W_]")
-# An entry that is a word, or that a word begins with.
+# An entry that is a word, or the first piece of one.
 WORD = re.compile(rf"(?!{re.escape(CONTINUED)}).*[^\W\d_]", re.DOTALL)
 
 ID = np.dtype(np.int32)

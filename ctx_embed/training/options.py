@@ -29,7 +29,7 @@ MOST_HELD_OUT = 4096
 WARMUP = 0.05
 # Sections of the command's help.
 FILES, STUDENT, TRAINING, OBJECTIVES = "Input and output", "Student", "Training", "Further objectives"
-# The options of a recipe that are lists.
+# The options of recipes whose values are lists.
 LISTS = ("corpus", "exclude", "labelled")
 
 

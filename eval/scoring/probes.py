@@ -39,7 +39,7 @@ Matrix = Any
 Features = Callable[[Indices, Indices], tuple[Matrix, Matrix]]
 # (X, y, n_classes, penalties, X_test) -> the predicted classes of X_test, one array for each penalty.
 Fit = Callable[[Matrix, Indices, int, Sequence[float], Matrix], list[Indices]]
-# The number of seeds with which a row was classified correctly, in one character.
+# Characters for the number of seeds with which a row was classified correctly.
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 # The rows of the parts `train`, `test` and, if there is one, `dev`.
 Parts = Mapping[str, Indices]

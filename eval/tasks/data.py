@@ -155,8 +155,8 @@ def _checked_judgements(task: Task, data: TaskData) -> TaskData:
         raise InputError(f"{task.name}: no judgement names a query and a document of the collection")
     unknown = [query for query, _ in judged if query not in queries]
     absent = [document for query, document in judged if query in queries and document not in documents]
-    # Collections such as cranfield number queries and documents alike, so the text decides too. A document that is
-    # judged relevant for itself stays.
+    # Collections such as cranfield give queries and documents the same numbers, so texts are compared, too. A document
+    # that is judged relevant for itself stays.
     own = [
         query
         for query, text in queries.items()

@@ -26,7 +26,7 @@ from ctx_embed.training.batches import PackedTexts, held_out, numbered, ranges
 WORDS = 8000
 # Maximum number of texts per batch whose words are predicted: each text needs a score for every word.
 WORD_TEXTS = 64
-# Labelled spans per batch, the least and most tokens of one, and how many labelled texts are held out at most.
+# Number of labelled spans per batch, minimum and maximum tokens of a span, and maximum number of held-out texts.
 LABEL_BATCH, SPAN_TOKENS, HELD_OUT_LABELLED = 64, (8, 64), 2048
 FEWEST_TAUGHT = 100
 # Maximum number of held-out pairs (or triples) to measure on.

@@ -160,7 +160,7 @@ def _fair_blocks(source: Source) -> list[Block]:
             continue
         lines = [text for (text,) in items]
         if source.cloze:
-            # Pair a span of each passage's middle line with its other lines, joined. Lines that do not fill a passage
+            # Pair a span of each passage's middle line with the other lines, joined. Lines that do not fill a passage
             # are left out. Source: the inverse cloze task, Lee et al. (2019), ACL.
             length, middle = source.passage_lines, source.passage_lines // 2
             parts = [lines[start : start + length] for start in range(0, len(lines) - length + 1, length)]
@@ -181,12 +181,12 @@ def _fair_blocks(source: Source) -> list[Block]:
         second, *label = others
         if source.first_words is not None:
             first, second = (" ".join(text.split()[: source.first_words]) for text in (first, second))
-        # A pair is marked at its first text.
+        # The first text of a pair carries its mark.
         rows.append((name, first, not label or label[0] in ALIKE, label == [OPPOSED]))
         rows.append((name, second, False, False))
     if source.texts is not None:
         end = -(-source.texts // FAIR_BLOCK_TEXTS) * FAIR_BLOCK_TEXTS
-        # The partner of the last text may be cut off.
+        # The block may end before the partner of its last text.
         rows = rows if end >= len(rows) else [*rows[: end - 1], (*rows[end - 1][:2], False, False)]
     blocks = []
     for start in range(0, len(rows), FAIR_BLOCK_TEXTS):

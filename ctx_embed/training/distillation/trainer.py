@@ -64,9 +64,9 @@ class Distillation:
             student (Wortsman et al. 2022, arXiv 2109.01903).
     """
 
-    # Steps between saved states, and at most between entries of the log.
+    # Number of steps between saved states, and maximum number between entries of the log.
     checkpoint_steps, log_steps = 500, 50
-    # Steps between updates of the average, each of which costs a pass over the whole table; and the steps in which the
+    # Steps between updates of the average, which each take a pass over the whole table; and the steps in which the
     # average decays by the factor ``DistillationOptions.averaging``.
     averaging_steps, decay_steps = 50, 10.0
 

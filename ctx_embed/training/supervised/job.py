@@ -61,7 +61,7 @@ def train(
         for name, path in files.items()
         if path
     }
-    # The texts of validation and test have labels of the training texts.
+    # Texts for validation and test may only have labels that the training texts have.
     classes = sorted(data["train"].label_set())
     for name, part in list(data.items())[1:]:
         data[name] = part.matched(classes)
