@@ -32,16 +32,16 @@ class Encoder:
         name: the name that the user gave.
         encode: takes n texts; returns their embeddings (n, d).
         fingerprint: a hash of its weights, tokenizer and configuration; None if unknown.
-        key: a hash of everything that determines its embeddings, under which they are stored; None: never stored.
+        key: a hash of all that determines its embeddings; they are stored under it, or never if it is None.
         parameters: number of learned parameters; None if unknown.
         fit: for an encoder that is fitted in each training fold: takes all texts; returns their features, which are
             never stored.
         model: the SentenceTransformer or the Embedder of :mod:`ctx_embed.runtime` behind it, where there is one.
         words: whether a classifier over it reads words too; this is for probes only.
         probes_only: whether its cosines are meaningless, so that only linear probes use it.
-        by_name: whether :func:`load_encoder` can make it from its name, also in another process.
+        by_name: whether :func:`load_encoder` can make it from its name, as another process must.
         batch_size: the number of texts per call at which it is fastest.
-        remark: what a reader of its figures must know, such as that it has random weights.
+        remark: a note for readers of its scores, such as that it has random weights.
     """
 
     name: str

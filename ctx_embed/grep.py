@@ -281,7 +281,7 @@ class Found(Hit):
 
     Args:
         nearest_line: the number of the line in the file at which the highlight begins, from 1; None if not known.
-        before: the lines before the passage, and the part of its first line before it.
+        before: the lines before the passage, and the start of its first line.
         after: the rest of its last line, and the lines after it.
     """
 
@@ -535,7 +535,7 @@ def grep(
     Args:
         question: what to search for.
         paths: files and folders; ``-`` is standard input.
-        include: globs as in .gitignore; of folders, only files that match one are read.
+        include: globs as in .gitignore; in folders, only files that match one are read.
         exclude: globs of files and folders to leave out.
         follow_links: whether to follow links out of a folder.
         encoding: the encoding of plain text; None: detected.

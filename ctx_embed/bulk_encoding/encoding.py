@@ -45,7 +45,7 @@ class Encoded:
         bad: the number of rows that could not be embedded.
         named: why some of these rows could not be embedded.
         dimension: the dimension of the embeddings.
-        was_complete: whether an earlier run had already done all of it.
+        was_complete: whether an earlier run had already done everything.
     """
 
     rows: int

@@ -86,9 +86,9 @@ class Regression:
     """Logistic regressions on parts of some texts.
 
     Args:
-        X, counts: (n, m) embeddings, in whose precision it computes, and (n, d) features of words as CSR, or None.
+        X, counts: (n, m) embeddings, whose precision is used throughout, and (n, d) features of words as CSR, or None.
         targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
-        weights: (classes,) weight of each class in the loss; with several labels per text, of the texts that have it.
+        weights: (classes,) weight of each class in the loss; with several labels per text, the weight of texts with it.
         separately: divide each feature of the embedding by its own deviation, instead of all by a common one: the
             former makes more of features with a small variance, the latter is more reliable with few texts.
     """

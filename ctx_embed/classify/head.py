@@ -150,7 +150,7 @@ class Head:
     Args:
         weight, bias, labels: (classes, m), (classes,) and the classes' names: strings, numbers or booleans.
         multi_label: whether a text may have any number of labels; each output is then a binary decision.
-        normalized: whether it reads embeddings scaled to unit length; otherwise it reads them before normalisation.
+        normalized: whether it reads embeddings scaled to unit length, or as they are before normalisation.
         indicators: whether it was fitted on an array (texts, classes) of 0 and 1.
         words: the words and pairs that it reads, with their weights; None if it reads no words.
     """

@@ -38,7 +38,7 @@ _DEFINES = re.compile(
 # Definitions are looked for in this many characters at the start of a line.
 _LONGEST_HEAD = 300
 # Front matter: fields in YAML between two lines of dashes at the top of Markdown.
-# Fields of front matter that become metadata, as lists of words; their singular forms; and all fields that are searched.
+# Fields of front matter that become metadata, as lists of words; their singular forms; all fields that are searched.
 LISTS = {"tags", "aliases", "keywords", "categories"}
 _SINGULAR = {"tag": "tags", "alias": "aliases", "keyword": "keywords", "category": "categories"}
 _SAID = {*LISTS, "description", "summary", "subtitle"}

@@ -58,7 +58,7 @@ def add_dataset(
     Args:
         index: the index to add to; its model must have made the embeddings.
         dataset: one split, loaded or streamed.
-        text: the column of texts. embedding: that of embeddings; None embeds the texts.
+        text: the column of texts. embedding: the column of embeddings; None embeds the texts.
         identifier: the column of ids; None numbers the documents.
 
     Returns:

@@ -118,7 +118,7 @@ class SearchIndex:
                 cannot run.
             dtype: the data type in which vectors are stored: ``float32``, ``float16`` (half the size, the same hits) or
                 ``int8`` (a quarter, recall@10 above 0.99).
-            exist_ok: if the folder has an index, open it. It must have been created with these options; None takes its
+            exist_ok: if the folder has an index, open it; it must have these options. A ``model`` of None takes its
                 model.
 
         Raises:

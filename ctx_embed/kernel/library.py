@@ -149,7 +149,7 @@ class Words:
 
         Args:
             found: the words.
-            ids: (I,) int32 ids of its unknown words, one after the other.
+            ids: (I,) int32 ids of the unknown words in ``found``, one after the other.
             starts: (U + 1,) where the ids of each word begin, and last I.
         """
         return bool(self._add(self._table, found.data, found.spans, _at(ids), _at(starts), len(found.unknown)))
