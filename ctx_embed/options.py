@@ -1,4 +1,4 @@
-"""Options declared once: each field has its type, range and meaning, for Python, recipes, commands and HTTP alike."""
+"""Options declared once, each with type, range and meaning, for Python, recipes, commands and HTTP alike."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _PART = re.compile(r"\[([!^])?(\]?(?:\\.|[^\]\\])*)\]|\\(.)|\[", re.DOTALL)
 
 
 class Rule(NamedTuple):
-    """A line of a .gitignore file: a test for each name in a path from its folder on; None is ``**``, any folders."""
+    """A line of a .gitignore file: a test for each name of a path below its folder; None stands for ``**``."""
 
     parts: Sequence[Callable[[str], object] | None]
     negated: bool

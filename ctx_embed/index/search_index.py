@@ -85,7 +85,7 @@ class SearchIndex:
 
     @property
     def _folder(self) -> IndexFolder:
-        """The folder, if the index is open and no copy of it is in its place."""
+        """The folder; an error is raised if the index is closed, or a copy has taken its place."""
         if self._closed:
             raise InputError(f"{self.path}: this index is closed; open it again")
         self._opened.require_in_place(no_copy=True)

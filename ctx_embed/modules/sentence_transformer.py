@@ -87,7 +87,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
         return super().similarity_pairwise(self._floats(embeddings1), self._floats(embeddings2))
 
     def _inference(self, inputs: list[Any], **options: Any) -> Any:
-        """Embed texts as sentence-transformers does, a Contextualizer on a CPU in batches of its own by the kernel."""
+        """Embed texts like sentence-transformers, but use the kernel and its batches for a Contextualizer on a CPU."""
         first = self[0]
         on_cpu = self._resolve_inference_device(options.get("device")).type == "cpu"
         if not (

@@ -61,7 +61,7 @@ Doubles = NDArray[np.float64]
 
 
 def int8(vectors: Floats) -> NDArray[np.int8]:
-    """Return each vector (B, m) times 127 / its largest absolute value: cosines stay, whatever is in the batch."""
+    """Return each vector (B, m) times 127 / its largest absolute value, which keeps cosines and depends on no other."""
     largest = np.abs(vectors).max(1, keepdims=True)
     return np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
 
@@ -74,7 +74,7 @@ PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
 
 
 def available_threads() -> int:
-    """Return how many threads may work at once: ``OMP_NUM_THREADS``, or else the processors that we may use."""
+    """Return how many threads may work at once: ``OMP_NUM_THREADS``, or the number of processors that we may use."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdecimal() and int(wanted):
         return int(wanted)
@@ -82,7 +82,7 @@ def available_threads() -> int:
 
 
 def batches(texts: list[str], size: int) -> list[slice]:
-    """Return batches. Those in memory at a time have at most ``size`` texts together, and bounded characters."""
+    """Return batches; those in memory at one time have at most ``size`` texts, and bounded characters, together."""
     most, total = BATCH_CHARACTERS, sum(map(len, texts))
     if size >= len(texts) and total <= PARALLEL_CHARACTERS:
         return [slice(0, len(texts))]
@@ -126,7 +126,7 @@ def embed_in_batches(
 
 
 def require_dimensions(truncate_dim: int | None, dimension: int | None) -> None:
-    """Refuse a number of features to keep that a model does not have; None keeps all."""
+    """Refuse to keep more features than a model has; None keeps all."""
     if truncate_dim is None:
         return
     require_size("truncate_dim", truncate_dim)
@@ -146,7 +146,7 @@ class TokenWeight:
 
 @dataclass(frozen=True)
 class CosineParts:
-    """A cosine as the sum of what the tokens of a text add to it.
+    """A cosine split into the parts that the tokens of a text add.
 
     Attributes:
         text: the text.
@@ -390,7 +390,7 @@ class Embedder:
         return vectors[0] if isinstance(texts, str) else vectors
 
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:
-        """Return what :meth:`encode` reads of texts: the ids of all one after the other, and how many each has.
+        """Return the ids that :meth:`encode` reads, of all texts one after the other, and each text's number of ids.
 
         Prompts are included and texts are cut to ``max_seq_length``; a text that the model cannot read has no ids.
         """
@@ -404,7 +404,7 @@ class Embedder:
         truncate_dim: int | None = None,
         precision: Precision = "float32",
     ) -> NDArray[Any]:
-        """Return what :meth:`encode` returns for contexts c^K.
+        """Return the vectors that :meth:`encode` returns, given contexts c^K.
 
         Args:
             contexts: (B, m).
@@ -422,7 +422,7 @@ class Embedder:
         return PRECISIONS[precision](unit_rows(contexts) if normalize else contexts)
 
     def state(self, stored: bytes | None = None) -> DocumentState:
-        """Return an empty text that grows, or the one that :meth:`DocumentState.to_bytes` stored.
+        """Return the state of an empty growing text, or the state that :meth:`DocumentState.to_bytes` stored.
 
         Raises:
             InputError: embeddings of this model cannot grow, or ``stored`` is not a state of this model.
@@ -435,11 +435,11 @@ class Embedder:
         return state
 
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
-        """Embed queries: as :meth:`encode`, with the model's prompt for queries if it has one."""
+        """Embed queries like :meth:`encode`, with the model's prompt for queries if it has one."""
         return self._encode_for("query", texts, options)
 
     def encode_document(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
-        """Embed documents: as :meth:`encode`, with the model's prompt for documents if it has one."""
+        """Embed documents like :meth:`encode`, with the model's prompt for documents if it has one."""
         return self._encode_for("document", texts, options)
 
     def explain(self, text: str, vector: Any, task: Literal["query", "document"] = "document") -> CosineParts:

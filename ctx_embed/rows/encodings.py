@@ -56,7 +56,7 @@ def require_encoding(encoding: str | None) -> None:
 
 
 def has_byte_lines(encoding: str) -> bool:
-    r"""Return whether the byte ``\n`` ends a line in this encoding. It does not in UTF-16."""
+    r"""Return whether the byte ``\n`` ends a line in this encoding, as it does not in UTF-16."""
     return "\n".encode(encoding) == b"\n"
 
 
@@ -118,7 +118,7 @@ def warn_of_wrong_bytes(name: str, raw: bytes, place: int, first: int = 1, encod
 
 
 def _repaired(error: UnicodeError) -> tuple[str, int]:
-    """Return the character for bytes that are not UTF-8: that of Windows for a stray byte, else U+FFFD."""
+    """Return the character for bytes that are not UTF-8: Windows' character for a stray byte, else U+FFFD."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     cut = error.reason == "unexpected end of data"

@@ -120,7 +120,7 @@ class Source:
 
 
 def expanded(inputs: Sequence[str | Path]) -> list[str]:
-    """Return the files that inputs name, those of a folder sorted and without hidden ones; ``-`` is standard input."""
+    """Return the files that inputs name. Files of a folder are sorted, without hidden ones; ``-`` is standard input."""
     files = [name for given in inputs for name in _names(str(given))]
     if not files:
         raise InputError("no input: give a file, a folder, a glob, a URI or - (standard input)")
@@ -159,7 +159,7 @@ def is_inside(name: str, folder: str) -> bool:
 
 
 def _names(given: str) -> Iterator[str]:
-    """Yield the files that an input names; of a folder the regular ones, not hidden, without links out of it."""
+    """Yield the files that an input names; for a folder its regular files, without hidden files and links out of it."""
     if is_remote(given):
         yield from (source.name for source in _remote(given))
         return

@@ -178,7 +178,7 @@ def read_labelled(source: str | Path, *fields: str | None, **options: Any) -> tu
 
 
 def header_hint(labels: Sequence[str]) -> str:
-    """Return advice if only the first label occurs just once, as a header would; otherwise an empty string."""
+    """Return advice if the first label alone occurs only once, as a header would; otherwise an empty string."""
     once = [label for label, count in Counter(labels).items() if count == 1]
     if len(labels) < 2 or once != [labels[0]]:
         return ""

@@ -264,7 +264,7 @@ def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[list[str] 
 
 
 def _labels(rows: Iterable[list[str]]) -> bool:
-    """Return whether all rows are a label and a text: labels come twice on average, and the first is no header."""
+    """Return whether all rows are a label and a text: labels occur twice on average, and the first row is no header."""
     labels: Counter[str] = Counter()
     first = None
     for cells in rows:
@@ -279,7 +279,7 @@ def _labels(rows: Iterable[list[str]]) -> bool:
 
 
 def _number_columns(header: Sequence[str], rows: Iterable[list[str]], needed: Mapping[str, str]) -> set[str]:
-    """Return the columns in which each cell is empty or a number that is written as it was read."""
+    """Return the columns in which each cell is empty or a number that would be written as it was read."""
     open_columns = {place: name for place, name in enumerate(header) if name not in needed}
     filled: set[int] = set()
     for cells in rows:
@@ -295,7 +295,7 @@ def _number_columns(header: Sequence[str], rows: Iterable[list[str]], needed: Ma
 
 
 def _number(cell: str) -> int | float | None:
-    """Return the number that a cell is; None for a text, and for a number that would be written in another way."""
+    """Return a cell as a number; None for a text, and for a number that would be written in another way."""
     match = _NUMBER.fullmatch(cell)
     if match is None:
         return None

@@ -63,7 +63,7 @@ async def readyz(request: Request) -> Answer:
 
 @router.get("/metrics", summary="Return metrics for Prometheus", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
-    """Return counts and durations of requests, texts, tokens and batches, of all workers, and the sizes of indexes."""
+    """Return counts and durations of requests, texts, tokens and batches over all workers, and the sizes of indexes."""
     return Response(observing.metrics(await service_of(request).facts()), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
@@ -95,7 +95,7 @@ async def server(request: Request) -> Answer:
 
 @router.get("/v1/access", summary="Say what a key allows")
 async def access(request: Request) -> Answer:
-    """Return whether the key that was sent, or none, allows to read and to write."""
+    """Return whether the request may read and write, with the key that it sent or without a key."""
     keys = service_of(request).keys
     key = found_key(keys, sent_key(request.scope))
     return Answer({"read": key is not None or not keys, "write": key.writes if key else not keys})

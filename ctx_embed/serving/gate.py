@@ -1,4 +1,4 @@
-"""Middleware for what comes in and goes out: whose requests, how many at a time, how large, and for how long."""
+"""Middleware that limits requests and answers: who may send them, how many at a time, how large, and for how long."""
 
 from __future__ import annotations
 

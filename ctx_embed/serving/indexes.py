@@ -230,11 +230,11 @@ class ServedIndex:
         return await self._in(self._reading, lambda: work(self._readable.newest()), self._search_seconds)
 
     async def change(self, work: Callable[[SearchIndex], Result]) -> Result:
-        """Return the result of a change, after those that came before it."""
+        """Return the result of a change; earlier changes finish first."""
         return await self._in(self._writing, lambda: work(self._writable.newest()))
 
     async def analyse(self, work: Callable[[SearchIndex], Result]) -> Result:
-        """Return the result of work that reads all documents, after the analyses that came before it."""
+        """Return the result of work that reads all documents; earlier analyses finish first."""
 
         def analysed() -> Result:
             with opened(self.path, self._models) as index:
@@ -281,7 +281,7 @@ class ServedIndex:
             return self._results[key]
 
     def facts(self) -> dict[str, Any]:
-        """Return the properties of the index, with its name instead of its path. This waits for no other work."""
+        """Return the properties of the index, with its name instead of its path, without waiting for other work."""
         with SearchIndex.open(self.path) as index:
             facts = index.describe()
         del facts["path"]
@@ -338,7 +338,7 @@ def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Ite
 
 
 def _heading(document: str, start: int) -> str | None:
-    """Return the heading that begins at a place in Markdown, or the last one before it that is not in code."""
+    """Return the heading at a place in Markdown, or the last heading before it, unless that is in code."""
     if found := HEADING.match(document, start):
         return found[1]
     place = start

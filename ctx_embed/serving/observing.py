@@ -103,7 +103,7 @@ class Observer:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and note its answer."""
+        """Pass a request on, and count and log its answer."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         begin = time.perf_counter()

@@ -159,7 +159,7 @@ async def model(request: Request, name: str) -> Answer:
 
 @of_models.post("/rerank", summary="Order documents by a query")
 async def rerank(request: Request, body: RerankBody) -> Answer:
-    """Return the documents' places, best first, by a reranker or by the cosines of the model that embeds."""
+    """Return the documents' places, best first, as a reranker or the embedding model's cosines order them."""
     service = service_of(request)
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
     service.require_texts([body.query], "query")

@@ -97,7 +97,7 @@ class Protocol(HttpToolsProtocol):
         self._await_reader()
 
     def shutdown(self) -> None:
-        """Close the connection after the answer that is being made, if any."""
+        """Close the connection, after the current answer if there is one."""
         super().shutdown()
         if self.transport.is_closing():
             self._await_reader()
@@ -110,7 +110,7 @@ class Protocol(HttpToolsProtocol):
 
 
 def run(settings: Settings, port: int, workers: int) -> None:
-    """Serve until a signal to stop; running requests are finished. The port 0 takes a free one; workers share it."""
+    """Serve until a signal to stop, then finish running requests. Port 0 chooses a free port, which workers share."""
     # After a stop, uvicorn sends itself the signal again; make the process exit normally then.
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: sys.exit(0))

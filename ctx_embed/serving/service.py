@@ -1,4 +1,4 @@
-"""What a worker process has loaded: models, indexes and keys. Requests of several connections share a batch."""
+"""The models, indexes and keys that a worker process has loaded. Requests of several connections share a batch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class EmbeddingModel:
         return list(zip(np.split(vectors, ends), counts, strict=True))
 
     async def __call__(self, texts: Sequence[str]) -> tuple[Floats, int]:
-        """Return the vectors of texts, (texts, dimension), and how many tokens they have together."""
+        """Return the vectors of texts, (texts, dimension), and their total number of tokens."""
         short = sum(map(len, texts)) <= SHORT_CHARACTERS
         found: tuple[Floats, int] = await (self._short if short else self._long)(None, texts)
         return found

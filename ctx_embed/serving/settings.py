@@ -107,7 +107,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Key:
-    """A key: the secret that clients send, whether it may change indexes, and its name in the log."""
+    """A key: the secret that clients send, whether they may change indexes with it, and its name in the log."""
 
     secret: bytes
     writes: bool
@@ -115,7 +115,7 @@ class Key:
 
 
 def read_keys(path: Path | None) -> list[Key]:
-    """Return the keys in a file, named by their lines if they have no name of their own; none without a file."""
+    """Return the keys in a file; a key without a name is named by its line. Without a file there are no keys."""
     if path is None:
         return []
     try:

@@ -84,7 +84,7 @@ def busy(message: str = "the server is busy; ask again") -> ApiError:
 
 
 async def answer_error(request: Request, error: Any) -> Response:
-    """Return the answer that reports any error of a request."""
+    """Return the answer that reports an error of a request."""
     if isinstance(error, RequestValidationError):
         # Report only the first error in a body, with its place.
         first = error.errors()[0]

@@ -1,4 +1,4 @@
-"""Directories of embeddings as a search index, without embedding again."""
+"""Make a search index of directories of embeddings, without embedding again."""
 
 from __future__ import annotations
 

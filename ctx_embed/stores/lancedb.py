@@ -49,7 +49,7 @@ class LanceDB(Database):
             return lancedb.connect(self.folder)
 
     def _table(self, name: str) -> Any:
-        """Return the table of this name, or None if there is none."""
+        """Return the table of this name, or None if it does not exist."""
         token = None
         while True:
             with self._reporting_errors():

@@ -61,7 +61,7 @@ class Parquet(Store):
             raise InputError(f"cannot write {self.name}: the folder holds other things; choose another name")
 
     def _files(self, prefix: str = PART, suffix: str = SUFFIX) -> list[str]:
-        """Return the paths of files with such names, sorted; the rows of later ones replace those of earlier ones."""
+        """Return the paths of files that match a pattern, sorted; rows of later files replace rows of earlier ones."""
         from pyarrow import fs
 
         selector = fs.FileSelector(self.folder, allow_not_found=True)
@@ -179,7 +179,7 @@ class Parquet(Store):
             ) from None
 
     def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
-        """Yield each batch of rows with its file and the number of its first row there."""
+        """Yield each batch of rows, with its file and the number of its first row in the file."""
         for path in self._files():
             with self._opened(path) as file:
                 first = 0
@@ -230,7 +230,7 @@ class Parquet(Store):
                 self.fs.delete_file(path)
 
     def search(self, *query: Any, **options: Any) -> Any:
-        """Refuse, and name the command that makes a search index of the directory."""
+        """Raise an error that names the command for making a search index of the directory."""
         raise InputError(
             f"{self.name}: a directory of Parquet files is not searched; make an index of it with "
             f"`ctx-embed index build --from-parquet {self.name} INDEX`"

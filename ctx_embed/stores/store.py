@@ -236,7 +236,7 @@ class Store(AbstractContextManager["Store"], ABC):
         return found[0] if isinstance(query, str) else found
 
     def _require_free(self) -> None:
-        """Raise an InputError if the collection's name is taken by anything else."""
+        """Raise an InputError if something else has the collection's name."""
 
     def _create(self, collection: Collection) -> None:
         """Make an empty collection if there is none yet."""
@@ -247,7 +247,7 @@ class Store(AbstractContextManager["Store"], ABC):
 
     @abstractmethod
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
-        """Store documents. Each replaces the one that has its id. When this returns, they are durable.
+        """Store documents, durably when this returns. Each replaces a stored document with the same id.
 
         Args:
             rows: the documents; of several with the same id, the last is stored.
@@ -265,7 +265,7 @@ class Store(AbstractContextManager["Store"], ABC):
 
     @abstractmethod
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
-        """Store a note. It replaces an earlier one of this name."""
+        """Store a note; it replaces an earlier note of this name."""
 
     def finish(self, *, unique: bool = False) -> None:
         """Complete a run of upserts, for example by building the store's vector index.

@@ -1,4 +1,4 @@
-"""What systems share: the options of the table, a bi-GRU's states, and an output of its own size."""
+"""Parts that systems share: the options of the table, a bi-GRU's states, and an output of any size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def offsets_of(lengths: list[int], device: torch.device) -> Tensor:
 
 
 def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padding: float = MOST_PADDING) -> Tensor:
-    """Return the outputs (N, directions * hidden) of a network that reads each document of (N, m) tokens by itself.
+    """Return a recurrent network's outputs (N, directions * hidden) over (N, m) tokens; it reads documents separately.
 
     On a CPU, documents are padded if that takes at most ``most_padding`` positions per token: the gradient then takes
     time linear in the length, while that of torch's packed sequences is quadratic. Packed, they take memory that does

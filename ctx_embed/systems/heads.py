@@ -72,7 +72,7 @@ class HeadsEncoder(SystemEncoder):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Set the linear map to the mean over heads if states have its dimension: a weighted mean of the tokens."""
+        """Set the linear map to the mean over heads, a weighted mean of the tokens, if states have its dimension."""
         if not self.hidden and self.output_dimension == self.dimension:
             self.output.weight.copy_(torch.eye(self.dimension).repeat(1, self.heads) / self.heads)
             self.output.bias.zero_()
@@ -103,7 +103,7 @@ class _AskedByContext(HeadsEncoder):
             self.c = nn.Parameter(mean)
 
     def asked(self, states: Tensor, offsets: Tensor, matrix: Tensor) -> Tensor:
-        """Return c^T times a matrix (d, k) for each state, (N, k); or (k,) for all, if c is learned."""
+        """Return c^T times a matrix (d, k) for each state, (N, k); if c is learned, one row (k,) for all states."""
         if self.c is not None:
             return self.c @ matrix
         return (segment_mean(states, offsets).to(states.dtype) @ matrix)[document_ids(offsets)]

@@ -167,7 +167,7 @@ def require_options(name: str, options: Iterable[str]) -> None:
 
 
 def without_vocabulary(name: str, dimension: int, **options: Any) -> TokenEncoder:
-    """Return the system over a table of one entry, to count its other parameters or to check its options.
+    """Return the system with a table of one entry, to count its other parameters or to check its options.
 
     Raises:
         InputError: an unknown name, or an option's value that does not fit.
@@ -182,7 +182,7 @@ def parameter_count(module: TokenEncoder) -> int:
 
 
 def listing(dimension: int) -> list[dict[str, Any]]:
-    """Return each system's name, description, parameters for m = ``dimension`` and options, then the baselines."""
+    """Return name, description, parameters for m = ``dimension`` and options of each system, then of the baselines."""
     systems = [
         {
             "name": name,

@@ -1,4 +1,4 @@
-"""The one reading of texts: what stands for the same is written the same way before words are made of it.
+"""How all texts are read: characters that mean the same are written the same way before words are made.
 
 The model's words, full text, highlights and deduplication all read :func:`normalised` texts; what is stored and shown
 stays as it was written.
@@ -121,7 +121,7 @@ def _read(character: str) -> str:
 
 
 class _Readings(dict[int, str]):
-    """What each character stands for, by its code; filled as characters are met."""
+    """Maps codes of characters to the text that each is read as; filled as characters are met."""
 
     def __missing__(self, code: int) -> str:
         return self.setdefault(code, _read(chr(code)))
@@ -139,7 +139,7 @@ def _in_context(found: re.Match[str]) -> str:
 
 
 def normalised(text: str) -> str:
-    """Return ``text`` as all parts of ctx-embed read it; the same object if it needs nothing, which is seen quickly."""
+    """Return ``text`` as all parts of ctx-embed read it; if nothing changes, which is seen quickly, the same object."""
     if _PLAIN.fullmatch(text):
         return text
     read = _ODD.sub(lambda found: found[0].translate(_READINGS), well_formed(text))
@@ -149,7 +149,7 @@ def normalised(text: str) -> str:
 
 
 def all_normalised(texts: Sequence[str]) -> Sequence[str]:
-    """Return texts as :func:`normalised` does each; the same object if none needs anything."""
+    """Return each text as :func:`normalised` does; if no text changes, the same object."""
     return texts if _PLAIN.fullmatch("".join(texts)) else [normalised(text) for text in texts]
 
 
@@ -187,7 +187,7 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
 
 
 class Word(NamedTuple):
-    """A word as it is indexed, and where its text starts and stops, in characters."""
+    """A word in its indexed form, and where it starts and stops in the text, in characters."""
 
     word: str
     start: int
@@ -229,7 +229,7 @@ def _read_words(read: str) -> tuple[list[Word], list[Word]]:
 
 
 def is_indexed_as_written(read: str) -> bool:
-    """Return whether full text certainly indexes a normalised text by its own words; takes a tenth of reading them."""
+    """Return whether full text surely indexes a normalised text by its words alone, in a tenth of the time to read them."""
     return not (
         "++" in read
         or ("#" in read and _SHARP.search(read))
@@ -241,7 +241,7 @@ def is_indexed_as_written(read: str) -> bool:
 
 
 def indexed(text: str) -> str:
-    """Return ``text`` as full text indexes it: its words, and after them those by which it is also found."""
+    """Return ``text`` as full text indexes it: its words, then further words by which searches find it."""
     read = normalised(text)
     if is_indexed_as_written(read):
         return read
@@ -250,12 +250,12 @@ def indexed(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a query, by which texts that have them are found."""
+    """Return the words of a query in the form in which texts are indexed."""
     return [word.word for word in _read_words(normalised(text))[0]]
 
 
 def placed_words(text: str) -> Iterator[Word]:
-    """Yield the words by which a text is found, with their places in it."""
+    """Yield the words by which searches find a text, with their places in it."""
     read, starts, stops = with_places(text)
     for of in _read_words(read):
         for word, start, stop in of:

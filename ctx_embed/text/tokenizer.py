@@ -55,7 +55,7 @@ ID = np.dtype(np.int32)
 
 
 def parts_of(component: Any) -> list[dict[str, Any]]:
-    """Return the parts of a normaliser or pre-tokenizer in their order as JSON, each sequence before its own parts."""
+    """Return the parts of a normaliser or pre-tokenizer as JSON, in order, with each sequence before its own parts."""
     # The component's own state leaves out the vocabulary, which is slow to read.
     waiting = [] if component is None else [json.loads(component.__getstate__())]
     parts = []
@@ -71,7 +71,7 @@ def _kinds(component: Any) -> list[str]:
 
 
 def is_wordwise(tokenizer: Tokenizer) -> bool:
-    """Return whether a text's ids are the ids of its whitespace-separated words one after the other."""
+    """Return whether the ids of a text are those of its words, split at whitespace, one after the other."""
     pre_tokenizers = _kinds(tokenizer.pre_tokenizer)
     added = tokenizer.get_added_tokens_decoder().values()
     return (
@@ -155,7 +155,7 @@ class Phrases:
 
     @cached_property
     def junctions(self) -> set[tuple[int, int]]:
-        """The pairs of entries at which two parts of a phrase meet. Other neighbours are never merged."""
+        """The pairs of entries at which two parts of a phrase can meet. Other neighbours are never merged."""
         first, last = list(range(self.entries)), list(range(self.entries))
         found = set()
         for left, right in self.pairs.tolist():
@@ -188,8 +188,8 @@ _LETTERS = _Letters()
 def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return whether a model can read each of B texts.
 
-    It can read a text of which it knows at least half of the words. In a text without words it must know a number, or
-    all of the marks. To a model that cannot read two texts they look alike, as both are unknown words and full stops.
+    It can read a text if it knows at least half of the words. In a text without words it must know a number, or
+    all of the marks. Texts that a model cannot read look alike to it: unknown words and full stops.
 
     Args:
         evidence: (B, 4) from :meth:`ctx_embed.text.tokenizer.TextTokenizer.evidence`.
@@ -250,7 +250,7 @@ class TextTokenizer:
 
     @cached_property
     def _cuts(self) -> str:
-        """The ASCII punctuation that is a token of its own wherever it stands; not what added tokens contain."""
+        """The ASCII punctuation that is always a token of its own, except characters of added tokens."""
         added = self.tokenizer.get_added_tokens_decoder().values()
         by_punctuation = CUTTING_PRE_TOKENIZER in _kinds(self.tokenizer.pre_tokenizer)
         if not by_punctuation or any(token.single_word for token in added):
@@ -307,7 +307,7 @@ class TextTokenizer:
 
     @cached_property
     def unknown(self) -> NDArray[np.int32]:
-        """The ids that say nothing about a text: the unknown token, and phrases that contain only unknown tokens."""
+        """The ids that say nothing about a text: the unknown token, and phrases of only unknown tokens."""
         number = unknown_id(self.tokenizer)
         ids = np.array([] if number is None else [number], ID)
         while self.phrases is not None and len(ids):
@@ -318,7 +318,7 @@ class TextTokenizer:
         return ids
 
     def _adds(self, number: int) -> tuple[int, ...]:
-        """Return what an id adds to the evidence of a text, (4,). A phrase adds what its parts do."""
+        """Return what an id adds to the evidence of a text, (4,). A phrase adds the sum of its parts."""
         if not self._added:
             self._added.update(dict.fromkeys(self.unknown.tolist(), (0, 1, 0, -1)))
         found = self._added.get(number)
@@ -333,7 +333,7 @@ class TextTokenizer:
         return found
 
     def _summed(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sums of what the ids of packed texts add, (B, 4)."""
+        """Return the evidence of packed texts, (B, 4): the sum of what their ids add."""
         entries, places = np.unique(ids, return_inverse=True)
         table = np.array([self._adds(number) for number in entries.tolist()], np.int64).reshape(-1, 4)
         sums = np.concatenate([np.zeros((1, 4), np.int64), table[places].cumsum(0)])
@@ -347,7 +347,7 @@ class TextTokenizer:
 
         Returns:
             (B, 4): the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words
-            minus the unknown ones. Only what has a letter is a word here: marks, numbers and emoji are not.
+            minus the unknown ones. Here only tokens with a letter are words: marks, numbers and emoji are not.
         """
         found = self._summed(ids, lengths)
         # To tell which unknown tokens are words, tokenize the words alone. In a text with twice as many
@@ -371,7 +371,7 @@ class TextTokenizer:
     def read(
         self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the ids that a model reads: with prompts, and none for a text that it cannot read.
+        """Return the ids that a model reads, prompts included; a text that it cannot read has no ids.
 
         Returns:
             ids (N,) and lengths (B,); they sum to N.
@@ -434,7 +434,7 @@ class TextTokenizer:
         return texts if self.phrases is None else texts + self.phrases.texts(texts)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return where each id of a text starts and stops, in characters of the text as it is written."""
+        """Return where each id of a text starts and stops, in characters of the original text."""
         read, starts, stops = with_places(text)
         encoding = self.tokenizer.encode(read, add_special_tokens=False)
         offsets = [
@@ -451,7 +451,7 @@ class TextTokenizer:
 
 
 def tokenizer_of(model: Any) -> Tokenizer | None:
-    """Return the tokenizer of a model, as the ``tokenizers`` library has it; None if it has none."""
+    """Return a model's tokenizer as one of the ``tokenizers`` library; None if it has no such tokenizer."""
     found = getattr(model, "tokenizer", None)
     found = getattr(found, "backend_tokenizer", found)
     return found if isinstance(found, Tokenizer) else None

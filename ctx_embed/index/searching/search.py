@@ -444,7 +444,7 @@ class Search:
 
 
 def dense(view: View, allowed: Mask | None, vectors: Vectors, depth: int, surely: int) -> list[Ranking]:
-    """Rank passages by the cosines of their vectors; zero vectors, of texts that it cannot read, are not found."""
+    """Rank passages by the cosines of their vectors; texts that the model cannot read are not found."""
     rankings = []
     for rows, of_rows in view.nearest(vectors, depth, allowed, surely):
         cosines = of_rows.astype(np.float64)
@@ -494,7 +494,7 @@ def shares_of_best(scores: Sequence[float] | NDArray[Any]) -> Floats:
 def reciprocal_rank_fusion(rankings: Sequence[Ranking]) -> Ranking:
     """Fuse rankings of several queries by the sum of 1 / (60 + rank); ties keep the order of appearance.
 
-    A passage has the highest of its cosines.
+    The cosine of a passage is the highest of its cosines with the queries.
     """
     sums: dict[int, float] = {}
     cosines: dict[int, float] = {}

@@ -250,7 +250,7 @@ class DocumentStore(Database):
         return documents
 
     def next_row(self) -> int:
-        """Return the row after all that documents have or had."""
+        """Return the first row that no document has or had."""
         select = (
             "SELECT max(ifnull((SELECT row + passages FROM documents ORDER BY row DESC LIMIT 1), 0), "
             "ifnull((SELECT max(row + passages) FROM deleted), 0), (SELECT stop FROM compaction))"

@@ -57,7 +57,7 @@ _TIME = re.compile(
     r"[T ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?", re.ASCII
 )
 _DAY = len("2024-01-31")
-# The first and the last moment of a day, after the eight digits of its number: hours to seconds, nine of a fraction.
+# The ends of the first and last moment of a day, after the eight digits of its number: seconds, and nine more digits.
 _FIRST, _LAST = "0" * 15, "235959" + "9" * 9
 _FIELD = "json_extract(metadata, ?)"
 _LONGEST = 1_000_000

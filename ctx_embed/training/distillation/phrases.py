@@ -48,7 +48,7 @@ def _strongest(
     """Return the (<= count, 2) pairs of neighbours that occur most often beyond chance, strongest first.
 
     A pair's strength is n log(n N / (n_first n_second)), the leading term of the log-likelihood ratio (Dunning 1993).
-    Its entries are among ``first`` and ``second`` (entries,). A pair that one of ``before`` follows, a continuation,
+    Its entries are among ``first`` and ``second`` (entries,). A pair before a continuation, one of ``before``,
     ends within a word and is left out.
     """
     width = len(first)
