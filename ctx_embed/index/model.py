@@ -79,7 +79,7 @@ class IndexModel:
     ) -> IndexModel:
         """Return an embedder for the model that an index was built with.
 
-        ``model`` is the name or path that the user gives; None takes the reference in the settings, or the default
+        ``model`` is the name or path that the user gives; None uses the reference in the settings, or the default
         model if they have none. Raise OtherModelError if it is a different one, or cannot be loaded.
         """
         try:
@@ -107,11 +107,11 @@ class IndexModel:
 
     @cached_property
     def unrelated(self) -> tuple[float, float] | None:
-        """The mean and deviation of cosines of unrelated questions, by which relevance is judged; None if unknown."""
+        """The mean and deviation of cosines of unrelated questions, which relevance depends on; None if unknown."""
         return unrelated_cosines(self.quiet_queries)
 
     def knows(self, word: str) -> bool:
-        """Return whether a lower-case word is one entry of the model's vocabulary, so that it is hardly a typo."""
+        """Return whether a lower-case word is a single entry of the model's vocabulary, and so hardly a typo."""
         tokenizer: Any = getattr(self.model, "tokenizer", None)
         if isinstance(self.model, NumpyEmbedder):
             return tokenizer.token_to_id(word) is not None

@@ -127,7 +127,7 @@ class Plan:
 
     @property
     def signature(self) -> str:
-        """A hash that is the same for two runs of the same build."""
+        """A hash that is equal for two runs of the same build."""
         names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
         fields: list[Any] = [names, self.mode, self.text_field or TEXT_FIELD, self.embedding_field, self.factory]
         fields += [self.chunk, self.dtype, self.documents, list(self.include), list(self.exclude), self.encoding]
@@ -236,7 +236,7 @@ def record(store: DocumentStore, run: Run) -> None:
 
 @contextmanager
 def _only_build(partial: Path) -> Iterator[None]:
-    """Hold the lock of INDEX.partial inside the block; the system releases it when the process ends."""
+    """Hold the lock of INDEX.partial inside the block; the system also releases it when the process ends."""
     with locked(partial / LOCK, wait=False) as free:
         if not free:
             raise InputError(f"{partial}: another build is running; try again when it has finished")
@@ -245,7 +245,7 @@ def _only_build(partial: Path) -> Iterator[None]:
 
 @contextmanager
 def _without_writers(target: Path) -> Iterator[None]:
-    """Hold the writer's lock of an index that is about to be replaced, so that no change to it gets lost."""
+    """Hold the writer's lock of an index that is about to be replaced, so that no change is lost."""
     try:
         read_settings(target)
     except InputError:
@@ -344,7 +344,7 @@ def _build(plan: Plan) -> Built:
 
 
 def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Built:
-    """Add what INDEX.partial lacks of the sources, and if the build adds to INDEX, add it all to that in one commit."""
+    """Add what INDEX.partial lacks of the sources; if the build adds to INDEX, add everything to it in one commit."""
     with closing(DocumentStore(index.path / DATABASE)) as store:
         known, next_id = _recorded(store), 0
         run = known[-1] if known else Run(uuid.uuid4().hex, plan.signature)
@@ -429,7 +429,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
 
 
 def _sync(plan: Plan, index: SearchIndex | None = None) -> Synced:
-    """Bring an index, by default INDEX, in step with the plan's folders; options not given keep their last values."""
+    """Bring an index, by default INDEX, in step with the plan's folders; options left out keep their last values."""
     given = {name: getattr(plan, name) or None for name in ("include", "exclude", "documents", "text_field")}
     synced = Synced()
     with ExitStack() as stack:
@@ -500,7 +500,7 @@ def read_sources(
 
 
 def is_structured(file: str, documents: str | None) -> bool:
-    """Return whether a named file is read as a whole: for files or paragraphs, or because it is no list of texts."""
+    """Return whether a named file is read as a whole: to make files or paragraphs, or because it is not a list."""
     chosen = format_of(file)
     return file != "-" and (
         documents in (FILES, PARAGRAPHS) or chosen.apart or (documents is None and not chosen.is_list)

@@ -1,4 +1,4 @@
-"""What an index knows of the folders that it follows: their files, the documents of each, and where a passage is."""
+"""The records of folders that an index follows: their files, the documents of each, and the places of passages."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Synced:
         return "".join(character if character.isprintable() else "?" for character in "; ".join(parts))
 
     def leave_out(self, source: str, reason: str, *, named: bool) -> None:
-        """Record that a file was left out: by its name, or only in the count of files left out for the same reason."""
+        """Record that a file was left out, by its name or only in the number of files with the same reason."""
         if named:
             self.failed[source] = reason
         else:
@@ -96,7 +96,7 @@ class Synced:
 
 @dataclass(frozen=True)
 class FolderOptions:
-    """How the files of a folder become documents, see :meth:`SearchIndex.sync`; without ``include``, all files do."""
+    """How files of a folder become documents, see :meth:`SearchIndex.sync`; without ``include``, all of them do."""
 
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -123,7 +123,7 @@ class FollowedFolder(NamedTuple):
 
 
 class RecordedFile(NamedTuple):
-    """A file as it was last read; ``problem`` says why it has no documents (None if it has)."""
+    """A file as it was last read; ``problem`` says why it has no documents (None if it has some)."""
 
     number: int
     source: str

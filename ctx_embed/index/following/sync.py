@@ -52,7 +52,7 @@ CHANGED = "changed while it was read"
 
 
 class Change(NamedTuple):
-    """A difference: a file to read (sets ``file``), to remove (only ``record``), or to mark as touched (``digest``)."""
+    """A change: a file to read (``file`` is set), to remove (only ``record``) or to mark as touched (``digest``)."""
 
     file: File | None
     record: RecordedFile | None
@@ -239,7 +239,7 @@ class _Step:
         self._written: dict[Id, dict[str, Any]] = {}
 
     def take(self, change: Change, texts: list[Extracted] | Exception) -> None:
-        """Make one change; new documents wait until a batch is full."""
+        """Make one change; new documents are stored when a batch of them is full."""
         store, (file, record, digest) = self.edit.store, change
         if file is not None and digest is not None:
             # Only the file's time has changed.
@@ -267,7 +267,7 @@ class _Step:
         return [identifier for (identifier,) in self.edit.store.run("SELECT id FROM origins WHERE file = ?", (number,))]
 
     def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
-        """Replace the documents of a file with those that it has now, and record the file."""
+        """Replace a file's documents with those that it now contains, and record the file."""
         store, old = self.edit.store, self._ids_of(record)
         new: list[Id] = []
         problem: UnreadableFileError | None = None

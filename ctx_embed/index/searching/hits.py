@@ -174,7 +174,7 @@ def counted(first: Any, text: str, end: str, start: int) -> int | None:
 def unrelated_cosines(embed: Callable[[Sequence[str]], Any]) -> tuple[float, float] | None:
     """Return the mean and the standard deviation of a model's cosines of the questions in ``unanswered.txt``.
 
-    ``embed`` returns unit vectors (n, dimension). None if it can read too few of them, or gives all the same vector.
+    ``embed`` returns unit vectors (n, dimension). Return None if the model can read too few, or gives all one vector.
     """
     questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
     vectors = np.asarray(embed(questions), np.float32)
@@ -196,7 +196,7 @@ def relevance(unrelated: tuple[float, float], cosine: float, share: float, passa
 
 
 def word_shares(query: str, texts: Sequence[str]) -> list[float]:
-    """Return for each text the share of the query's words that it has, in any form; function words do not count."""
+    """Return the share of the query's words that each text has, in any form; function words do not count."""
     stems = set()
     for word in (word.lower() for word in content_words(query)[:MOST_WORDS]):
         endings = (end for end in _ENDINGS if word.endswith(end) and len(word) >= len(end) + _LEAST_STEM)
@@ -293,7 +293,7 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
 
     Args:
         words: the words; they are found by their first letters in whatever form.
-        texts: texts; one of at most :data:`SEARCHED_CHARACTERS` (fewer if there are many) is its own densest part.
+        texts: texts; short ones, of at most :data:`SEARCHED_CHARACTERS` (fewer if there are many), are returned whole.
     """
     stems = dict.fromkeys(word.lower()[: max(len(word) - _LONGEST_ENDING, _SHORTEST_STEM)] for word in words)
     size = min(SEARCHED_CHARACTERS, ALL_SEARCHED // max(len(texts), 1) + SNIPPET_CHARACTERS)
@@ -320,9 +320,9 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
 
 
 def places(text: str) -> list[Span]:
-    """Return the parts of a text of which one is highlighted, as spans of characters.
+    """Return the parts of a text that a highlight chooses from, as spans of characters.
 
-    They are the sentences of its paragraphs, and its other lines, such as those of lists and source code.
+    These are the sentences of its paragraphs, and single lines elsewhere, such as in lists and source code.
     """
     paragraphs: list[Span] = []
     above = ""
@@ -345,9 +345,9 @@ def places(text: str) -> list[Span]:
 def highlights(
     texts: Sequence[str], queries: Sequence[str], vectors: Vectors, embed: Callable[[Sequence[str]], Vectors]
 ) -> list[Span]:
-    """Return the place in each text that answers one of the queries best, as a span of characters.
+    """Return the span of characters in each text that answers one of the queries best.
 
-    ``vectors`` are the queries' (queries, dimension), zeros for one that the model cannot read; ``embed`` returns unit
+    ``vectors`` (queries, dimension) are zeros for a query that the model cannot read; ``embed`` returns unit
     vectors (n, dimension) of texts.
     """
     words = list(dict.fromkeys(word for query in queries for word in content_words(query)))

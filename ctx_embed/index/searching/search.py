@@ -51,7 +51,7 @@ MOST_JUDGED = 1600
 
 
 def listed(values: Any, name: str, needed: str) -> list[Any]:
-    """Return ids or texts as a list; one alone becomes a list of one."""
+    """Return ids or texts as a list; a single one becomes a list of one."""
     return [values] if isinstance(values, str | numbers.Integral) else as_list(values, name, needed)
 
 
@@ -73,7 +73,7 @@ def _is_vector(value: Any) -> bool:
 
 
 class Ranking(NamedTuple):
-    """Passages found for a query or for fused ones, best first.
+    """Passages found for a query or for fused queries, best first.
 
     Args:
         rows: their rows (n,).
@@ -95,7 +95,7 @@ class Ranking(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The passages for a query or for fused ones among which the hits are chosen.
+    """The passages from which the hits for a query, or for fused queries, are chosen.
 
     Args:
         hits: the passages, best first.
@@ -113,7 +113,7 @@ class Candidates(NamedTuple):
 
 
 class Search:
-    """One search, whose query is checked here; it is run by :meth:`embed`, :meth:`candidates` and :meth:`hits`.
+    """One search. It checks its query; :meth:`embed`, :meth:`candidates` and :meth:`hits` then run it.
 
     Attributes:
         texts: the text of each query; an empty string if the query was a vector.
@@ -286,7 +286,7 @@ class Search:
     ) -> list[Ranking]:
         """Return at most ``pool`` passages for each query, by mode, fusion, threshold and grouping.
 
-        A ranking is read in pieces of fixed depths, whatever page of it is wanted, so that pages agree.
+        A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
         """
         options, store = self.options, view.store
         path = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
@@ -350,7 +350,7 @@ class Search:
         judged: bool,
         corrected: dict[str, str],
     ) -> Candidates:
-        """Return the passages of one ranking, without those that are not relevant."""
+        """Return the passages of one ranking that are relevant enough."""
         options, rows = self.options, ranking.rows.tolist()
         relevances: list[float | None] = [None] * len(rows)
         if judged and view.settings.unrelated is not None:
@@ -398,7 +398,7 @@ class Search:
         )
 
     def reranked(self, found: Sequence[Candidates], reranker: Reranker) -> list[Candidates]:
-        """Return each query's first candidates in the order of a reranker's scores, the highest over the query's texts.
+        """Return each query's first candidates ordered by a reranker's scores, for fused queries by the highest score.
 
         In the mode ``hybrid``, cosines of a larger model take the place of ours, see :func:`fused_scores`.
         """
@@ -453,7 +453,7 @@ def dense(view: View, allowed: Mask | None, vectors: Vectors, depth: int, surely
 
 
 def by_words(view: View, allowed: Mask | None, text: str, vector: Vectors, depth: int, near: Ranking | None) -> Ranking:
-    """Rank passages by BM25; with the passages nearest by meaning, rank both by :func:`fused_scores`, ties by words."""
+    """Rank passages by BM25; given the nearest by meaning, rank both by :func:`fused_scores`, ties by words."""
     require_time()
     if near is not None and (required := phrases(text)):
         # Passages that lack a phrase of the query are not found.
@@ -515,7 +515,7 @@ def reciprocal_rank_fusion(rankings: Sequence[Ranking]) -> Ranking:
 def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count: int, weight: float) -> list[int]:
     """Return the places of ``count`` items in the order of maximal marginal relevance.
 
-    Each next item has the highest weight * relevance (n,) - (1 - weight) * its highest cosine with the items before it,
+    The next item always has the highest weight * relevance (n,) - (1 - weight) * its highest cosine with earlier items,
     by their unit vectors (n, dimension). If several have the same value, the first is chosen.
 
     Source: Carbonell and Goldstein (SIGIR 1998).

@@ -75,7 +75,7 @@ class Settings:
 
     @property
     def titled(self) -> bool:
-        """Whether passages are embedded with the title of their document, as they seldom say what it is about."""
+        """Whether passages are embedded with their document's title, as they seldom say what a document is about."""
         return self.chunk.partition(":")[0] == "passages"
 
     def stored(self) -> tuple[str, int]:
@@ -202,7 +202,7 @@ class Record(NamedTuple):
 
 
 def ranges_of(rows: NDArray[np.int64]) -> bytes:
-    """Return ascending rows (n,) as the first and last row of each of their ranges."""
+    """Return ascending rows (n,) as ranges: the first and last row of each run of consecutive rows."""
     edges = np.flatnonzero(np.diff(rows) > 1)
     first, last = np.append(0, edges + 1), np.append(edges, len(rows) - 1)
     return np.stack([rows[first], rows[last]], axis=1).astype("<i8").tobytes() if len(rows) else b""
@@ -218,7 +218,7 @@ def rows_of(ranges: bytes) -> NDArray[np.int64]:
 
 
 def expanded(firsts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return all rows of some ranges, given by their first rows and their lengths."""
+    """Return all rows of ranges, which are given by their first rows and lengths."""
     starts = np.repeat(firsts - np.concatenate([[0], np.cumsum(lengths)])[:-1], lengths)
     return starts + np.arange(len(starts))
 
@@ -331,7 +331,7 @@ class Database:
             connection.close()
 
     def map(self) -> None:
-        """Read from a map of the file from now on; call it outside a transaction."""
+        """Map the file into memory for later reads; call this outside a transaction."""
         with self.reporting_errors():
             if not self._mapped:
                 self._mapped = True
@@ -455,7 +455,7 @@ class Database:
             self.connection.executemany(statement, values)
 
     def run_among(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Run a statement that has ``IN ({})`` for some hundred values at a time, and return all rows that it finds."""
+        """Run a statement with ``IN ({})`` for a few hundred values at a time, and return all rows that it finds."""
         found: list[tuple[Any, ...]] = []
         for start in range(0, len(values), VALUES_A_QUERY):
             part = values[start : start + VALUES_A_QUERY]
@@ -474,7 +474,7 @@ class Database:
         return State(*rows[0])
 
     def finish(self, state: State) -> None:
-        """Store the state that a commit publishes, as the next generation; call it inside :meth:`writing`."""
+        """Store the state that a commit publishes as the next generation; call this inside :meth:`writing`."""
         state = replace(state, generation=state.generation + 1)
         self.run(f"UPDATE state SET {', '.join(f'{field.name} = ?' for field in fields(State))}", astuple(state))
 

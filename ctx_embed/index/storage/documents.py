@@ -40,7 +40,7 @@ _CHECKSUM = f"checksum_of(passages, id, metadata, text, {_SPANS})"
 
 @dataclass(frozen=True)
 class Stored:
-    """A stored document; ``cut`` says where its passages start and stop, None if it is its only passage.
+    """A stored document; ``cut`` says where its passages start and stop, None if the document is one passage.
 
     ``row`` is the row of its first passage, and ``passages`` their number.
     """
@@ -154,7 +154,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def embedded_texts(text: str, metadata: Mapping[str, Any], spans: Sequence[Span], titled: bool) -> list[str]:
-    """Return what is embedded for each passage of a document.
+    """Return the text to embed for each passage of a document.
 
     In a document of several passages, ``titled`` puts the metadata field ``title`` before passages without it, since a
     passage alone seldom says what the document is about.
@@ -214,7 +214,7 @@ class DocumentStore(Database):
         return {document.id: document for document in self._stored(found)}
 
     def after(self, row: int, count: int, condition: Condition = ALL, offset: int = 0) -> list[Stored]:
-        """Return up to ``count`` documents after a row that match a condition, in order, without the first ones."""
+        """Return up to ``count`` documents after a row that match a condition, in order, skipping the first ones."""
         select = f"SELECT {COLUMNS} FROM documents WHERE row > ? AND {condition.sql} ORDER BY row LIMIT ? OFFSET ?"
         found = self.run(select, (row, *condition.values, count, offset))
         # A damaged table may repeat rows without end.
@@ -298,10 +298,10 @@ class DocumentStore(Database):
         return {identifier: (row, count) for identifier, row, count in found}
 
     def record_automatic(self, automatic: Iterable[Id], given: Iterable[Id]) -> None:
-        """Record which ids the index has numbered itself: only these may change in another index."""
+        """Record which ids the index has assigned itself: only these may change in another index."""
         self.run_many("DELETE FROM automatic WHERE id = ?", ((identifier,) for identifier in given))
         self.run_many("INSERT OR IGNORE INTO automatic VALUES (?)", ((identifier,) for identifier in automatic))
 
     def automatic(self, ids: Sequence[Id]) -> set[Id]:
-        """Return which of some ids the index has numbered itself."""
+        """Return which of the given ids the index has assigned itself."""
         return {identifier for (identifier,) in self.run_among("SELECT id FROM automatic WHERE id IN ({})", ids)}

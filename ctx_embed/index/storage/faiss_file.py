@@ -72,7 +72,7 @@ COARSE_SPARE = 300
 
 @dataclass(frozen=True)
 class Loaded:
-    """FAISS's index, its rows by position (m,), and how thoroughly it is searched.
+    """FAISS's index, its rows by position (m,), and how thoroughly to search it.
 
     ``effort`` is nprobe or efSearch, None if it has neither, and ``spare`` the candidates to ask for beyond those
     wanted; ``exact`` says whether it compares all vectors.
@@ -86,10 +86,10 @@ class Loaded:
     exact: bool
 
     def proposed(self, queries: Vectors, wanted: int, surely: int, mask: Mask | None, part: float) -> list[Rows]:
-        """Return the rows that are probably nearest to each query, more than wanted, of those at positions in a mask.
+        """Return rows that are probably nearest to each query, more than wanted, from those that a mask allows.
 
-        The first ``surely`` are found with the measured recall. ``part`` says how many times as many rows there are as
-        may be found: the search looks into more lists for each.
+        The first ``surely`` are found with the measured recall. ``part`` is the ratio of all rows to the rows that
+        may be found: the larger it is, the more lists are searched.
         """
         asked, effort = max(min(surely, wanted) + self.spare, wanted + SPARE_CANDIDATES), None
         asked = min(asked, len(self.rows))
@@ -303,7 +303,7 @@ def centroids(index: Any) -> int:
 
 
 def is_stale(folder: Path, store: DocumentStore) -> bool:
-    """Return whether FAISS's file is missing or lacks enough rows to be written again, without reading it."""
+    """Return whether FAISS's file is missing or lacks so many rows that it is due again, without reading it."""
     settings, record, next_row = store.present(), store.record(), store.state().next_row
     held, covered, kind = 0, 0, ""
     if record is not None:
@@ -324,7 +324,7 @@ def is_stale(folder: Path, store: DocumentStore) -> bool:
 
 
 def outgrown(kind: str, wanted: str) -> bool:
-    """Return whether `auto` wants another kind than it did, or at least twice as many lists."""
+    """Return whether `auto` would now choose another kind, or at least twice as many lists."""
     lists, wanted_lists = (int(found[1]) if (found := re.match(r"IVF(\d+),", of)) else 0 for of in (kind, wanted))
     return (not lists) != (not wanted_lists) or wanted_lists >= 2 * max(lists, 1)
 
@@ -380,7 +380,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
 
 
 def listed(database: Database, record: Record | None) -> None:
-    """List a file in place of the one before, inside :meth:`Database.writing`."""
+    """List a new file in place of the last one, inside :meth:`Database.writing`."""
     database.run("DELETE FROM faiss")
     if record is not None:
         database.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))
@@ -399,9 +399,9 @@ def remove_unlisted(folder: Path, record: Record | None) -> None:
 def _measured(
     view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], IndexModel]
 ) -> dict[str, Any] | None:
-    """Return search effort, spare candidates and the recall@10 of both kinds of queries.
+    """Return the search effort, the spare candidates, and the recall@10 of both kinds of queries.
 
-    With `auto` they are raised until both recalls are reached, or None is returned.
+    For `auto`, raise effort and candidates until both recalls are reached; return None if they never are.
     """
     effort = effort_of(index)
     searched = inner(index)

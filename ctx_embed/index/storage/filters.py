@@ -223,7 +223,7 @@ class _Parser:
         return self.error(f"expected {expected} at character {self.token.place}, got {_shown(self.token)}")
 
     def takes(self, *kinds: str) -> _Token | None:
-        """Take and return the next token if it is one of ``kinds`` (kinds, keywords or operators), else None."""
+        """Consume and return the next token if it is one of ``kinds`` (kinds, keywords or operators), else None."""
         token = self.token
         if token is None or not (token.kind in kinds or (token.kind == "operator" and token.text in kinds)):
             return None

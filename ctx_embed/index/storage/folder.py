@@ -1,4 +1,4 @@
-"""The folder of an index, without its model, and its generations: a View is one, with all that searches found in it."""
+"""The folder of an index, without its model, and its generations: a View is one, with all that searches computed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class IndexFolder:
         raise ChangedError(f"{self.path}: was changed while it was read; try again")
 
     def view(self) -> View:
-        """Return the generation of the current transaction, which takes over what the last one knew."""
+        """Return the view of the current transaction, which takes over what the last view had computed."""
         view = before = self._view
         if view is None or view.state != self.documents.state():
             view = View(self, self.documents, before)
@@ -232,7 +232,7 @@ class View:
         return found
 
     def allowed(self, where: str | None) -> Mask | None:
-        """Return which positions (n,) a search may find with a metadata filter, or None if it may find all."""
+        """Return which positions (n,) a metadata filter lets a search find, or None for all."""
         if where is None:
             return None if self.count == len(self.rows) else self.live
         if where not in self._masks:
@@ -391,7 +391,7 @@ class View:
         return rows[order], cosines[order]
 
     def compared(self, queries: Vectors, k: int, mask: Mask | None) -> list[Rows]:
-        """Return the k rows nearest to each query by inner product, and those tied with the k-th, of all in a mask.
+        """Return the k rows in a mask nearest to each query by inner product, and the rows tied with the k-th.
 
         The mask (n,) has positions with vectors that are not zero; None: all of them.
         """

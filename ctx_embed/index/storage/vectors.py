@@ -67,7 +67,7 @@ def _from_int8(codes: NDArray[np.int8]) -> Vectors:
 
 
 def _from_float16(halves: NDArray[np.float16]) -> Vectors:
-    """Return the same numbers, all of which must be finite, as float32: a fifth of the time of NumPy's cast."""
+    """Return numbers, all finite, as float32, five times as fast as NumPy's cast."""
     # Shift the sign, exponent and mantissa to their places in float32, and change the exponent's bias from 15 to 127.
     bits = np.ascontiguousarray(halves).view(np.int16).astype(np.int32)
     bits <<= 13
@@ -100,7 +100,7 @@ _ROW_BYTES, _PAGE_BYTES = 16, 12
 
 
 def page_size(dimension: int, dtype: str) -> int:
-    """Return the smallest size of SQLite's pages that vectors fill well; the smallest of all if they never do."""
+    """Return the smallest page size of SQLite that vectors fill well, or the smallest of all if they fill none."""
     row = dimension * DTYPES[dtype].scalar().itemsize + _ROW_BYTES
     rooms = {size: size - _PAGE_BYTES for size in PAGE_SIZES}
     return next((size for size, room in rooms.items() if room % row <= LARGEST_WASTE * room), PAGE_SIZES[0])

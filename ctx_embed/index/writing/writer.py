@@ -108,7 +108,7 @@ class Edit:
 
     @property
     def is_long(self) -> bool:
-        """Whether a long job should end this edit, and so commit it, and go on with another one."""
+        """Whether a long job should end this edit, which commits it, and continue with another one."""
         counted, began = self._begun
         return self.counted - counted >= STEP_DOCUMENTS or time.monotonic() - began >= STEP_SECONDS
 
@@ -371,9 +371,9 @@ class Writer:
             self.tidy(store)
 
     def tidy(self, store: DocumentStore, anew: bool = False) -> None:
-        """Bring FAISS's file up to date with the newest commit if it lacks too much of it; ``anew``: in any case.
+        """Bring FAISS's file up to date if it lacks too much of the newest commit; with ``anew``, in any case.
 
-        The next writer can do this, so a failure here does not fail the change: search compares what FAISS lacks.
+        If this fails, the change stands and the next writer tries again: a search compares what FAISS lacks.
         """
         with suppress(InputError, OSError, RuntimeError):
             with store.writing(patience=0):
@@ -419,7 +419,7 @@ class Writer:
             return removed
 
     def _compact(self, store: DocumentStore, dtype: str | None = None) -> int:
-        """Forget the rows of deleted documents, and rewrite FAISS's file; return the number of rows forgotten.
+        """Remove the rows of deleted documents, and rewrite FAISS's file; return the number of rows removed.
 
         Readers are not interrupted. Vectors of a data type that the index no longer uses are rewritten in small
         commits.
