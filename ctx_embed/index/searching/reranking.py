@@ -72,7 +72,7 @@ class PairScorer:
 
 
 def reranker_of(model: Any) -> Reranker:
-    """Return the reranker for a model: a name or folder, a SentenceTransformer, an Embedder, a CrossEncoder or a Reranker.
+    """Return the reranker for a name or folder, a SentenceTransformer, an Embedder, a CrossEncoder or a Reranker.
 
     Raise InputError if there is no such model, or it cannot rerank.
     """
