@@ -19,11 +19,11 @@ from ctx_embed.errors import InputError, UnwritableError
 
 try:
     import fcntl
-except ImportError:  # Windows, where leftovers are not removed.
+except ImportError:  # Windows has no fcntl; there, leftovers are not removed.
     fcntl = None  # type: ignore[assignment]
 
 _UNFINISHED = ".unfinished"
-# What is said of a pointer of git-lfs.
+# The message about a pointer of git-lfs.
 POINTER = "a pointer of git-lfs in place of the file; fetch the file with git lfs pull"
 # Errors of a full disk, an exceeded quota, and a file that is too large for the system.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

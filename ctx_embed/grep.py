@@ -317,7 +317,7 @@ class _Candidate:
 
 
 class Search:
-    """A search in texts as they are read; memory stays bounded however many they are.
+    """A search in texts while they are read, in bounded memory for any number of texts.
 
     Args:
         question: what to search for.

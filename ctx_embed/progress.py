@@ -17,7 +17,7 @@ _subject: ContextVar[str] = ContextVar("subject", default="")
 
 
 def restart() -> None:
-    """Begin the interval until the next line now."""
+    """Start the interval until the next line again."""
     global _last_line
     _last_line = time.monotonic()
 
@@ -94,14 +94,14 @@ class Meter:
             self._print(ended=True)
 
     def each(self, things: Iterable[T]) -> Iterator[T]:
-        """Yield the things, and count each one when the next is requested."""
+        """Yield items, and count each one when the next is requested."""
         with self:
             for thing in things:
                 yield thing
                 self.update()
 
     def update(self, count: int = 1) -> None:
-        """Count things that are done."""
+        """Count finished items."""
         self.done += count
         if self._bar is not None:
             self._bar.update(count)
@@ -109,7 +109,7 @@ class Meter:
             self._print()
 
     def now(self, what: str) -> None:
-        """Change the name of the work."""
+        """Change the shown name of the work."""
         self.what = _subject.get() + what
         if self._bar is not None:
             self._bar.set_description(self.what)

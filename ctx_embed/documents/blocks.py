@@ -1,4 +1,4 @@
-"""The structure of a text: blocks that should stay whole, and how good a cut before each would be."""
+"""Find the structure of a text: blocks that should stay whole, and how good a cut before each would be."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def rows(text: str) -> list[Block]:
 def code(text: str) -> list[Block]:
     """Return the parts of source code between blank lines, cut before definitions and after them, too.
 
-    What defines is known by the words of its first line, which many languages share, and ends where a line is indented
-    no more than that. The less a part is indented, the smaller its depth.
+    A definition is recognised by words in its first line that many languages share. It ends where a line is indented
+    no more than that line. The less a part is indented, the smaller its depth.
     """
     found: list[Block] = []
     # The indentation of the definition above, if it has not ended.

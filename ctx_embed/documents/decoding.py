@@ -1,4 +1,4 @@
-"""The bytes, the members and the text of a file: unpacked up to a maximum size, decoded, or refused with a reason."""
+"""Read a file's bytes, members of an archive, or text: unpacked up to a maximum size, or refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a folder, sorted and in bounded memory, without hidden, ignored and excluded ones."""
+"""List the files of a folder, sorted and in bounded memory, without hidden, ignored and excluded files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Rules(NamedTuple):
     def check(self, path: str, *, within: bool = False) -> bool | None:
         """Return whether the rules choose a path, which ends with a slash if it is a folder; None if none matches.
 
-        With ``within`` a rule that matches a folder chooses all files in it. The time is linear in path and rule.
+        With ``within``, a rule that matches a folder chooses all files in it. The time is linear in path and rule.
         """
         names = path.rstrip("/").split("/")
         for parts, negated, only_folders in reversed(self.rules):
@@ -118,7 +118,7 @@ class Rules(NamedTuple):
 
 
 def _python(part: re.Match[str]) -> str:
-    """Return a part of a glob as Python writes it: with ``[!...]``, and with signs in brackets rather than escaped."""
+    """Return a part of a glob in Python's syntax: with ``[!...]``, and with special signs in brackets, not escaped."""
     if part[2]:
         inside = re.sub(r"\\(.)", r"\1", part[2])
         return f"[{'!' if part[1] else ''}{inside}]"
@@ -128,7 +128,7 @@ def _python(part: re.Match[str]) -> str:
 
 
 class File(NamedTuple):
-    """A file, its path within the folder with ``/``, its size, and its last change in nanoseconds since 1970."""
+    """A file: its path inside the folder, with ``/``, its size, and its last change in nanoseconds since 1970."""
 
     path: str
     source: str
@@ -137,7 +137,7 @@ class File(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A file or folder that is left out, by its path within the folder."""
+    """A file or folder that was left out, with its path inside the folder."""
 
     source: str
     reason: str

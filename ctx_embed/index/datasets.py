@@ -53,7 +53,7 @@ def add_dataset(
 ) -> int:
     """Add the rows of a Hugging Face data set; all columns not named below become metadata.
 
-    An object in a column ``metadata``, also as JSON, which :func:`to_dataset` writes, becomes metadata of its own.
+    The fields of an object in the column ``metadata`` (or JSON, as :func:`to_dataset` writes it) become metadata, too.
 
     Args:
         index: the index to add to; its model must have made the embeddings.

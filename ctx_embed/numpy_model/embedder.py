@@ -43,7 +43,7 @@ BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 4096
 # Threads share texts of more characters than this.
 PARALLEL_CHARACTERS = 1 << 15
-# Without the kernel: tokens that go through the steps together; longer texts are summed block by block.
+# Without the kernel: maximum tokens to send through the steps at once; longer texts are summed block by block.
 BLOCK_TOKENS = 4096
 
 # The names under which models store prompts for queries and documents; the first one that a model has is used.

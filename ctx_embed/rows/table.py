@@ -79,8 +79,8 @@ class Table:
     """An open file of rows.
 
     ``needed`` are the fields that each row must have, with the option that names each. ``raw`` yields each row with the
-    number of its last line, in Parquet and JSON of the row itself; 0 marks an error of the whole file, such as a field
-    missing from its header. Cells of ``numbers`` are numbers. ``quoted``: cells of TSV are quoted where they must be.
+    number of its last line (in Parquet and JSON, of the row); 0 marks an error of the whole file, such as a field
+    missing from its header. Cells of columns ``numbers`` are numbers. ``quoted`` says that cells of TSV may be quoted.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Hashes of the labelled texts that a model learned from: an evaluation on the same texts would flatter it."""
+"""Hashes of the labelled texts that a model learned from, because an evaluation on these texts would flatter it."""
 
 from __future__ import annotations
 

@@ -181,17 +181,17 @@ class TrainingJob:
 
     @property
     def trains_encoder(self) -> bool:
-        """Whether the encoder is trained, not only a head over it."""
+        """Whether the encoder is trained, and not only a head over it."""
         return self.origin is None or (self.options is not None if self.frozen is None else not self.frozen)
 
     @property
     def reads_words(self) -> bool:
-        """Whether the classifier reads words: not from scratch, which is the paper's protocol."""
+        """Whether the classifier reads words. From scratch it does not, as in the paper's protocol."""
         return self.words and self.origin is not None
 
     @property
     def scratch_options(self) -> dict[str, Any]:
-        """The options of an encoder from scratch, the paper's unless they are given."""
+        """The options of an encoder from scratch: those given, and the paper's for all others."""
         own = vars(PAPER) if self.encoder in (None, "contextualizer") else {}
         return {"dimension": DIMENSION, **own, **(self.architecture or {})}
 
@@ -263,7 +263,7 @@ class DistillationOptions:
         return {known.name: getattr(self, known.name) for known in fields(DistillationOptions)}
 
     def label_dimensions(self, dimension: int, spare: int) -> int:
-        """Return the number of last dimensions that labels and genres are predicted from."""
+        """Return how many of the last dimensions predict labels and genres."""
         if self.labels_from == "spare" and not spare:
             raise InputError("labels_from='spare' needs spare_dimensions above 0, got 0; set both")
         return spare if self.labels_from == "spare" else dimension
@@ -273,7 +273,7 @@ class DistillationOptions:
         return self if self.held_out is not None else replace(self, held_out=min(MOST_HELD_OUT, max(1, texts // 10)))
 
     def trained_on(self, texts: int, excluded: int = 0) -> int:
-        """Return how many texts are neither held out nor excluded; raise an InputError for less than two batches."""
+        """Return how many texts are neither held out nor excluded; raise an InputError for fewer than two batches."""
         held_out = self.for_texts(texts).held_out or 0
         count = texts - held_out - excluded
         if count < 2 * self.batch_size:

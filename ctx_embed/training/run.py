@@ -1,4 +1,4 @@
-"""A training's run: the state that it resumes from and its log, then the record and the card of the model it made."""
+"""The files of a training: the state that it resumes from, its log, and the record and card of its model."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._closed = False
         self._mapped = False
-        # The stamp of a database that this process may only read, when it was opened.
+        # The stamp at opening of a database that this process may only read.
         self._unchanged: list[tuple[int, ...] | None] | None = None
         if not path.is_file():
             raise DamagedError(f"{path}: missing; {REMEDY}")

@@ -106,7 +106,7 @@ class IsNull:
 
 @dataclass(frozen=True)
 class Not:
-    """The opposite of a part."""
+    """True if a part is false, and the reverse."""
 
     part: Filter
 
@@ -185,7 +185,7 @@ def field_path(text: str) -> str:
 
 
 class _Parser:
-    """Reads a filter token by token; ``token`` is the next one, None at the end."""
+    """Reads a filter token by token; ``token`` is the next token, None at the end."""
 
     def __init__(self, text: str, kind: str = "filter", example: str = 'year >= 2020 and lang = "en"') -> None:
         self.text = text

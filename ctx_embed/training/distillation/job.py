@@ -154,7 +154,7 @@ def _job(
 
 @dataclass(frozen=True)
 class _Material:
-    """Everything that a distillation reads before training."""
+    """All that a distillation reads before training."""
 
     teacher: SentenceTransformer
     mixture: Mixture
@@ -167,7 +167,7 @@ class _Material:
 
 
 def _read(job: DistillationJob, rank: int | None) -> tuple[DistillationJob, _Material]:
-    """Return the job for its texts; and texts, teacher and vocabulary. Every quick check comes before the long work."""
+    """Return the job adapted to its texts, and texts, teacher and vocabulary. Quick checks come before long work."""
     require_device(job.device)
     tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None
@@ -221,7 +221,7 @@ def _read(job: DistillationJob, rank: int | None) -> tuple[DistillationJob, _Mat
 
 
 def _record(job: DistillationJob, architecture: Mapping[str, Any], material: _Material) -> dict[str, Any]:
-    """Return the part of training.json that is known before the training."""
+    """Return the part of training.json that is known before training."""
     sizes = {"dimension": job.dimension, "spare_dimensions": job.spare_dimensions}
     phrases: Any = material.phrases
     student: dict[str, Any] = {"encoder": job.encoder, "architecture": {**sizes, **architecture}}

@@ -39,7 +39,7 @@ class LazyAdamW:
         self._carry = torch.zeros(1, dtype=torch.float64)
 
     def _up_to_date(self, table: Tensor, first: Tensor, second: Tensor, place: Tensor) -> None:
-        """Make the moves that rows have missed since their ``place``, in place."""
+        """Make the moves that rows have missed since their ``place``; this changes the rows themselves."""
         missed = (len(self._decay) - 1 - torch.arange(len(self._decay))).double()
         factors = [self._decay, self._carry, self.betas[0] ** missed, self.betas[1] ** missed]
         decay, carry, fade_first, fade_second = (

@@ -334,10 +334,10 @@ class TaughtLabels(Objective):
 
 
 def contrast_loss(first: Tensor, second: Tensor, teacher: Tensor, known: Tensor | None = None) -> Tensor:
-    """Return how well texts find their partners: the contrast in the batch, and the teacher's ranking of the batch.
+    """Return the loss on finding partners: the contrast in the batch, and the distance to the teacher's ranking of it.
 
     The contrast is InfoNCE (van den Oord et al. 2018) of each text (B, m) among the other side's, in both directions.
-    To it KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) is added, among the pairs ``known`` (n,) to the teacher.
+    The distance is KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) over the pairs ``known`` (n,) to the teacher.
     """
     own = torch.arange(len(first), device=first.device)
     cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T

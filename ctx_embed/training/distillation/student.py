@@ -1,4 +1,4 @@
-"""The student before its training, from the teacher's embeddings of single entries or as a trained model; rotations."""
+"""Initialise the student, from the teacher's embeddings of single entries or from a trained model; and rotations."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def started_student(
 
 @torch.no_grad()
 def leave_own_rows(encoder: TokenEncoder) -> None:
-    """Subtract the rows of a phrase's parts from its row; training adds them again, see :class:`.Composition`."""
+    """Subtract the rows of a phrase's parts from the phrase's row; training adds them, see :class:`.Composition`."""
     if encoder.phrases is not None:
         table = encoder.embedding.weight
         first, second = encoder.phrases.long().unbind(1)
@@ -171,7 +171,7 @@ def require_encoder(model: SentenceTransformer) -> TokenEncoder:
 
 
 def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Return the rotation (d, dimension) onto the directions with most of the squared length of embeddings (n, d)."""
+    """Return the rotation (d, dimension) onto the directions that hold most of embeddings' (n, d) squared length."""
     d = embeddings.shape[1]
     gram = np.zeros((d, d))
     for start in range(0, len(embeddings), 65_536):
@@ -187,7 +187,7 @@ def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.f
 def aligned_rotation(
     rotation: NDArray[np.float32], embeddings: NDArray[np.float16], like: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Turn a rotation (d, m) within its directions, so that rotated embeddings are as close to ``like`` as possible.
+    """Turn a rotation (d, m) within its span, so that rotated embeddings are as close to ``like`` as possible.
 
     Source: the orthogonal Procrustes problem, Schoenemann (1966).
     """

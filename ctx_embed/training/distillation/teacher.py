@@ -34,7 +34,7 @@ SAMPLED_TEXTS = 5000
 class TeacherCache:
     """Teacher embeddings of blocks, in ``folder/<teacher>/<block key>.safetensors`` (float16).
 
-    Everything that the embeddings depend on, such as the teacher's dtype, is part of the folder's name.
+    The folder's name depends on everything that changes the embeddings, such as the teacher's dtype.
     """
 
     def __init__(self, folder: str | Path, teacher: SentenceTransformer) -> None:

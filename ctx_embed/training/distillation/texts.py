@@ -84,7 +84,7 @@ class Mixture:
 
     @property
     def excluded(self) -> int:
-        """Number of texts that no epoch shows."""
+        """The number of texts that no epoch shows."""
         return int((~self.shown).sum())
 
 
@@ -144,7 +144,7 @@ def read_blocks(source: Source, seed: int = 0, text_field: str | None = None) ->
 
 
 def _fair_blocks(source: Source) -> list[Block]:
-    """Cut the texts of all files, in :func:`fair_order`, into blocks: a slow teacher may stop anywhere."""
+    """Cut the texts of all files, in :func:`fair_order`, into blocks: a slow teacher may stop after any of them."""
     families: dict[str, list[Item]] = {}
     for path in source.files:
         name = Path(path).name.removesuffix(".gz")
@@ -198,7 +198,7 @@ def _fair_blocks(source: Source) -> list[Block]:
 def fair_order(families: Mapping[str, Sequence[Item]]) -> list[tuple[str, Item]]:
     """Return each distinct item once, with its family, so that any first part is a fair sample.
 
-    Shares of families are proportional to the square roots of their sizes. The order within a family depends on the
+    A family's share is proportional to the square root of its size. The order within a family depends on the
     texts alone.
     """
     placed = []
@@ -211,12 +211,12 @@ def fair_order(families: Mapping[str, Sequence[Item]]) -> list[tuple[str, Item]]
 
 
 def genre(file_name: str) -> str:
-    """Return the family of a corpus file: its name up to the first dot, ``books`` of ``books.00.txt.gz``."""
+    """Return the family of a corpus file: its name up to the first dot, such as ``books`` for ``books.00.txt.gz``."""
     return file_name.split(".")[0] or file_name
 
 
 def passages(lines: Sequence[str], most: int) -> list[str]:
-    """Join consecutive lines into passages of 2, 3, .. ``most``, 2, 3, .. lines. Each line is in one.
+    """Join consecutive lines into passages of 2, 3, .. ``most``, again 2, 3, .. lines. Each line is in one passage.
 
     Short and long passages then come from every part of a file. ``most`` of 1 returns the lines themselves.
     """
@@ -230,7 +230,7 @@ def passages(lines: Sequence[str], most: int) -> list[str]:
 
 
 def spans(lines: Sequence[str], most: int) -> list[str]:
-    """Return one span of each line, of 1, 2, .. ``most``, 1, 2, .. words (or all), placed by a hash of the line.
+    """Return a span of each line: 1, 2, .. ``most``, then again 1, 2, .. words (or all), placed by a hash of the line.
 
     Single words and phrases show what each entry contributes, which whole sentences do not. ``most`` of 0 returns the
     lines themselves.

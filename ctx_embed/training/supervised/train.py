@@ -107,7 +107,7 @@ class _Renumbered:
 
 @contextmanager
 def compact_tables(encoder: SentenceTransformer, texts: Sequence[str]) -> Iterator[None]:
-    """Reduce token tables to the entries of ``texts`` within a ``with`` block. The trained rows are then put back.
+    """Reduce token tables to the entries of ``texts`` within a ``with`` block, and then put the trained rows back.
 
     No other texts may be encoded inside. Rows that no text uses would have no gradient, and Adam does not change such
     rows: the result is that of training the whole table.
@@ -226,7 +226,7 @@ def _run(
     make_optimizer: MakeOptimizer,
     progress: bool,
 ) -> tuple[list[dict[str, float]], list[Tensor]]:
-    """Train; return the history, and the logits of each run's best epoch for the texts that it held out."""
+    """Train; return the history, and each run's logits, in its best epoch, for the texts that it held out."""
     if options.head == "zeros":
         # With a head of zeros, the encoder's gradients are zero at first, so the head learns first.
         for parameter in network.head.parameters():
@@ -285,7 +285,7 @@ def _let_read_words(
     options: SupervisedOptions,
     held_out: Sequence[Tensor],
 ) -> None:
-    """Add words to a trained network, if that makes the labels of the texts that its runs held out more likely.
+    """Add words to a trained network if that makes the labels of held-out texts more likely.
 
     The words are those of a network over the encoder as it was before, fitted on the same texts as the run: the
     trained encoder says too much about the texts that it was trained on. One factor of the logits and one of the words
@@ -341,7 +341,7 @@ def _epoch(
     epoch: int,
     shown: str | None,
 ) -> dict[str, float]:
-    """Train for an epoch, counted from 0, and return its mean loss and cross-entropy; ``shown`` names it on stderr."""
+    """Train for an epoch (counted from 0); return its mean loss and cross-entropy. ``shown`` names it on stderr."""
     device = network.head.weight.device
     targets = torch.from_numpy(train.targets(network.labels)).to(device)
     in_loss = None if weights is None else torch.from_numpy(weights).float().to(device)
