@@ -84,8 +84,8 @@ def run(
 ) -> None:
     """Score encoders on tasks, in one table.
 
-    A probe task is scored by the accuracy of a classifier on frozen embeddings, shown with that of the most frequent
-    label and published figures; a similarity task by Spearman's rank correlation of the cosines; a retrieval collection
+    A probe task is scored by the accuracy of a classifier on frozen embeddings, next to that of the most frequent
+    label and published scores; a similarity task by Spearman's rank correlation of the cosines; a retrieval collection
     by nDCG@10. If a task fails, the others still run, and the exit code is 1. An interrupted run resumes. The folder
     --output gets results.json and results.md.
 

@@ -1,4 +1,4 @@
-"""The options and the results of an evaluation, their JSON form, from which reports are made, and comparisons."""
+"""The options and results of an evaluation, the JSON from which reports are made, and comparisons."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ Doubles = NDArray[np.float64]
 
 
 def int8(vectors: Floats) -> NDArray[np.int8]:
-    """Return each vector (B, m) times 127 / its largest absolute value, which keeps cosines and depends on no other."""
+    """Return each vector (B, m) times 127 / its largest absolute value: cosines stay, and the batch does not matter."""
     largest = np.abs(vectors).max(1, keepdims=True)
     return np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
 

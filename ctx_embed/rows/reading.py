@@ -81,7 +81,7 @@ def read_documents(
 def read_numbered_documents(
     source: str | Path, text_field: str | None = None, *, encoding: str | None = None
 ) -> Iterator[tuple[int, Document]]:
-    """Yield :func:`read_documents` with their line numbers (in CSV of the last line), or in Parquet row numbers."""
+    """Yield :func:`read_documents` with the number of each one's last line or, in Parquet, of its row."""
     fields = Fields(text_field)
     with open_rows(source, needed=fields.needed, encoding=encoding) as table:
         for number, raw in table.raw:

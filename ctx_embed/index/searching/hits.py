@@ -355,7 +355,7 @@ def highlights(
     for text, (first, last) in zip(texts, densest(words, texts), strict=True):
         require_time()
         spans.append([(first + start, first + stop) for start, stop in places(text[first:last])])
-    # The only sentence of a passage is its answer, without comparing.
+    # A passage of one sentence needs no comparing: that sentence is the answer.
     parts = [
         text[slice(*span)] for text, of_text in zip(texts, spans, strict=True) if len(of_text) > 1 for span in of_text
     ]

@@ -55,7 +55,7 @@ def _to_int8(vectors: Vectors) -> NDArray[np.int8]:
 
 
 def _from_int8(codes: NDArray[np.int8]) -> Vectors:
-    """Return unit vectors (n, d); a vector of zeros stays one."""
+    """Return unit vectors (n, d); a zero vector stays zero."""
     values = codes.astype(np.int16)
     sizes = np.abs(values)
     sizes += BEND
