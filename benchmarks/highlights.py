@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import ctx_embed
-from ctx_embed.index.searching import highlights
-from ctx_embed.index.searching.hits import word_shares
+from ctx_embed.index.searching.hits import highlights, word_shares
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.training.distillation.texts import Source, read_blocks, read_pair_rows
 
@@ -89,7 +88,7 @@ def main() -> None:
         question, vectors = questions[first], model.encode([questions[first]])
         hits = ["\n\n".join(listed) for _, listed, _ in asked[first : first + HITS]]
         began = time.process_time()
-        highlights.highlights(hits, [question], vectors, model.encode)
+        highlights(hits, [question], vectors, model.encode)
         taken.append((time.process_time() - began) / HITS)
     length = sum(map(len, texts)) / len(asked) + 2 * SENTENCES - 2
     print(f"\n{1000 * np.median(taken):.2f} processor ms a hit, {HITS} hits of {length:.0f} characters at once")
