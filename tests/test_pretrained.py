@@ -53,3 +53,20 @@ def test_it_reads_all_of_a_long_text(model, docstrings):
     moved = np.linalg.norm(changed - whole, axis=1)
     assert moved.min() > 1e-3
     assert moved.min() >= np.median(moved) / 5
+
+
+def test_bfloat16_is_near(model, docstrings):
+    low = ctx_embed.load(device="cpu", dtype="bfloat16").encode(docstrings[:100])
+    assert (low * model.encode(docstrings[:100])).sum(1).min() > 0.98
+
+
+def test_related_texts_are_nearer(model):
+    texts = [
+        "A man is playing a guitar on the street.",
+        "Someone makes music outside with a string instrument.",
+        "The central bank raised interest rates again.",
+        "Borrowing money became more expensive after the bank's decision.",
+    ]
+    similarity = model.similarity(model.encode(texts), model.encode(texts)).numpy()
+    assert similarity[0, 1] > similarity[0, 2:].max() + 0.2
+    assert similarity[2, 3] > similarity[2, :2].max() + 0.2

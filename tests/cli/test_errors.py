@@ -119,6 +119,15 @@ def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     return process.returncode, said.splitlines()[-1]
 
 
+def test_an_interrupted_encode_answers_at_once_and_leaves_nothing(texts):
+    (texts / "long.txt").write_text("\n".join(SENTENCES * 200_000))
+    with subprocess.Popen([*COMMAND, "encode", "long.txt", "-o", "x.npy"], stderr=subprocess.PIPE) as process:
+        time.sleep(3)
+        status, said = interrupted(process)
+    assert (status, said) == (130, "Interrupted; repeat the command; with --to it continues where it stopped.")
+    assert sorted(os.listdir(texts)) == ["long.txt", "t.txt"]
+
+
 def test_an_interrupted_build_answers_at_once(texts):
     (texts / "long.txt").write_text("\n".join(SENTENCES * 100_000))
     command = [*COMMAND, "index", "build", "long.txt", "long.index", "--resume"]

@@ -416,3 +416,20 @@ def test_items_come_as_they_arrive_and_an_error_after_them(wrong):
         blocks.extend(found)
     assert [item for block in blocks for item in block] == list(range(1, 100))
     assert max(map(len, blocks)) <= 10
+
+
+def test_a_source_that_fails_in_the_middle(monkeypatch):
+    class Failing(io.RawIOBase):
+        content = [b"a\nb\n"]
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            if not self.content:
+                raise OSError(5, "Input/output error")
+            buffer[:4] = self.content.pop()
+            return 4
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Failing())))
+    assert error(read_lines, "-") == "standard input: cannot be read after line 2 (Input/output error)"

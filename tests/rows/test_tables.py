@@ -246,3 +246,10 @@ def test_an_object_in_the_field_metadata_becomes_fields(tmp_path):
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     expected = [{"n": 1, "zip": "007"}, {"n": 1, "metadata": {"n": 2}}, {"n": 2}, {"metadata": "[1]"}]
     assert [each.metadata for each in read(path)] == expected
+
+
+@pytest.mark.parametrize(("library", "options"), [("polars", {"separator": "\t"}), ("duckdb", {"sep": "\t"})])
+def test_quotes_of_other_writers(tmp_path, library, options):
+    table = pytest.importorskip(library).from_arrow(pyarrow.table({"text": CELLS, "n": range(len(CELLS))}))
+    table.write_csv(str(tmp_path / "a.tsv"), **options)
+    assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
