@@ -95,11 +95,12 @@ def _make_filter(folder: Path) -> None:
 def _use_filter(folder: Path, name: str) -> None:
     import sqlite3
 
-    from ctx_embed.index.storage.filters import parse_filter
+    from ctx_embed.index.storage.filters import moment_of, parse_filter
 
     text = (folder / name).read_bytes().decode("utf-8", "replace")
     condition = parse_filter(text)
     with sqlite3.connect(":memory:") as database:
+        database.create_function("moment_of", 1, moment_of, deterministic=True)
         database.execute("CREATE TABLE documents (id, metadata TEXT)")
         database.execute('INSERT INTO documents VALUES (1, \'{"year": 2021, "lang": "en"}\')')
         database.execute(f"SELECT id FROM documents WHERE {condition.sql}", condition.values).fetchall()
