@@ -6,13 +6,13 @@ import shlex
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError
-from ctx_embed.index.searching.hits import unrelated_cosines
 from ctx_embed.index.storage.database import Settings
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Model: TypeAlias = NumpyEmbedder | SentenceTransformer
 
 DEFAULT = "default"
+# A model that can read fewer of the general questions has no relevance.
+LEAST_QUESTIONS = 128
 
 
 def _built(folder: Path, settings: Settings) -> str:
@@ -36,6 +38,21 @@ def _reembed(folder: Path, reference: str | None) -> str:
     """Return the command that embeds the documents of an index again, with a model or the default one."""
     option = "" if reference in (None, DEFAULT) else f" --model {shlex.quote(str(reference))}"
     return f"ctx-embed index reembed {shlex.quote(str(folder))}{option}"
+
+
+def unrelated_cosines(embed: Callable[[Sequence[str]], Any]) -> tuple[float, float] | None:
+    """Return the mean and the standard deviation of a model's cosines of the questions in ``unanswered.txt``.
+
+    ``embed`` returns unit vectors (n, dimension). Return None if the model can read too few, or gives all one vector.
+    """
+    questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
+    vectors = np.asarray(embed(questions), np.float32)
+    vectors = vectors[vectors.any(axis=1)]
+    if len(vectors) < LEAST_QUESTIONS:
+        return None
+    cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+    deviation = float(cosines.std())
+    return (float(cosines.mean()), deviation) if deviation > 0 else None
 
 
 class IndexModel:

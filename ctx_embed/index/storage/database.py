@@ -58,7 +58,7 @@ class Settings:
     """The settings of an index.
 
     ``model`` is ``default``, a path or a name that loads the model, None if its origin is unknown; ``dtype`` is that of
-    new vectors; ``unrelated`` are :func:`ctx_embed.index.searching.hits.unrelated_cosines`; ``table`` is the number of
+    new vectors; ``unrelated`` are :func:`ctx_embed.index.model.unrelated_cosines`; ``table`` is the number of
     the table of vectors, and a reembedding fills the next one.
     """
 

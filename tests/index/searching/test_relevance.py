@@ -10,7 +10,7 @@ import pytest
 
 import ctx_embed
 from ctx_embed import SearchIndex
-from ctx_embed.index.model import IndexModel
+from ctx_embed.index.model import IndexModel, unrelated_cosines
 from ctx_embed.index.searching.by_words import respelled
 from ctx_embed.index.searching.hits import (
     BASE,
@@ -19,7 +19,6 @@ from ctx_embed.index.searching.hits import (
     PASSAGES,
     WORDS,
     relevance,
-    unrelated_cosines,
     word_shares,
 )
 
