@@ -37,7 +37,13 @@ class IdCommand(CliCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments and return the rest, as click does."""
-        return super().parse_args(ctx, [f"{_NEGATIVE}{arg}" if re.fullmatch(r"-\d+", arg) else arg for arg in args])
+        options = [option for option in self.params if isinstance(option, click.Option) and not option.is_flag]
+        valued = {name for option in options for name in option.opts}
+        marked = [
+            f"{_NEGATIVE}{arg}" if re.fullmatch(r"-\d+", arg) and before not in valued else arg
+            for before, arg in zip(["", *args], args, strict=False)
+        ]
+        return super().parse_args(ctx, marked)
 
 
 def chosen_ids(index: SearchIndex, values: Iterable[str]) -> list[str | int]:

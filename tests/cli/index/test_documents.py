@@ -53,6 +53,8 @@ def test_ids_that_are_numbers_and_options():
     # An option is never an id, but everything after -- is.
     assert run("delete", path, "--dry", "-5").exit_code == 2
     assert succeeds("delete", path, "--", "--dry-run", "-3") == f"0 of 2 documents deleted from {path}\n"
+    assert succeeds("similar", path, "--json", "-5", "--threshold", "-1", "-k", "1").count('"id"') == 1
+    assert "-3 is not in the range" in run("get", path, "-k", "-3", "-5").output
     assert succeeds("delete", path, "-5", "8") == f"2 of 2 documents deleted from {path}\n"
 
 
