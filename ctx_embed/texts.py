@@ -88,5 +88,6 @@ def as_list(values: Any, name: str, needed: str) -> list[Any]:
         raise InputError(f"{name} must be {needed}, got {described(values)}; give {remedy}")
     is_array_of_one = getattr(values, "shape", None) == ()
     if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable) or is_array_of_one:
-        raise InputError(f"{name} must be {needed}, got {described(values)}")
+        remedy = "; give [text]" if name == "texts" and isinstance(values, str) else ""
+        raise InputError(f"{name} must be {needed}, got {described(values)}{remedy}")
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)

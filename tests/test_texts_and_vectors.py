@@ -45,7 +45,7 @@ def test_texts_come_in_any_collection(make, tiny_model):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ("a", "texts must be a list of strings, got a str"),
+        ("a", "texts must be a list of strings, got a str; give [text]"),
         (np.array("a"), "texts must be a list of strings, got a ndarray"),
         (None, "texts must be a list of strings, got None"),
         (pd.DataFrame({"text": ["a"]}), "got a DataFrame; give one of its columns ('text')"),

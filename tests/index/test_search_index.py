@@ -103,7 +103,7 @@ def test_texts_with_lone_surrogates_and_of_a_megabyte(index, hash_model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("one text",), "texts must be a list of strings, got a str"),
+        (("one text",), "texts must be a list of strings, got a str; give [text]"),
         ((None,), "texts must be a list of strings, got None"),
         ((["a", 5],), "document 2: the text must be a string, got an int"),
         ((["a", "b"], ["x"]), "ids must have one entry for each of the 2 texts, got 1"),

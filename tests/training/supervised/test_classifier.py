@@ -98,7 +98,7 @@ def test_fitting_and_predicting_few_texts_loads_no_torch():
 @pytest.mark.parametrize(
     ("texts", "labels", "message"),
     [
-        ("some text", ["a"], "texts must be a list of strings, got a str"),
+        ("some text", ["a"], "texts must be a list of strings, got a str; give [text]"),
         (["a", 3], ["x", "y"], "text 1 must be a string, got an int"),
         (["a", "b"], "ab", "y must be a list of labels, got a str"),
         (["a", "b"], ["x"], "X and y must be of equal length, got 2 texts and 1 labels"),
