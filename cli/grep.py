@@ -82,7 +82,7 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     best hit first; scores are in --json. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
 
     The best hits are only known when everything is read. In a terminal, the best ones so far are shown while a long
-    search reads, and the final list replaces them. Memory does not grow with the files.
+    search reads, and the final list replaces them. Memory does not grow with files of text.
 
     Nothing is stored: if you search the same files often, build an index. The exit status is 0 with a hit, 1 without
     one, and 2 after an error, even if other files have hits.

@@ -1,4 +1,4 @@
-"""Search files by meaning without an index, in memory that does not grow with them.
+"""Search files by meaning without an index, in memory that does not grow with files of text.
 
 Called by ``ctx-embed grep``. What is printed changes in ``cli/grep.py``. First come the texts of files, folders and
 pipes, then BM25 while reading, and last the best passages so far and the hits among them.
