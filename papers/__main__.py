@@ -47,6 +47,7 @@ class Reproduction(click.Command):
 @click.option(
     "--tokenizer", type=OUTPUT, metavar="FILE", help="A tokenizer.json to use instead of BERT's (extra peers)."
 )
+@click.option("--device", default="cpu", help="Where to train, e.g. cuda; times of batches are always the CPU's.")
 @click.option("--paper", is_flag=True, help="Use the paper's settings where ours differ (lama-table3).")
 @click.option("--list", "as_list", is_flag=True, help="List the cells without running any.")
 def reproduce(
@@ -60,6 +61,7 @@ def reproduce(
     cells: tuple[str, ...],
     changes: dict[str, Any],
     tokenizer: Path | None,
+    device: str,
     as_list: bool,
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published values.
@@ -75,16 +77,18 @@ def reproduce(
     Example: python -m papers table3 --data DIR --folds 3
     Example: python -m papers table2 --data DIR --cell "contextualizer_*" --option scale=sum
     """
+    from ctx_embed.loading import require_device
     from ctx_embed.progress import say
     from papers import RunOptions, Workplace, find_experiment, reproduce_all, write_report, write_tables
     from papers import reproduce as run
     from papers.report import as_markdown, report_folder
     from papers.runner import chosen
 
+    require_device(device)
     if name == ALL:
         if cells or changes or as_list:
             raise click.UsageError("all takes no --cell, --option or --list; name a table or figure to choose in it.")
-        page = reproduce_all(out, Workplace(data, seed, tokenizer), RunOptions(quick, folds, paper=paper), say)
+        page = reproduce_all(out, Workplace(data, seed, tokenizer, device), RunOptions(quick, folds, paper=paper), say)
         click.echo(page)
         return
     experiment = find_experiment(name)
@@ -97,7 +101,7 @@ def reproduce(
     results = run(
         experiment,
         out / "cells",
-        Workplace(data, seed, tokenizer),
+        Workplace(data, seed, tokenizer, device),
         options,
         say,
         lambda known: write_tables(known, folder),

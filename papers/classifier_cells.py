@@ -135,7 +135,7 @@ def initial_encoder(
     """Return the encoder that a cell's training starts from; ``texts`` are its training texts, for word vectors."""
     start = settings.get("start")
     if start:
-        return new_encoder(start, [], device="cpu")
+        return new_encoder(start, [], device=workplace.device)
     module: Any
     if dimension := settings.get(WORDS):
         tokenizer, vectors = words_and_vectors(texts, dimension, workplace.seed)
@@ -147,7 +147,7 @@ def initial_encoder(
             [],
             str(workplace.vocabulary),
             seed=seed,
-            device="cpu",
+            device=workplace.device,
             encoder=settings["encoder"],
             **settings["architecture"],
         )
@@ -155,7 +155,7 @@ def initial_encoder(
     modules = [module]
     if units := settings.get(MLP):
         modules.append(Dense(module.get_embedding_dimension(), units, activation_function=nn.ReLU()))
-    encoder = SentenceTransformer(modules=[*modules, Normalize()], device="cpu")
+    encoder = SentenceTransformer(modules=[*modules, Normalize()], device=workplace.device)
     with torch.no_grad():
         for name, value in settings.get(INITIAL, {}).items():
             if name == TOKEN_DEVIATION:
@@ -248,7 +248,7 @@ def batch_times(settings: Settings, workplace: Workplace) -> Figures:
     task, rows = settings["task"], settings.get("rows")
     texts = workplace.labelled(task, task, settings.get("tokens"), rows).texts
     batch = np.random.default_rng(workplace.seed).permutation(len(texts))[: settings["training"]["batch_size"]]
-    encoder = initial_encoder(settings, workplace, workplace.seed, texts)
+    encoder = initial_encoder(settings, replace(workplace, device="cpu"), workplace.seed, texts)
     module: Any = encoder[0]
     features = module.preprocess([texts[place] for place in batch])
     runs = 5 if rows else 30

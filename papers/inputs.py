@@ -34,11 +34,12 @@ def bert_vocabulary() -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Workplace:
-    """The inputs of cells: a folder of data sets or the hub, a seed, and a ``tokenizer.json`` or BERT's."""
+    """The inputs of cells: a folder of data sets or the hub, a seed, a ``tokenizer.json`` or BERT's, and the device."""
 
     data: Path | None = None
     seed: int = 0
     tokenizer: Path | None = None
+    device: str = "cpu"
 
     @cached_property
     def vocabulary(self) -> Path:

@@ -313,10 +313,18 @@ def _compute(
         elif part not in file.parts:
             start = time.perf_counter()
             figures = experiment.work(file.cell.settings, part, workplace)
-            figures |= {"seconds": time.perf_counter() - start, "commit": commit(), "processor": processor()}
+            figures |= {
+                "seconds": time.perf_counter() - start,
+                "commit": commit(),
+                "processor": _processor(workplace.device),
+            }
             file.keep(part, figures)
             tell(f"{name}: {_short(figures)}")
     return mine
+
+
+def _processor(device: str) -> str:
+    return processor() if device == "cpu" else torch.cuda.get_device_name(device)
 
 
 def _file(

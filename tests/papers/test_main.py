@@ -69,6 +69,7 @@ def test_mistakes_are_one_line(given, monkeypatch, tmp_path):
         (["table3", *given, "--cell", "none"], 1, "--cell none: must match a cell of table3: ones_k-1, learned_k-1, "),
         (["table3", *given, "--option", "scale"], 2, "Invalid value for '--option': must be NAME=VALUE, got 'scale'."),
         (["table3", "--quick", "--data", "nowhere", *given[2:4]], 1, "nowhere: no such data folder; name one that"),
+        (["table3", *given, "--device", "abacus"], 1, "device 'abacus' cannot be used here ("),
         (["table3", *given, "--out", "a"], 1, "a/table3 must be a folder, got a file: move it, or name another"),
     ):
         result = run(*arguments)
