@@ -53,7 +53,7 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt requirement
 
 # Compiled with all processors; pip would take two minutes with one. Some files are templates, and no Python.
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,peers,mteb,integrations,docs,documents,onnx,server,stores,ray,papers]"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,peers,mteb,integrations,docs,documents,onnx,server,stores,papers]"
 	$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null 2>&1 || true
 	touch $@
 

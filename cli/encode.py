@@ -14,7 +14,7 @@ from ctx_embed.cli.options import backend_option, encoding_option, field_option,
 from ctx_embed.errors import InputError
 
 # Options that need --to.
-OF_STORES = ("id_field", "engine", "ray_address", "workers")
+OF_STORES = ("id_field", "workers")
 # Maximum number of rows to list if rows could not be embedded.
 SHOWN = 10
 # Maximum number of rows to embed at a time if the results are printed.
@@ -32,15 +32,7 @@ BLOCK = 4096
 @click.option("--batch-size", type=click.IntRange(min=1), help="Maximum texts in a batch.  [default: by the model]")
 @click.option("--id", "id_field", metavar="NAME", help="With --to, the field that holds the id.  [default: id, _id]")
 @click.option(
-    "--engine", type=click.Choice(["local", "ray"]), default="local", help="With --to, what runs the workers."
-)
-@click.option(
-    "--ray-address", metavar="ADDRESS", help="Address of a Ray cluster, or auto.  [default: start Ray on this machine]"
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="With --to, number of workers, each with one thread.  [default: one per core]",
+    "--workers", type=click.IntRange(min=1), help="With --to, number of threads that embed.  [default: one per core]"
 )
 def encode(
     inputs: tuple[str, ...],
@@ -57,7 +49,7 @@ def encode(
     .parquet also hold ids, texts and metadata, with the embedding in the field `embedding`; .csv has a column for each
     dimension; - prints JSONL, each row as it arrives if INPUT is - too. A file is written whole or not at all.
 
-    With --to, INPUT may be any number of files, folders, globs and URIs (s3://bucket/folder); several workers embed
+    With --to, INPUT may be any number of files, folders, globs and URIs (s3://bucket/folder); several threads embed
     them. TARGET is a directory, which gets Parquet files, postgresql://USER@HOST/DATABASE#TABLE,
     lancedb:FOLDER#TABLE or qdrant:http://HOST:6333#COLLECTION. Rows are stored by id; without one, a row's id is
     FILE:NUMBER. Repeat an interrupted command to resume it. Rows that cannot be embedded are counted and named.

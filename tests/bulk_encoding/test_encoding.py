@@ -5,20 +5,14 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
-import threading
-import time
-from contextlib import suppress
-from functools import partial
 
 import numpy as np
-import psutil
 import pytest
 from pyarrow import parquet
 
-from ctx_embed import InputError, SearchIndex, stores
-from ctx_embed.bulk_encoding import encode_dataset, work
+from ctx_embed import SearchIndex, bulk_encoding, stores
+from ctx_embed.bulk_encoding import encode_dataset
 from ctx_embed.index.model import IndexModel
 from ctx_embed.stores.columns import vectors_of
 from tests.helpers.errors import error
@@ -85,9 +79,10 @@ def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder,
 def test_as_many_threads_work_as_the_user_allows(corpus, tmp_path, monkeypatch, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     made = []
-    monkeypatch.setattr(work.Worker, "close", lambda worker: made.append(worker))
+    pool = bulk_encoding.ThreadPoolExecutor
+    monkeypatch.setattr(bulk_encoding, "ThreadPoolExecutor", lambda count: made.append(count) or pool(count))
     encode_dataset(corpus, tmp_path / "out")
-    assert len(made) == int(threads)
+    assert made == [int(threads)]
 
 
 def test_other_programs_read_the_parts(corpus, tmp_path):
@@ -109,24 +104,22 @@ def test_other_programs_read_the_parts(corpus, tmp_path):
 
 def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, embedder, monkeypatch):
     target = tmp_path / "out"
-    embedded = []
-    part = work.Worker._part
+    begun, most = [], 5
+    embedded = bulk_encoding.embedded
 
-    def noted(self, piece, name, *given, last):
-        if len(embedded) == 5:
+    def noted(piece, table, rows, *given):
+        if len(begun) == most:
             raise KeyboardInterrupt
-        embedded.append(name)
-        return part(self, piece, name, *given, last=last)
+        begun.append((piece.key, rows[0][0] if rows else 0))
+        return embedded(piece, table, rows, *given)
 
-    monkeypatch.setattr(work.Worker, "_part", noted)
+    monkeypatch.setattr(bulk_encoding, "embedded", noted)
     with pytest.raises(KeyboardInterrupt):
         encode_dataset(corpus, target, workers=1, part_rows=8)
     (target / "_left.tmp").touch()
-    monkeypatch.setattr(
-        work.Worker, "_part", lambda self, *given, **last: embedded.append(given[1]) or part(self, *given, **last)
-    )
+    most = 99
     encoded = encode_dataset(corpus, target, workers=1, part_rows=8)
-    assert len(embedded) == len(set(embedded)) == 24
+    assert len(begun) == len(set(begun)) == 24
     assert (encoded.rows, encoded.bad) == (3 * LINES, 1)
     require_exact(target, texts_of(corpus), embedder)
     assert not (target / "_left.tmp").exists()
@@ -201,7 +194,7 @@ def test_databases_get_every_id_once(corpus, tmp_path, kind, request):
         pytest.importorskip("qdrant_client" if kind == "qdrant" else kind, reason=f"the extra {kind} is not installed")
         address = f"{kind}:{tmp_path / 'db'}#encoded"
     (corpus / "d.jsonl").write_text('{"id": "j3", "text": "object 3"}\n')
-    encoded = encode_dataset(corpus, address, workers=2 if kind == "postgresql" else 1, part_rows=32)
+    encoded = encode_dataset(corpus, address, workers=2, part_rows=32)
     assert (encoded.rows, encoded.count, encoded.bad) == (3 * LINES + 1, 3 * LINES, 1)
     assert encode_dataset(corpus, address, workers=1, part_rows=32).was_complete
     with stores.open(address) as store:
@@ -235,9 +228,7 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "wrong.jsonl").write_text('{"body": "x"}\n')
     for source, options, message in (
-        (corpus, {"engine": "spark"}, "unknown engine 'spark': known are local, ray"),
         (corpus, {"workers": 0}, "workers must be a positive integer, got 0"),
-        (corpus, {"ray_address": "auto"}, "ray_address is for the engine ray"),
         (corpus, {"id_field": "key"}, "a.txt: lines of text have no field 'key'"),
         (tmp_path / "empty.txt", {}, "empty.txt: no texts to embed"),
         (tmp_path / "wrong.jsonl", {}, "no texts to embed; the first row was left out: "),
@@ -259,108 +250,3 @@ def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
     encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1, part_rows=25, progress=True)
     assert "finishing: 100%|" in terminal.getvalue()
     assert f" {LINES}/{LINES} [" in terminal.getvalue()
-
-
-def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, monkeypatch):
-    said = partial(error, encode_dataset, corpus, tmp_path / "out", engine="ray")
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "ray", None)
-        assert re.search(r"the engine ray needs the extra ray: pip install .*\[ray\]", said())
-    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
-
-    def slow(*arguments, **options):
-        # Otherwise Ray looks for a cluster that an earlier process recorded.
-        assert arguments == ("local",) or options["address"] == "auto"
-        raise Exception("The current node timed out during startup.")
-
-    monkeypatch.setattr(ray, "init", slow)
-    assert "Ray cannot be started on this machine (The current node timed out" in said()
-    assert "Ray at auto: cannot be reached (The current node timed out" in said(ray_address="auto")
-    for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
-        refused = rf"Ray at {address}: cannot be reached \(.*refused\); is the cluster"
-        assert re.search(refused, said(ray_address=address))
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
-    """Ray would repeat what raises."""
-    import pickle
-
-    from ctx_embed.bulk_encoding.on_ray import Actor
-    from ctx_embed.bulk_encoding.work import pieces
-    from ctx_embed.rows.opening import find_sources
-    from ctx_embed.rows.reading import Fields
-
-    monkeypatch.chdir(tmp_path)
-    encode_dataset("in/a.txt", "out", workers=1)
-    fingerprint = IndexModel.of(None).fingerprint
-    work_of = [piece for place, source in enumerate(find_sources(["in"])) for piece in pieces(source, place)]
-    (corpus / "c.csv").unlink()
-    monkeypatch.chdir("/")
-    for known, expected in ((fingerprint, [LINES, LINES, "c.csv: no such file"]), ("f" * 64, ["on every machine"])):
-        actor = Actor(work.Work("out", "0001", None, None, known, Fields(), 100, True, work_of, {}), str(tmp_path))
-        found = [pickle.loads(row["part"][0]) for row in actor({"item": np.arange(3)})]
-        for each, wanted in zip(found, expected, strict=True):
-            assert wanted in str(each) if isinstance(each, InputError) else each.note["rows"] == wanted
-
-
-class Killer(threading.Thread):
-    """Kills a random one of Ray's actors every few moments."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(daemon=True)
-        self.seconds = seconds
-        self.over = threading.Event()
-        self.killed = 0
-
-    def run(self) -> None:
-        random = np.random.default_rng(0)
-        while not self.over.wait(self.seconds):
-            actors = []
-            for process in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error):
-                    if any("MapBatches" in word or "MapWorker" in word for word in process.cmdline()):
-                        actors.append(process)
-            if actors:
-                with suppress(psutil.Error):
-                    actors[random.integers(len(actors))].kill()
-                    self.killed += 1
-
-
-@pytest.mark.slow  # Ten seconds: Ray starts.
-def test_ray_prints_nothing_of_its_own(corpus, tmp_path):
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    command = [sys.executable, "-m", "ctx_embed", "encode", corpus, "--to", tmp_path / "out", "--engine", "ray"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stderr
-    assert "finishing: " in said
-    assert not [line for line in said.splitlines() if line.startswith("[")]
-
-
-@pytest.mark.slow  # A minute: Ray starts twice, and its actors again after each kill.
-@pytest.mark.filterwarnings("ignore")
-def test_ray_loses_nothing_when_actors_and_a_node_die(tmp_path, embedder):
-    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
-    from ray.cluster_utils import Cluster
-
-    texts = [f"sentence {number} of many" for number in range(40_000)]
-    source = tmp_path / "texts.txt"
-    source.write_text("".join(f"{text}\n" for text in texts))
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    try:
-        lost = cluster.add_node(num_cpus=2)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        killer = Killer(1.5)
-        removal = threading.Timer(12, cluster.remove_node, [lost])
-        killer.start()
-        removal.start()
-        begun = time.monotonic()
-        encoded = encode_dataset(source, tmp_path / "out", engine="ray", workers=8, part_rows=250)
-        took = time.monotonic() - begun
-        killer.over.set()
-        removal.join()
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    assert killer.killed, f"no actor died in {took:.0f} s"
-    assert (encoded.rows, encoded.count, encoded.bad) == (len(texts), len(texts), 0)
-    require_exact(tmp_path / "out", {f"{source}:{number}": text for number, text in enumerate(texts, 1)}, embedder)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctx_embed import InputError
-from ctx_embed.bulk_encoding.work import pieces
+from ctx_embed.bulk_encoding import pieces
 from ctx_embed.rows.opening import Source, find_sources
 from ctx_embed.rows.reading import Fields
 

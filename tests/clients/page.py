@@ -164,7 +164,7 @@ assert meta.load_model().encode is not None
 """,
     "Ray": """
 import ray.data
-rows = ray.data.from_items(texts).map_batches(embed).take_all()
+rows = ray.data.from_items(texts).map_batches(Embed, compute=ray.data.ActorPoolStrategy(size=2)).take_all()
 assert len(rows) == len(texts) and len(rows[0]["embedding"]) == 320
 """,
     "Dask": """

@@ -35,7 +35,7 @@ def has_steps(page: Path) -> bool:
 
 
 def pages_with_steps() -> list:
-    """The pages with blocks; `make docs` runs the notebooks, too, and fails if one does. Ray takes long to start."""
+    """The pages with blocks; `make docs` runs the notebooks, too, and fails if one does."""
     return [
         pytest.param(page, id=name(page), marks=pytest.mark.slow if is_slow(page) else ())
         for page in filter(has_steps, PAGES)
@@ -43,8 +43,7 @@ def pages_with_steps() -> list:
 
 
 def is_slow(page: Path) -> bool:
-    text = page.read_text(encoding="utf-8")
-    return "file_format: mystnb" in text or "--engine ray --workers" in text
+    return "file_format: mystnb" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.filterwarnings("ignore")  # as a user sees it: what other packages deprecate says nothing

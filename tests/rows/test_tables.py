@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctx_embed import InputError, dedupe
-from ctx_embed.bulk_encoding.work import pieces
+from ctx_embed.bulk_encoding import pieces
 from ctx_embed.rows.opening import find_sources
 from ctx_embed.rows.reading import Fields, read_documents, read_labelled
 from ctx_embed.rows.writing import write_embeddings
