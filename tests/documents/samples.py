@@ -20,13 +20,6 @@ def html(path: Path) -> None:
     )
 
 
-def rst(path: Path) -> None:
-    path.write_text(
-        f"{TITLE}\n{'=' * len(TITLE)}\n\n{FIRST}\n\n.. note:: Mind the gap.\n\n.. unknown::\n\n   inside\n\n"
-        f".. include:: /etc/passwd\n\nMarkets\n-------\n\n* {SECOND}\n* ``code``\n\n::\n\n    x = 1\n"
-    )
-
-
 def pdf(
     path: Path, pages: tuple[str, ...] = (FIRST, SECOND), password: str | None = None, algorithm: str = "RC4-128"
 ) -> None:
@@ -136,4 +129,4 @@ def ipynb(path: Path) -> None:
     path.write_text(json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
 
 
-WRITERS = {function.__name__: function for function in (html, rst, pdf, docx, pptx, odt, epub, ipynb)}
+WRITERS = {function.__name__: function for function in (html, pdf, docx, pptx, odt, epub, ipynb)}

@@ -29,12 +29,6 @@ PARTS = [" ", "a ", "\n", "`", "#", " \n", "(", "a(", "class A {", "public ", "{
 PARTS += ["a\f\n", "---\n", "x=1\n#c\n", "//c\n"]
 FILES = {
     "heading.md": lambda n: "# " + "#" * n + " " * n + "x",
-    "emphasis.rst": lambda n: "*a ``a `a |a " * n,
-    "links.rst": lambda n: "`a <" * n + ">`_ :a" + ":a" * n,
-    "lists.rst": lambda n: "- " * n + "a\n\n" + "* a\n" * n,
-    "nested.rst": lambda n: "".join(" " * (number % 200) + ".. a::\n" for number in range(n)) + "a::\n b\n" * n,
-    "literal.rst": lambda n: "".join(" " * number + "a::\n" for number in range(int(n**0.5))) + "::\n\n" * n,
-    "headings.rst": lambda n: "A\n==\n\n" * n + "=" * n,
 }
 PAGES = ["<!--", "<a ", "<a b='", "<![CDATA[", "<?", "<", "</", "<script>", "<script></", "<a b=\"'>", "&#", "< "]
 

@@ -60,84 +60,6 @@ def test_a_file_of_each_format(tmp_path, name):
         assert unwanted not in found.text
 
 
-REST = """\
-.. _start:
-
-======
-Report
-======
-
-See :func:`~os.path.join`, `the
-manual <http://example.org>`_ and ``x * y``.
-
-.. a comment
-   of two lines
-.. note:: Mind the gap.
-
-Code
-====
-
-Like this::
-
-    # no heading
-    `x`_
-
-.. code-block:: python
-   :linenos:
-
-   y = 2
-
-Table
------
-
-===  ===
-cod  3
-===  ===
-"""
-# The lines stay where they are.
-MARKDOWN = """\
-
-
-
-# Report
-
-
-See os.path.join, the
-manual and ``x * y``.
-
-
-
-note: Mind the gap.
-
-## Code
-
-
-Like this:
-```
-    # no heading
-    x
-```
-```python
-
-
-   y = 2
-```
-### Table
-
-
-
-cod  3
-
-"""
-
-
-def test_restructured_text_keeps_its_lines(tmp_path):
-    path = tmp_path / "a.rst"
-    path.write_text(REST)
-    (found,) = texts(path)
-    assert (found.text, found.title, found.line) == (MARKDOWN, "Report", 1)
-
-
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -173,7 +95,7 @@ def test_broken_files_have_a_reason(tmp_path, extraction, name):
             assert "\n" not in str(found)
         # Formats that are text may still find some.
         elif found:
-            assert name in ("html", "rst", "md", "py", "pdf"), found
+            assert name in ("html", "md", "py", "pdf"), found
 
 
 def test_reasons(tmp_path):

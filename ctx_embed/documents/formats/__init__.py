@@ -46,7 +46,6 @@ class Format(NamedTuple):
 TEXT = Format("plain:text")
 _SUFFIXES = {
     "plain:markdown": ".md .markdown .mdown .mdx .qmd .rmd",
-    "plain:restructured_text": ".rst",
     "plain:code": """
 .py .pyi .pyw
 .c .cc .cpp .cxx .h .hh .hpp .cs .java .kt .kts .scala .go .rs .swift .m .mm .js .jsx .mjs .cjs .ts .tsx .vue
