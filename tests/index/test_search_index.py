@@ -61,8 +61,7 @@ def test_ids_continue_above_all_that_are_in_use(index):
     assert index.count() == 13
     # A number and its digits are two ids.
     assert (index.get(1).text, index.get("1").text) == ("b", "'1'")
-    with pytest.raises(InputError, match="no larger integer is left for its id"):
-        index.add(["a bird"])
+    assert "no larger integer is left for its id" in error(index.add, ["a bird"])
     assert index.get((1 << 63) - 1) is not None
 
 
@@ -90,12 +89,12 @@ def test_equal_texts_come_in_the_order_of_their_addition_and_batches_change_noth
     assert index.search(queries) == [index.search(query) for query in queries]
 
 
-def test_texts_with_lone_surrogates_and_of_a_megabyte(index, hash_model):
+def test_texts_with_lone_surrogates_and_long_ones(index, hash_model):
     index.add(["broken \ud800 text"], metadata=[{"note": "\udcff"}])
     assert hash_model.seen == ["broken � text"]
     hits = index.search("broken \ud800 text")
     assert (hits[0].text, hits[0].metadata) == ("broken � text", {"note": "�"})
-    long = "word " * 200_000
+    long = "word " * 40_000
     index.add([long])
     assert index.search(long, k=1)[0].text == long
 
@@ -140,8 +139,7 @@ def test_a_stream_that_fails_undoes_what_came_before(index, monkeypatch):
         yield from (Document(f"text {number}") for number in range(30))
         raise InputError("line 31 is broken")
 
-    with pytest.raises(InputError, match="line 31 is broken"), index.writer.editing() as edit:
-        edit.add_all(stream(), replacing=False)
+    assert error(index.add_documents, stream()) == "line 31 is broken"
     assert index.count() == 1
     assert index.add_documents(Document(f"text {number}") for number in range(30)) == list(range(1, 31))
     assert index.search("text 29", k=1)[0].id == 30
@@ -174,7 +172,7 @@ def test_deep_metadata_are_refused(index):
         return {"b": value}
 
     index.add(["a"], metadata=[nested(DEEPEST_METADATA)])
-    assert len(index.search("a", where="b is not null")) == 1
+    assert index.count("b is not null") == 1
     for levels in (DEEPEST_METADATA + 1, 990):
         message = "document 1: the metadata is nested more than 100 levels deep; flatten it"
         assert error(index.add, ["a"], metadata=[nested(levels)]) == message
@@ -182,10 +180,12 @@ def test_deep_metadata_are_refused(index):
 
 def test_places_without_an_index_or_without_room_for_one(path, hash_model, tmp_path):
     SearchIndex.create(path, hash_model).close()
-    for name in ("folder", "empty"):
+    for name in ("folder", "empty", "older"):
         (tmp_path / name).mkdir()
-    file, nothing = tmp_path / "file", tmp_path / "nothing"
+    file, nothing, older = (tmp_path / name for name in ("file", "nothing", "older"))
     file.write_text("text")
+    for name in ("manifest.json", "documents.sqlite"):
+        (older / name).write_text("{}")
     SearchIndex.create(tmp_path / "empty", hash_model).close()
     for work, place, message in (
         (SearchIndex.create, path, f"{path}: {TAKEN}"),
@@ -193,6 +193,7 @@ def test_places_without_an_index_or_without_room_for_one(path, hash_model, tmp_p
         (SearchIndex.create, tmp_path / "no" / "index", "cannot write .*does not exist; create it first"),
         (SearchIndex.open, tmp_path / "folder", r".*: a folder but not an index \(it has no index.sqlite\)"),
         (SearchIndex.open, file, f"{file}: must be the folder of an index, got a file"),
+        (SearchIndex.open, older, f"{older}: made by an earlier development version; build the index again"),
         (SearchIndex.open, nothing, f"{nothing}: no such index; make one with `ctx-embed index build` or SearchIndex"),
     ):
         assert re.match(message, error(work, place, hash_model))
@@ -265,12 +266,6 @@ def test_damaged_settings(path, database, content):
         assert refused(path).startswith(f"{database}: damaged (")
 
 
-def test_an_index_of_a_development_version_is_one_line(tmp_path):
-    for name in ("manifest.json", "documents.sqlite"):
-        (tmp_path / name).write_text("{}")
-    assert refused(tmp_path) == f"{tmp_path}: made by an earlier development version; build the index again"
-
-
 def test_a_damaged_database(path, database):
     content = database.read_bytes()
     for damaged, reason in (
@@ -280,8 +275,6 @@ def test_a_damaged_database(path, database):
     ):
         database.write_bytes(damaged)
         assert refused(path) == f"{database}: cannot be read ({reason}); {REMEDY}"
-    database.unlink()
-    assert refused(path) == f"{path}: a folder but not an index (it has no index.sqlite)"
 
 
 def test_a_database_that_lost_rows(path, database, hash_model):
@@ -313,36 +306,6 @@ def test_damaged_vectors(path, database, hash_model, statement, reason):
         assert f"{database}: damaged ({reason}); {REMEDY}" in problems or (problems and reason == "vectors are missing")
 
 
-def test_searching_reads_no_other_documents(path, database, hash_model, monkeypatch):
-    asked: list[int] = []
-    with SearchIndex.open(path, hash_model) as index:
-        fetch = index._folder.documents.fetch
-        monkeypatch.setattr(index._folder.documents, "fetch", lambda rows: asked.extend(rows) or fetch(rows))
-        assert len(index.search(["a", "b"], k=4)[1]) == 4
-        assert len(asked) <= 8
-
-
-def test_describe(path, database):
-    with SearchIndex.open(path) as index:
-        facts = index.describe()
-    assert facts.pop("bytes") > 50 * 8 * 4
-    assert len(facts.pop("model_fingerprint")) == 64
-    assert facts == {
-        "path": str(path),
-        "documents": 50,
-        "dimension": 8,
-        "dtype": "float32",
-        "vectors": 50,
-        "vectors_of_deleted": 0,
-        "factory": "auto",
-        "chunk": "none",
-        "faiss": None,
-        "model": None,
-        "generation": 1,
-        "format_version": 1,
-    }
-
-
 def test_a_kind_that_faiss_cannot_build_is_reported_once(path, hash_model, monkeypatch, caplog):
     def failing(*arguments, **options):
         raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
@@ -359,13 +322,18 @@ def test_a_kind_that_faiss_cannot_build_is_reported_once(path, hash_model, monke
 
 def test_a_model_is_loaded_when_a_text_is_first_embedded(path, database):
     with SearchIndex.open(path) as index:
-        assert index.describe()["documents"] == len(index) == 50
+        facts = index.describe()
+        assert facts.pop("bytes") > 50 * 8 * 4
+        assert len(facts.pop("model_fingerprint")) == 64
+        numbers = {"documents": 50, "vectors": 50, "vectors_of_deleted": 0, "generation": 1, "format_version": 1}
+        made = {"dimension": 8, "dtype": "float32", "factory": "auto", "chunk": "none", "faiss": None, "model": None}
+        assert facts == {"path": str(path), **numbers, **made}
+        assert len(index) == 50
         assert 0 in index
         assert "three" not in index
         assert index.get(1).text == "text 1"
         assert index.delete(1) == 1
-        with pytest.raises(InputError, match="built with a model of unknown origin"):
-            index.search("one", mode="dense")
+        assert "built with a model of unknown origin" in error(index.search, "one", mode="dense")
 
 
 def test_an_index_and_its_hits_describe_themselves(index):
@@ -380,5 +348,4 @@ def test_an_index_and_its_hits_describe_themselves(index):
     assert "<th>year</th>" in page
     index.close()
     assert repr(index) == f"SearchIndex({name}, closed)"
-    with pytest.raises(InputError, match=r"open an index with SearchIndex\.open\('x\.index'\)"):
-        SearchIndex("x.index")
+    assert "open an index with SearchIndex.open('x.index')" in error(SearchIndex, "x.index")

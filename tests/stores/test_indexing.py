@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -112,12 +113,21 @@ def test_of_rows_with_one_id_in_several_directories_the_last_is_indexed(source, 
     with stores.open(tmp_path / "more") as store:
         store.ensure(stores.Collection.of(embedder))
         store.upsert(rows(["newer", "new"], ["d7", "e"]))
-    INDEX = Command("index build --from-parquet")
-    said = INDEX.succeeds(source, tmp_path / "more", tmp_path / "both.index")
-    assert said == f"{DOCUMENTS + 2} documents indexed in {tmp_path / 'both.index'}\n"
-    found = stored(tmp_path / "both.index")
+    INDEX, path = Command("index build --from-parquet"), tmp_path / "both.index"
+    build = partial(INDEX.succeeds, source, tmp_path / "more", path)
+    refused = partial(INDEX.fails, source, tmp_path / "more", path)
+    assert build() == f"{DOCUMENTS + 2} documents indexed in {path}\n"
+    found = stored(path)
     assert (len(found), found["d7"], found["e"]) == (DOCUMENTS + 1, "newer", "new")
-    assert INDEX.succeeds(source, tmp_path / "more", tmp_path / "both.index", "--resume").startswith("nothing to do")
+    assert build("--resume").startswith("nothing to do")
+    assert "already exists" in refused()
+    assert "already in the index" in refused("--append")
+    assert build("--upsert") == f"{DOCUMENTS + 2} documents added to {path}\n"
+    build("--overwrite", "--dtype", "float16")
+    with SearchIndex.open(path) as index:
+        assert (index.count(), index.describe()["dtype"]) == (DOCUMENTS + 1, "float16")
+    assert "no embeddings there" in INDEX.fails("nowhere", path)
+    assert refused("--chunk", "sentences", code=2) == "--chunk and --from-parquet cannot be combined"
 
 
 def test_a_directory_that_is_not_complete_is_refused(source, tmp_path):

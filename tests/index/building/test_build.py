@@ -55,7 +55,10 @@ def interrupted(source, path, texts=20, **options) -> None:
 
 
 def test_an_interrupted_build_resumes_with_the_same_options(source, path, partial, hash_model):
-    interrupted(source, path)
+    # Before the first step an interruption leaves nothing.
+    interrupted(source, path, texts=3)
+    assert [entry.name for entry in path.parent.iterdir()] == ["source.txt"]
+    interrupted(source, path, resume=True)
     assert not path.exists()
     assert list(stored(partial).values()) == TEXTS[:16]
     resume = partially(build_index, source, path, resume=True)
@@ -70,12 +73,6 @@ def test_an_interrupted_build_resumes_with_the_same_options(source, path, partia
     assert stored(path) == dict(enumerate(TEXTS))
     assert not partial.exists()
     assert resume(model=hash_model) == Built(40, was_complete=True)
-
-
-def test_an_interruption_before_the_first_step_leaves_nothing_and_resume_starts_a_build(source, path, hash_model):
-    interrupted(source, path, texts=3)
-    assert [entry.name for entry in path.parent.iterdir()] == ["source.txt"]
-    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -132,13 +129,13 @@ def test_overwriting_keeps_the_old_one_until_the_new_one_is_whole(source, path, 
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "old.txt", "source.txt"]
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_link_to_an_index_stays(source, path, hash_model, tmp_path, mode):
+def test_a_link_to_an_index_stays(source, path, hash_model, tmp_path):
     build_index(source, path, model=hash_model)
     link = tmp_path / "link"
     link.symlink_to(path.name)
-    build_index(source, link, model=hash_model, mode=mode)
-    assert len(stored(path)) == (80 if mode == "append" else 40)
+    for mode, documents in (("append", 80), ("overwrite", 40)):
+        build_index(source, link, model=hash_model, mode=mode)
+        assert len(stored(path)) == documents
     assert link.is_symlink()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "link", "source.txt"]
 
@@ -231,18 +228,9 @@ def test_a_private_index_stays_private_when_it_is_built_anew(source, path, hash_
     assert path.stat().st_mode & 0o777 == 0o700
 
 
-def read(*files, **options):
-    return list(read_sources(files, **options))
-
-
-def table(tmp_path, name="a.parquet", **columns):
-    path = tmp_path / name
-    parquet.write_table(pyarrow.table(columns), path)
-    return str(path)
-
-
 def test_embeddings_come_from_a_field(tmp_path):
-    path = table(tmp_path, text=["a", "b"], vector=[[1.0, 2.0], None], n=[3, 4])
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.table({"text": ["a", "b"], "vector": [[1.0, 2.0], None], "n": [3, 4]}), path)
     document = next(iter(read_sources([path], embedding_field="vector")))
     assert (document.text, document.metadata, document.embedding) == ("a", {"n": 3}, [1.0, 2.0])
     lines = tmp_path / "a.jsonl"
@@ -252,4 +240,4 @@ def test_embeddings_come_from_a_field(tmp_path):
         (path, "vector", "document 2: no field 'vector' for the embedding (fields: 'n')"),
         (str(lines), "vector", "document 2: null in the field 'vector' for the embedding (fields: 'vector')"),
     ):
-        assert error(read, source, embedding_field=field) == f"{source}, {message}"
+        assert error(read_sources, [source], embedding_field=field) == f"{source}, {message}"

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from ctx_embed import InputError, SearchIndex
+from ctx_embed import SearchIndex
 from ctx_embed.cli.index import documents as index_documents
 from ctx_embed.documents import formats
 from ctx_embed.errors import installation
@@ -81,6 +81,7 @@ hashed = sync.content_hash
 
 def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
     index.sync(folder)
+    assert index.search("title", where="modified < '2000'") == []
     index.add(["by hand"], ["own"])
     seen = len(hash_model.seen)
     read = []
@@ -104,19 +105,11 @@ def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
     assert hash_model.seen[seen:] == ["new", "one line\n\nchanged"]
     expected = sorted({*IDS, "new.md", "own"} - {"table.csv:2", "table.csv:3"})
     assert ids(index) == expected
-    assert index.get("a.md").metadata["modified"] == "1970-01-01T00:00:01+00:00"
+    assert {hit.id for hit in index.search("title", where="modified < '2000'")} == {"a.md"}
     assert index.verify() == []
     shutil.rmtree(folder / "sub")
     assert index.sync(folder).removed == 2
     assert "sub/b.txt" not in index
-
-
-def test_a_filter_sees_that_a_file_was_touched(index, folder):
-    index.sync(folder)
-    assert index.search("title", where="modified < '2000'") == []
-    os.utime(folder / "a.md", (1, 1))
-    index.sync(folder)
-    assert {hit.id for hit in index.search("title", where="modified < '2000'")} == {"a.md"}
 
 
 def test_a_record_that_is_gone_is_removed_and_one_that_moves_stays(index, folder, hash_model):
@@ -175,44 +168,46 @@ def test_globs_are_stored_and_what_they_leave_out_is_removed(index, folder):
     assert ids(index) == ["a.md", "sub/b.txt"]
     assert index.sync(folder, exclude=["sub/"]).removed == 1
     assert ids(index) == ["a.md"]
-    with pytest.raises(InputError, match="include must be a list of globs, got"):
-        index.sync(folder, include="*.md")
+    assert "include must be a list of globs, got" in error(index.sync, folder, include="*.md")
 
 
 def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder):
     (folder / "bad.pdf").write_text("%PDF-1.4 nothing")
-    (folder / "bad.jsonl").write_text('{"text": "fine"}\n{broken\n')
-    (folder / "twice.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b", "id": 1}\n')
     pdf(folder / "secret.pdf", password="x")
     (folder / "a.md").unlink()
     (folder / "a.md").symlink_to(folder / "nothing")
+    expected = {"a.md": "", "bad.pdf": "not PDF", "secret.pdf": "password-protected"}
+    for name, record, reason in (
+        ("broken.jsonl", "{broken", "line 2: not JSON"),
+        ("infinite.jsonl", '{"text": "x", "m": 1e999}', "document 2: the metadata field 'm' cannot be stored as JSON"),
+        ("large.jsonl", f'{{"text": "x", "id": {10**30}}}', f"document 2: the id {10**30} does not fit into 64 bits"),
+        ("twice.jsonl", '{"text": "x", "id": "twice.jsonl:1"}', "line 2: the id 'twice.jsonl:1' comes twice"),
+    ):
+        (folder / name).write_text(f'{{"text": "fine"}}\n{record}\n')
+        expected[name] = reason
     for _ in range(2):
         failed = index.sync(folder).failed
-        assert list(failed) == ["a.md", "bad.jsonl", "bad.pdf", "secret.pdf", "twice.jsonl"]
-        assert failed["secret.pdf"] == "password-protected"
-        assert failed["bad.jsonl"].startswith("line 2: not JSON")
-        assert failed["twice.jsonl"] == "line 2: the id 1 comes twice"
-        assert "fine" not in [index.get(name).text for name in index.ids()]
+        assert list(failed) == sorted(expected)
+        assert all(failed[name].startswith(reason) for name, reason in expected.items())
+        assert ids(index) == IDS[1:]
 
 
-@pytest.mark.parametrize("cut", [0, 100, -300, "zeros"])
-def test_a_download_that_was_cut_short_leaves_the_former_text(index, folder, cut):
+def test_a_download_that_was_cut_short_leaves_the_former_text(index, folder):
     whole = folder / "report.pdf"
     pdf(whole)
     index.sync(folder)
-    before = index.get("report.pdf").text
+    former = {name: index.get(name).text for name in ("report.pdf", "a.md", "r1")}
     content = whole.read_bytes()
-    broken = bytes(len(content)) if cut == "zeros" else content[:cut]
-    for name in ("report.pdf", "a.md" if cut == "zeros" else "report.pdf", "rows.jsonl" if cut else "report.pdf"):
-        (folder / name).write_bytes(b"{" if name == "rows.jsonl" else broken)
-    former = {name: index.get(name).text for name in ("a.md", "r1")}
-    for _ in range(2):
-        synced = index.sync(folder)
-        assert "its former text stays in the index" in synced.failed["report.pdf"]
-        assert "report.pdf" in synced.left_out
-        assert synced.removed == synced.changed == 0
-        assert index.get("report.pdf").text == before
-        assert {name: index.get(name).text for name in former} == former
+    (folder / "a.md").write_bytes(bytes(1000))
+    (folder / "rows.jsonl").write_text("{")
+    for broken in (b"", content[:100], content[:-300], bytes(len(content))):
+        whole.write_bytes(broken)
+        for _ in range(2):
+            synced = index.sync(folder)
+            assert "its former text stays in the index" in synced.failed["report.pdf"]
+            assert "report.pdf" in synced.left_out
+            assert synced.removed == synced.changed == 0
+            assert {name: index.get(name).text for name in former} == former
     pdf(whole, pages=(SECOND,))
     assert index.sync(folder).changed == 1
     assert index.get("report.pdf").text == SECOND
@@ -240,22 +235,6 @@ def test_messages_are_one_printable_line(index, folder):
     for said in ("a?b?[31m.pdf (not PDF", "caf?.txt (its name is not UTF-8)", "broken.pdf (not PDF"):
         assert said in message
     assert "d" * 100 not in message
-
-
-@pytest.mark.parametrize(
-    ("record", "reason"),
-    [
-        ('{"text": "x", "id": 123456789012345678901234567890}', "document 2: the id 1234.* does not fit into 64 bits"),
-        ('{"text": "x", "m": 1e999}', "document 2: the metadata field 'm' cannot be stored as JSON"),
-        ('{"text": "x", "id": "bad.jsonl:1"}', "line 2: the id 'bad.jsonl:1' comes twice"),
-    ],
-)
-def test_a_record_that_cannot_be_stored_stops_nothing(index, folder, record, reason):
-    (folder / "bad.jsonl").write_text('{"text": "fine"}\n' + record + "\n")
-    synced = index.sync(folder)
-    assert list(synced.failed) == ["bad.jsonl"]
-    assert re.match(reason, synced.failed["bad.jsonl"])
-    assert ids(index) == IDS
 
 
 @pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.csv\n", None])
@@ -333,18 +312,13 @@ def test_a_second_folder_is_named(index, folder, tmp_path):
     assert ids(index) == IDS
     third = tmp_path / "deep" / "more"
     third.mkdir(parents=True)
-    with pytest.raises(InputError, match="the index follows another folder of this name"):
-        index.sync(third)
-
-
-def test_a_folder_that_is_gone_is_no_other_folder(index, folder, tmp_path):
-    index.sync(folder)
+    assert "the index follows another folder of this name" in error(index.sync, third)
+    # A folder that is gone is no other folder.
     folder.rename(tmp_path / "unmounted")
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "a.md").write_text("not that file")
-    assert index.sync(other).added == 1
-    assert ids(index) == sorted([*IDS, "other/a.md"])
+    third.rename(tmp_path / "third")
+    (tmp_path / "third" / "a.md").write_text("not that file")
+    assert index.sync(tmp_path / "third").added == 1
+    assert ids(index) == sorted([*IDS, "third/a.md"])
 
 
 def test_a_folder_that_cannot_be_listed_keeps_its_documents(index, folder, monkeypatch):
@@ -371,8 +345,7 @@ def test_an_index_inside_its_folder_is_not_read(folder, hash_model):
     with SearchIndex.open(path, hash_model) as index:
         assert ids(index) == IDS
         (path / "folder").mkdir()
-        with pytest.raises(InputError, match="lies in the index itself"):
-            index.sync(path / "folder")
+        assert "lies in the index itself" in error(index.sync, path / "folder")
 
 
 @pytest.fixture
@@ -403,8 +376,6 @@ def test_an_interrupted_build_of_a_folder_resumes(tmp_path, many, hash_model):
     with pytest.raises(KeyboardInterrupt):
         build_index(many, path, model=Interrupting(24))
     assert not path.exists()
-    with pytest.raises(InputError, match="holds an interrupted build; continue it with --resume"):
-        build_index(many, path, model=hash_model)
     built = build_index(many, path, model=hash_model, resume=True)
     assert (built.documents, built.folders.added, built.folders.unchanged) == (40, 16, 24)
     assert hash_model.seen == [f"text {number}" for number in range(24, 40)]
@@ -422,8 +393,7 @@ def test_a_build_from_folders_and_files(tmp_path, folder, hash_model):
         assert index.get(1).text == "line two"
         assert "notes/a.md" in index
         assert index.describe()["chunk"] == "passages"
-    with pytest.raises(InputError, match="already exists; add to it with --append"):
-        build_index([lines, folder], path, model=hash_model)
+    assert "already exists; add to it with --append" in error(build_index, [lines, folder], path, model=hash_model)
     assert build_index(folder, path, model=hash_model, mode="append").folders.unchanged == 6
     built = build_index([lines, folder], path, model=hash_model, mode="append")
     assert built.documents == 2
@@ -493,24 +463,18 @@ def test_dates_and_numbers_of_any_size(folder, tmp_path, hash_model):
         assert index.get("a.md").metadata["modified"].startswith("2262-04-11")
         assert index.sync(folder).changed == 0
     digits = "9" * 5000
-    for name, content, refused in (
-        ("int.jsonl", f'{{"text": "a", "n": {10**30}}}\n', None),
-        ("digits.jsonl", f'{{"text": "a", "n": {digits}}}\n', "Exceeds the limit"),
-        ("digits.csv", f"text,n\na,{digits}\n", None),
-        ("float.csv", f"text,n\na,1.{digits}\n", None),
-        ("infinite.jsonl", '{"text": "a", "n": 1e999}\n', "Out of range float"),
+    for name, content in (
+        ("int.jsonl", f'{{"text": "a", "n": {10**30}}}\n'),
+        ("digits.csv", f"text,n\na,{digits}\n"),
+        ("float.csv", f"text,n\na,1.{digits}\n"),
     ):
         (tmp_path / name).write_text(content)
-        if refused is None:
-            build(tmp_path / name)
-        else:
-            assert re.fullmatch(rf"[^\n]*{refused}[^\n]*", error(build, tmp_path / name))
+        assert build(tmp_path / name).documents == 1
 
 
-@pytest.mark.parametrize("chosen", [{"ids": ["sub/b.txt", "table.csv:2"]}, {"where": "source = 'sub/b.txt' or n = 1"}])
-def test_deleted_documents_come_back_when_their_file_changes(index, folder, chosen):
+def test_deleted_documents_come_back_when_their_file_changes(index, folder):
     index.sync(folder)
-    assert index.delete(**chosen) == 2
+    assert index.delete(where="source = 'sub/b.txt' or n = 1") == 2
     with closing(DocumentStore(index.path / "index.sqlite")) as store, store.writing():
         # The origin of a deleted document is no damage.
         store.connection.execute("INSERT INTO origins VALUES ('sub/b.txt', 1, '{}')")
@@ -549,8 +513,7 @@ def test_a_folder_that_lost_most_of_its_files_is_refused(index, folder, many, tm
     index.sync(folder)
     folder.rename(tmp_path / "unmounted")
     folder.mkdir()
-    with pytest.raises(InputError, match=r"6 of its 6 files are gone; is its disk mounted\?.*--allow-empty"):
-        index.sync(folder)
+    assert re.search(r"6 of its 6 files are gone; is its disk mounted\?.*--allow-empty", error(index.sync, folder))
     assert ids(index) == IDS
     assert index.sync(folder, dry_run=True).removed == 6
     assert index.sync(folder, allow_empty=True).removed == 6
@@ -564,8 +527,7 @@ def test_a_folder_that_lost_most_of_its_files_is_refused(index, folder, many, tm
     lose(range(15))
     assert index.sync(many).removed == 15
     lose(range(15, 36))
-    with pytest.raises(InputError, match="21 of its 25 files are gone"):
-        index.sync(many)
+    assert "21 of its 25 files are gone" in error(index.sync, many)
     assert index.sync(many, allow_empty=True).removed == 21
 
 

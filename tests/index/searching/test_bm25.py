@@ -104,15 +104,6 @@ def test_shares_of_the_best_score():
     assert fused_scores([], []).tolist() == []
 
 
-def test_a_threshold_is_a_cosine_in_every_mode(index):
-    for mode in ("dense", "words", "hybrid"):
-        every = index.search("cat runs", mode=mode)
-        score = sorted(hit.score for hit in every)[-2]
-        assert {hit.id for hit in index.search("cat runs", mode=mode, threshold=score)} == {
-            hit.id for hit in every if hit.score >= score
-        }
-
-
 def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index, monkeypatch):
     monkeypatch.setattr(by_words, "LARGE", 3)
     monkeypatch.setattr(by_words, "COMMON_PART", 0.4)
@@ -124,15 +115,6 @@ def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index, 
 
     with closing(IndexFolder(index.path)) as folder:
         folder.read(best)
-
-
-def test_deleted_and_replaced_documents_have_no_words(index):
-    index.delete([3])
-    index.upsert(["a horse"], [0])
-    for _ in range(2):
-        assert found(index, "cat ran") == [1]
-        assert found(index, "horse") == [0]
-        index.compact()
 
 
 @pytest.mark.parametrize(

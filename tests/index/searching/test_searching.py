@@ -398,14 +398,6 @@ def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(index):
     assert len(index.search("a bank", 3)) == 3
 
 
-def test_the_largest_searches_within_the_budgets_are_answered(index):
-    texts = [f"text {number} of a bank" for number in range(10_000)]
-    assert len(index.search("a bank", exclude=texts)) == 10
-    assert len(index.search(" ".join(texts[:500]))) == 10
-    years = ", ".join(map(str, range(10_000)))
-    assert len(index.search("a bank", where=f"year in ({years})")) == 10
-
-
 def test_the_densest_part_of_a_long_text_has_the_most_words():
     filler = "lorem ipsum " * 5_000
     text = f"{filler}hammer {filler}The hammer, the anvil and the tongs.{filler}anvil"

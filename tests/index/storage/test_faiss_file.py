@@ -198,26 +198,6 @@ def test_auto_takes_lists_by_size(rows, lists):
     assert factory(rows, 32) == factory(rows, 321) == f"IVF{lists},SQ8"
 
 
-def test_a_hybrid_search_asks_for_fewer_spare_candidates(tmp_path, hash_model, monkeypatch):
-    asked: list[int] = []
-    search = faiss.IndexHNSWFlat.search
-
-    def recorded(self, queries, k, **options):
-        asked.append(k)
-        return search(self, queries, k, **options)
-
-    monkeypatch.setattr("ctx_embed.index.searching.search.DEPTH", 40)
-    with created(tmp_path / "index", hash_model, "HNSW8") as index:
-        index.add(TEXTS)
-        facts = json.dumps(index.describe()["faiss"] | {"spare": 100})
-        index.writer.folder.documents.run("UPDATE faiss SET facts = ?", (facts,))
-    monkeypatch.setattr(faiss.IndexHNSWFlat, "search", recorded)
-    with opened(tmp_path / "index", hash_model) as index:
-        for mode in ("dense", "hybrid"):
-            assert index.search("text 7", k=1, mode=mode)[0].text == "text 7"
-    assert asked == [140, 110]
-
-
 @pytest.mark.parametrize("factory", ["HNSW8", "IVF4,SQ8", "auto"])
 def test_a_memory_mapped_index_answers_the_same(tmp_path, hash_model, factory):
     path = tmp_path / "index"
@@ -319,6 +299,9 @@ def test_a_restored_backup_never_uses_a_file_of_a_later_time(tmp_path, hash_mode
     with created(path, hash_model, "HNSW8") as index:
         index.add(TEXTS[:100])
         index.backup(tmp_path / "backup")
+        with opened(tmp_path / "backup", hash_model) as backup:
+            assert cache(tmp_path / "backup").name == cache(path).name
+            assert search(backup, "text 7") == search(index, "text 7")
         index.delete(list(range(50)))
         index.add(TEXTS[100:])
         index.compact()

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ctx_embed
 from ctx_embed import SearchIndex
 from ctx_embed.documents.blocks import code, markdown
 from ctx_embed.index.writing.chunking import (
@@ -173,75 +172,57 @@ def test_passages_fit_the_model(tiny_model):
 TITLE = "Care of bicycles"
 FIRST = f"{TITLE}\n\nA clean bicycle lasts for many years and is a pleasure to ride."
 SECOND = "Put a drop of oil on each link and wipe off what is left over with a dry cloth."
+BOTH = f"{FIRST}\n\n{SECOND}"
 
 
-@pytest.fixture
-def titled(tmp_path):
-    with SearchIndex.create(tmp_path / "notes.index", chunk="passages:24") as titled:
-        titled.add([f"{FIRST}\n\n{SECOND}"], ["a"], [{"title": TITLE, "year": 2020}])
-        yield titled
-
-
-def vectors(titled: SearchIndex) -> dict[tuple[str, str], np.ndarray]:
-    """The stored vector of each passage, by id and text."""
-    output = titled.path.parent / "exported"
-    titled.export(output)
+def embedded(index: SearchIndex, dimension: int = 8) -> dict[tuple[str, str], str]:
+    """Return what has been embedded for each passage, by id and text: the text, or a title and the text."""
+    output = index.path.parent / "exported"
+    index.export(output)
     rows = [json.loads(line) for line in output.with_suffix(".jsonl").read_text().splitlines()]
-    return {(row["id"], row["text"]): vector for row, vector in zip(rows, np.load(f"{output}.npy"), strict=True)}
+    found = {}
+    for row, vector in zip(rows, np.load(f"{output}.npy"), strict=True):
+        candidates = [row["text"], *(f"{title}\n{row['text']}" for title in (TITLE, "Chains"))]
+        (found[row["id"], row["text"]],) = (
+            text for text in candidates if np.allclose(vector, hash_vectors([text], dimension)[0], atol=1e-5)
+        )
+    return found
 
 
-def same(vector: np.ndarray, text: str) -> bool:
-    embedding = ctx_embed.load().encode(text)
-    return bool(np.allclose(vector, embedding / np.linalg.norm(embedding), atol=1e-5))
-
-
-def test_a_passage_that_lacks_the_title_is_embedded_with_it(titled):
-    found = vectors(titled)
-    assert set(found) == {("a", FIRST), ("a", SECOND)}
-    assert same(found["a", FIRST], FIRST)
-    assert same(found["a", SECOND], f"{TITLE}\n{SECOND}")
-    assert not titled.verify()
-    # A document that is not cut is embedded as it is, however often its text has come.
-    titled.add([SECOND, SECOND], ["b", "c"], [{"title": TITLE}, {}])
-    found = vectors(titled)
-    assert same(found["b", SECOND], SECOND)
-    assert same(found["c", SECOND], SECOND)
-    assert same(found["a", SECOND], f"{TITLE}\n{SECOND}")
-
-
-def test_another_title_embeds_the_passages_again(titled):
-    before = vectors(titled)
-    titled.update_metadata(["a"], {"year": 2021})
-    assert all(np.array_equal(vector, before[key]) for key, vector in vectors(titled).items())
-    titled.update_metadata(["a"], {"title": "Chains"})
-    after = vectors(titled)
-    assert same(after["a", FIRST], f"Chains\n{FIRST}")
-    assert same(after["a", SECOND], f"Chains\n{SECOND}")
-    assert titled.get("a").metadata == {"title": "Chains", "year": 2021}
-    titled.update_metadata(["a"], {"title": None})
-    assert same(vectors(titled)["a", SECOND], SECOND)
-    assert len(titled) == 1
-    assert not titled.verify()
-
-
-def test_compaction_and_another_model_keep_it(titled):
-    titled.add(["a document to be deleted"], ["gone"])
-    titled.delete(["gone"])
-    titled.compact()
-    assert same(vectors(titled)["a", SECOND], f"{TITLE}\n{SECOND}")
-    titled.add([SECOND], ["b"])
-    assert same(vectors(titled)["b", SECOND], SECOND)
-    assert titled.reembed(HashModel(16))
-    assert not titled.verify()
-    found = vectors(titled)
-    for key, text in ((("a", SECOND), f"{TITLE}\n{SECOND}"), (("b", SECOND), SECOND), (("a", FIRST), FIRST)):
-        np.testing.assert_allclose(found[key], hash_vectors([text], 16)[0], rtol=1e-5)
+def test_a_passage_that_lacks_the_title_is_embedded_with_it(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "notes.index", hash_model, chunk="passages:24") as index:
+        index.add([BOTH], ["a"], [{"title": TITLE, "year": 2020}])
+        titled = {("a", FIRST): FIRST, ("a", SECOND): f"{TITLE}\n{SECOND}"}
+        assert embedded(index) == titled
+        # A document that is not cut is embedded as it is, however often its text has come.
+        index.add([SECOND, SECOND, "to be deleted"], ["b", "c", "gone"], [{"title": TITLE}, {}, {}])
+        index.delete(["gone"])
+        plain = {("b", SECOND): SECOND, ("c", SECOND): SECOND}
+        assert embedded(index) == titled | plain
+        assert not index.verify()
+        # Another title embeds the passages again, another field does not.
+        seen = len(hash_model.seen)
+        index.update_metadata(["a"], {"year": 2021})
+        assert len(hash_model.seen) == seen
+        index.update_metadata(["a"], {"title": "Chains"})
+        assert embedded(index) == {("a", FIRST): f"Chains\n{FIRST}", ("a", SECOND): f"Chains\n{SECOND}"} | plain
+        assert index.get("a").metadata == {"title": "Chains", "year": 2021}
+        index.update_metadata(["a"], {"title": None})
+        assert embedded(index) == {("a", FIRST): FIRST, ("a", SECOND): SECOND} | plain
+        # Compaction and another model keep it.
+        index.update_metadata(["a"], {"title": TITLE})
+        index.compact()
+        assert embedded(index) == titled | plain
+        index.reembed(HashModel(16))
+        assert embedded(index, 16) == titled | plain
+        assert len(index) == 3
+        assert not index.verify()
 
 
 @pytest.mark.parametrize(
-    ("title", "chunk"), [*((title, "passages:24") for title in ("", " ", None, 7, ["a"])), (TITLE, "sentences")]
+    ("chunk", "titles"), [("passages:24", ["", " ", None, 7, ["a"]]), ("sentences", [TITLE])], ids=["titles", "chunk"]
 )
-def test_other_passages_are_embedded_as_they_are(tmp_path, title, chunk):
-    with SearchIndex.create(tmp_path / "i", chunk=chunk) as titled:
-        titled.add([f"{FIRST}\n\n{SECOND}"], ["a"], [{"title": title}])
-        assert same(vectors(titled)["a", SECOND], SECOND)
+def test_other_passages_are_embedded_as_they_are(tmp_path, hash_model, chunk, titles):
+    with SearchIndex.create(tmp_path / "index", hash_model, chunk=chunk) as index:
+        index.add([BOTH] * len(titles), metadata=[{"title": title} for title in titles])
+        assert all(found == text for (_, text), found in embedded(index).items())
