@@ -44,6 +44,13 @@ def sentences() -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def paragraphs() -> list[str]:
+    """A thousand texts as people write them: the paragraphs of docs/."""
+    pages = sorted((Path(__file__).parent.parent / "docs").rglob("*.md"))
+    return [paragraph for page in pages for paragraph in page.read_text(encoding="utf-8").split("\n\n")]
+
+
+@pytest.fixture(scope="session")
 def tokenizer():
     """A WordPiece tokenizer of a few dozen entries."""
     from ctx_embed.training.vocabulary import learn_vocabulary
@@ -76,6 +83,22 @@ def tiny_model_path(tiny_model, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("models") / "tiny"
     tiny_model.save_pretrained(str(path))
     return path
+
+
+@pytest.fixture(scope="session")
+def shipped_model():
+    """The default model on torch; tests must not change it."""
+    import ctx_embed
+
+    return ctx_embed.load(device="cpu")
+
+
+@pytest.fixture(scope="session")
+def embedder():
+    """The default model by the kernel or NumPy; tests must not change it."""
+    from ctx_embed.runtime import Embedder
+
+    return Embedder.load()
 
 
 @pytest.fixture(scope="session")

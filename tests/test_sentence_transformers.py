@@ -8,24 +8,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 from ctx_embed import load
 from tests.conftest import SENTENCES, make_model
-
-
-def test_prompts_are_put_before_the_text(tokenizer, tmp_path):
-    model = make_model(tokenizer)
-    model.prompts = {"query": "a good "}
-    expected = model.encode(["a good book"])
-    assert (model.encode(["book"], prompt_name="query") == expected).all()
-    assert (model.encode_query(["book"]) == expected).all()
-    model.default_prompt_name = "query"
-    model.save_pretrained(str(tmp_path))
-    for loaded in (load(tmp_path), SentenceTransformer(str(tmp_path), trust_remote_code=True)):
-        assert (loaded.encode(["book"]) == expected).all()
 
 
 def test_two_processes_embed_as_one_does():

@@ -23,6 +23,7 @@ from ctx_embed.numpy_model.embedder import PackedContextualizer
 from ctx_embed.second_order import paper
 from ctx_embed.systems.pooling import MeanEmbedding
 from tests.conftest import SENTENCES, make_model
+from tests.helpers.errors import error
 
 OPTIONS = [
     {"positions": positions, "scale": scale, "initial_context": initial}
@@ -105,33 +106,6 @@ def test_padding_does_not_change_a_result(tokenizer):
     torch.testing.assert_close(module(wide)["sentence_embedding"], expected)
 
 
-def test_float32_agrees_alone_and_in_any_batch(tiny_model):
-    texts = [*SENTENCES, " ".join(SENTENCES * 200), ""] * 3
-    whole = tiny_model.encode(texts, batch_size=32)
-    for batch_size in (1, 5):
-        part = tiny_model.encode(texts, batch_size=batch_size)
-        assert np.abs(part - whole).max() <= 1e-5 * np.abs(whole).max()
-
-
-def test_empty_text_gives_the_first_context(tokenizer):
-    module = drawn(tokenizer, initial_context="learned", positions="absolute")
-    embedding = module(module.preprocess(["", " \n\t"]))["sentence_embedding"]
-    assert torch.equal(embedding, module.attention.c0.expand(2, -1))
-    assert make_model(tokenizer).encode([""]).tolist() == [[0.0] * 16]
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_held_products_follow_an_optimizer(tokenizer, fused):
-    module = drawn(tokenizer).float()
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=fused)
-    for _ in range(2):
-        with torch.no_grad():
-            before = module(module.preprocess(TEXTS))["sentence_embedding"]
-            torch.testing.assert_close(before, reference(module, TEXTS), rtol=1e-4, atol=1e-4)
-        module(module.preprocess(TEXTS))["sentence_embedding"][:, 0].sum().backward()
-        optimizer.step()
-
-
 def fused_step(module, texts) -> None:
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
     with torch.enable_grad():
@@ -141,28 +115,21 @@ def fused_step(module, texts) -> None:
     optimizer.step()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda module: module.attention.W.mul_(1.5),
-        lambda module: module.attention.W.data.mul_(2),  # .data does not count a version
-        lambda module: module.embedding.weight.data.add_(0.5),
-        lambda module: fused_step(module, TEXTS),
-        lambda module: fused_step(module, [" ".join(SENTENCES * 50)]),
-    ],
-    ids=[
-        "in place",
-        "unrecorded, steps",
-        "unrecorded, table",
-        "fused, outside of training mode",
-        "fused, long document",
-    ],
-)
+CHANGES = {
+    "in place": lambda module: module.attention.W.mul_(1.5),
+    "steps, unrecorded": lambda module: module.attention.W.data.mul_(2),  # .data does not count a version
+    "table, unrecorded": lambda module: module.embedding.weight.data.add_(0.5),
+    "fused": lambda module: fused_step(module, TEXTS),
+    "fused, long document": lambda module: fused_step(module, [" ".join(SENTENCES * 50)]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_held_products_follow_changes(tokenizer, change):
     module = drawn(tokenizer).float()
     with torch.no_grad():
         before = module(module.preprocess(TEXTS))["sentence_embedding"]
-        change(module)
+        CHANGES[change](module)
         after = module(module.preprocess(TEXTS))["sentence_embedding"]
     assert not torch.allclose(before[0], after[0], atol=1e-3)
     torch.testing.assert_close(after, reference(module, TEXTS), rtol=1e-4, atol=1e-4)
@@ -203,29 +170,26 @@ def test_grouped_keeps_all_documents():
 
 # Options and errors
 
+GAPS = Tokenizer(WordLevel({"a": 0, "b": 5}, unk_token="a"))
+
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"dimension": 0}, "dimension must be a positive integer, got 0"),
-        ({"steps": 0}, "steps must be a positive integer, got 0"),
         ({"rank": 2.0}, "rank must be a positive integer, got 2.0"),
-        ({"max_seq_length": 0}, "max_seq_length must be a positive integer, got 0"),
-        (
-            {"positions": "absolut"},
-            "unknown positions 'absolut': did you mean 'absolute'? known are absolute, none, relative",
-        ),
+        ({"positions": "absolut"}, "unknown positions 'absolut': did you mean 'absolute'?"),
         ({"scale": "x"}, "unknown scale 'x': known are mean, sum"),
-        (
-            {"initial_context": "one"},
-            "unknown initial_context 'one': did you mean 'ones'? known are learned, ones, uniform",
-        ),
+        ({"initial_context": "one"}, "unknown initial_context 'one': did you mean 'ones'?"),
+        ({"weights": torch.zeros(3, 2)}, "weights must have shape"),
+        ({"tokenizer": "bert"}, "tokenizer must be a tokenizers.Tokenizer, got str"),
+        ({"tokenizer": GAPS}, "the tokenizer's ids must have no gaps, got 2 entries with ids up to 5"),
     ],
 )
 def test_a_wrong_option_is_one_line(tokenizer, options, message):
-    with pytest.raises(InputError) as caught:
-        Contextualizer(tokenizer, **options)
-    assert str(caught.value) == message
+    said = error(Contextualizer, **{"tokenizer": tokenizer, **options})
+    assert said.startswith(message)
+    assert "\n" not in said
 
 
 def test_a_table_of_any_number_type_becomes_float32(tokenizer):
@@ -235,20 +199,10 @@ def test_a_table_of_any_number_type_becomes_float32(tokenizer):
         assert module.embedding.weight.dtype == torch.float32
 
 
-def test_a_tokenizer_must_fit_the_table(tokenizer):
-    gaps = Tokenizer(WordLevel({"a": 0, "b": 5}, unk_token="a"))
-    with pytest.raises(InputError, match="the tokenizer's ids must have no gaps, got 2 entries with ids up to 5"):
-        Contextualizer(gaps)
+def test_another_tokenizer_must_fit_the_table(tokenizer):
     module = drawn(tokenizer)
     with pytest.raises(InputError, match=r"the tokenizer must have \d+ entries like the token table, got 1"):
         module.tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
-
-
-def test_a_wrong_table_or_tokenizer_is_one_line(tokenizer):
-    with pytest.raises(InputError, match=r"weights must have shape \(\d+, 4\) \(tokenizer, dimension\), got \(3, 4\)"):
-        Contextualizer(tokenizer, 4, weights=torch.zeros(3, 4))
-    with pytest.raises(InputError, match=r"tokenizer must be a tokenizers\.Tokenizer, got str"):
-        Contextualizer("bert")
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options.values()))
@@ -293,10 +247,8 @@ def test_an_encoder_without_token_embeddings_says_so(tokenizer):
 
 
 def test_items_that_are_no_strings_are_named(tiny_model):
-    with pytest.raises(InputError, match="each text must be a string, got an int"):
-        tiny_model.encode([1, 2])
-    with pytest.raises(InputError, match="must be a string"):
-        tiny_model.encode(["a", None])
+    assert error(tiny_model.encode, [1, 2]) == "each text must be a string, got an int"
+    assert "must be a string" in error(tiny_model.encode, ["a", None])
 
 
 def test_a_cut_is_never_silent(tokenizer):
@@ -309,14 +261,6 @@ def test_a_cut_is_never_silent(tokenizer):
     assert cut["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     module.max_seq_length = None
     assert module.preprocess(["the cat sat on the mat"])["input_ids"].tolist() == full[:1].tolist()
-
-
-@pytest.mark.parametrize("text", ["", "   ", "日本語 \u0a0a", "x" * 1_000_000, "\ud800", "\x00"])
-def test_odd_text_is_embedded(tiny_model, text):
-    embedding = tiny_model.encode([text, "the cat"])
-    assert np.isfinite(embedding).all()
-    # The tokenizer knows none of these.
-    np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), [0, 1], atol=1e-6)
 
 
 # Files
@@ -347,10 +291,6 @@ def test_half_precision_is_stored_and_loaded_as_asked(tokenizer, tmp_path):
     assert Contextualizer.load(str(tmp_path)).embedding.weight.dtype == torch.float32
     loaded = Contextualizer.load(str(tmp_path), model_kwargs={"dtype": "bfloat16"})
     assert loaded.attention.W.dtype == torch.bfloat16
-    with pytest.raises(
-        InputError, match="dtype must be a floating dtype, got 'int8'; use float32, float16 or bfloat16"
-    ):
-        Contextualizer.load(str(tmp_path), model_kwargs={"dtype": "int8"})
 
 
 def test_pickle_is_not_written(tokenizer, tmp_path):

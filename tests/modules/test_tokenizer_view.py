@@ -5,34 +5,28 @@ from __future__ import annotations
 import copy
 import pickle
 
-import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from ctx_embed import Contextualizer, load
+from ctx_embed import Contextualizer
 from ctx_embed.fingerprint import fingerprint
 from tests.conftest import make_model
 
 TEXT = "I don't know, said one of the men."
 
 
-@pytest.fixture(scope="module")
-def model():
-    return load()
-
-
-def test_it_is_a_fast_tokenizer_of_transformers(model):
-    view = model.tokenizer
+def test_it_is_a_fast_tokenizer_of_transformers(shipped_model):
+    view = shipped_model.tokenizer
     assert isinstance(view, PreTrainedTokenizerFast)
-    assert len(view.vocab) == model[0].backend_tokenizer.get_vocab_size()
-    assert view.tokenize(TEXT) == model[0].backend_tokenizer.encode(TEXT).tokens
-    assert model.tokenizer is view
+    assert len(view.vocab) == shipped_model[0].backend_tokenizer.get_vocab_size()
+    assert view.tokenize(TEXT) == shipped_model[0].backend_tokenizer.encode(TEXT).tokens
+    assert shipped_model.tokenizer is view
 
 
-def test_the_first_and_the_last_id_are_padding(model):
-    view = model.tokenizer
-    assert view.encode("a cat", add_special_tokens=False) == model[0].backend_tokenizer.encode("a cat").ids
+def test_the_first_and_the_last_id_are_padding(shipped_model):
+    view = shipped_model.tokenizer
+    assert view.encode("a cat", add_special_tokens=False) == shipped_model[0].backend_tokenizer.encode("a cat").ids
     assert view.encode("a cat") == [
         view.pad_token_id,
         *view.encode("a cat", add_special_tokens=False),
@@ -41,18 +35,21 @@ def test_the_first_and_the_last_id_are_padding(model):
     assert view.decode(view.encode("unbelievably a cat"), skip_special_tokens=True) == "unbelievably a cat"
 
 
-def test_ids_of_phrases_are_decoded(model):
-    ids = model.preprocess([TEXT])["input_ids"][0].tolist()
-    assert max(ids) >= len(model.tokenizer)
-    assert model.tokenizer.decode(ids) == "i don ' t know, said one of the men."
-    assert model.tokenizer.batch_decode([ids, ids[:1]]) == ["i don ' t know, said one of the men.", "i don ' t know"]
+def test_ids_of_phrases_are_decoded(shipped_model):
+    ids = shipped_model.preprocess([TEXT])["input_ids"][0].tolist()
+    assert max(ids) >= len(shipped_model.tokenizer)
+    assert shipped_model.tokenizer.decode(ids) == "i don ' t know, said one of the men."
+    assert shipped_model.tokenizer.batch_decode([ids, ids[:1]]) == [
+        "i don ' t know, said one of the men.",
+        "i don ' t know",
+    ]
 
 
-def test_the_model_stays_the_same(model):
-    before = fingerprint(model)
-    assert model.tokenizer is not None
-    assert fingerprint(model) == before
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+def test_the_model_stays_the_same(shipped_model):
+    before = fingerprint(shipped_model)
+    assert shipped_model.tokenizer is not None
+    assert fingerprint(shipped_model) == before
+    for other in (copy.deepcopy(shipped_model), pickle.loads(pickle.dumps(shipped_model))):
         other.tokenizer = other.tokenizer
         assert fingerprint(other) == before
         ids = other.preprocess([TEXT])["input_ids"][0].tolist()

@@ -19,10 +19,10 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 import ctx_embed
-from ctx_embed import InputError
 from ctx_embed.runtime import Embedder
 from ctx_embed.systems import system
 from tests.conftest import make_model
+from tests.helpers.errors import error
 
 DEEP = "[" * 200_000 + "]" * 200_000
 CONFIG, SETTINGS, WEIGHTS = "contextualizer_config.json", "config_sentence_transformers.json", "model.safetensors"
@@ -128,14 +128,12 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     ),
     "a long replacement": (replaced({"String": "a"}, "a" * 10_000), "at most 100 characters of one, got 10000"),
     "replacements of replacements": (replaced({"String": "a"}, "aa", 30), "characters of one, got 1073741824"),
-    "a replaced pattern": (replaced({"Regex": "a*"}, "a" * 200), "at most 100 characters of one, got 200"),
     "many normalizers": (normalized(*[{"type": "Lowercase"}] * 100_000), "must have at most 100 normalizers and"),
     "a long beginning": (
         normalized(*[{"type": "Prepend", "prepend": "abc " * 1000}] * 50),
         "at most 100 characters may be put before a text, got 200,000",
     ),
     "a long pattern": (of_tokenizer(pre_tokenizer=SPLIT), "must have at most 1000 characters, got 5000"),
-    "no regular expression": (replaced({"Regex": "("}, ""), "no tokenizer"),
     "no tokenizer": (written("tokenizer.json", "{}"), "no tokenizer"),
     "a deep tokenizer": (written("tokenizer.json", DEEP), "no tokenizer"),
     "NaN": (tensor("attention.b", lambda b: b * np.nan), "numbers of attention.b are NaN or infinite"),
@@ -147,53 +145,35 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a huge shape": (of_U(shape=[2**40, 4, 16]), UNREADABLE),
     "a shape of text": (of_U(shape="2, 4"), UNREADABLE),
     "a negative place": (of_U(data_offsets=[-512, 0]), UNREADABLE),
-    "a header of a list": (header(lambda fields: "[1]"), UNREADABLE),
     "a deep header": (header(lambda fields: DEEP), UNREADABLE),
     "a long header": (header(lambda fields: "{}" + " " * (1 << 21)), UNREADABLE),
-    "empty weights": (written(WEIGHTS, ""), UNREADABLE),
     "weights of text": (written(WEIGHTS, "garbage"), f"{UNREADABLE} file (it is cut short)"),
     "cut weights": (lambda folder: os.truncate(folder / WEIGHTS, 100), UNREADABLE),
     "max_seq_length 0": (option("max_seq_length", 0), "max_seq_length must be a positive integer, got 0"),
-    "max_seq_length of text": (option("max_seq_length", "9"), "max_seq_length must be a positive integer, got '9'"),
     "a huge dimension": (option("dimension", 10**6), ", 1000000), got ("),
     "huge steps": (option("steps", 2**30), "attention.U must have shape (1073741824, 4, 16)"),
     "a size beyond": (option("rank", 10**30), "rank must be a positive integer, got 1000000000000000"),
     "a dimension of a list": (option("dimension", [16]), "dimension must be a positive integer, got [16]"),
     "unknown positions": (option("positions", {"a": 1}), "positions must be one of absolute, none, relative"),
-    "a deep config": (written(CONFIG, DEEP), "cannot be read as JSON"),
-    "a config of a list": (written(CONFIG, "[]"), "must be a JSON object, got a list"),
     "truncate_dim 0": (option("truncate_dim", 0, SETTINGS), "truncate_dim must be a positive integer, got 0"),
-    "truncate_dim -5": (option("truncate_dim", -5, SETTINGS), "truncate_dim must be a positive integer, got -5"),
     "prompts of a list": (option("prompts", ["a"], SETTINGS), "prompts must be texts by name, got ['a']"),
-    "prompts of numbers": (option("prompts", {"query": 1}, SETTINGS), "prompts must be texts by name"),
     "an unknown prompt": (option("default_prompt_name", "x", SETTINGS), "must name one of the prompts, got 'x'"),
     "another similarity": (option("similarity_fn_name", "x", SETTINGS), "must be one of cosine, dot, euclidean"),
     "deep settings": (written(SETTINGS, DEEP), "cannot be read as JSON"),
-    "deep modules": (written("modules.json", DEEP), "cannot be read as JSON"),
     "no modules": (written("modules.json", "[]"), "must be a list of 1 to 100 modules"),
     "modules of numbers": (written("modules.json", "[1, 2]"), "must have a name, a path and a type, got 1"),
-    "modules cut short": (
-        written("modules.json", "{"),
-        "cannot be read as JSON (Expecting property name",
-    ),
+    "modules cut short": (written("modules.json", "{"), "cannot be read as JSON (Expecting property name"),
     "an empty module": (written("modules.json", "[{}]"), "must have a name, a path and a type, got {}"),
     "many modules": (written("modules.json", "[" + "1," * 400_000 + "1]"), "must be a list of 1 to 100 modules"),
     "a large file": (written("modules.json", " " * (1 << 21)), "must have at most 1,048,576 bytes, got 2,097,152"),
-    "a large tokenizer": (
-        lambda folder: os.truncate(folder / "tokenizer.json", (1 << 26) + 1),
-        "must have at most 67,108,864 bytes, got 67,108,865",
-    ),
     "enormous weights": (
         lambda folder: os.truncate(folder / WEIGHTS, (1 << 40) + 1),
         "must have at most 1,099,511,627,776 bytes, got 1,099,511,627,777",
     ),
     "a path outside": (of_module(0, path="../other"), "must lie inside the folder, got the path '../other'"),
     "an absolute path": (of_module(1, path="/etc"), "must lie inside the folder, got the path '/etc'"),
-    "a path outside on Windows": (of_module(1, path="..\\etc"), "must lie inside the folder"),
     "half a character": (of_module(1, path="\ud800"), "must lie inside the folder, got the path '\\ud800'"),
     "two of one name": (of_module(1, name="0"), "two modules have the same name"),
-    "a pipe for the modules": (pipe("modules.json"), "modules.json: must be a regular file"),
-    "a pipe for the settings": (pipe(SETTINGS), "must be a regular file"),
     "a pipe for the tokenizer": (pipe("tokenizer.json"), "tokenizer.json: must be a regular file"),
     "a pipe for the weights": (pipe(WEIGHTS), "model.safetensors: must be a regular file"),
 }
@@ -221,20 +201,22 @@ def hostile(saved, tmp_path):
     return make
 
 
-@pytest.mark.parametrize("load", [Embedder.load, ctx_embed.load], ids=["numpy", "torch"])
+either = pytest.mark.parametrize("load", [Embedder.load, ctx_embed.load], ids=["numpy", "torch"])
+
+
+@either
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_folder_is_one_line(hostile, name, load):
     change, message = HOSTILE[name]
     folder = hostile(change)
     start = time.process_time()
-    with pytest.raises(InputError) as caught:
-        load(folder)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    said = error(load, folder)
+    assert message in said
+    assert "\n" not in said
     assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("load", [Embedder.load, ctx_embed.load], ids=["numpy", "torch"])
+@either
 def test_words_may_be_as_long_as_the_limit(hostile, load):
     assert np.isfinite(load(hostile(of_model(max_input_chars_per_word=1000))).encode(["a cat"])).all()
 
@@ -244,23 +226,15 @@ def test_words_may_be_as_long_as_the_limit(hostile, load):
     [
         (written(CONFIG, '{"taste": 1}'), "the options must be dimension, steps, rank, positions"),
         (edited("modules.json", lambda modules: modules.pop(0)), "must begin with a module that reads texts, got Norm"),
-        (
-            written("1_Normalize/config.json", '{"module_input_name": []}'),
-            "the module '1' must read and write sentence_embedding, got [] and []",
-        ),
-        (
-            written("1_Normalize/config.json", '{"module_output_name": "x"}'),
-            "the module '1' must read and write sentence_embedding, got 'sentence_embedding' and 'x'",
-        ),
+        (written("1_Normalize/config.json", '{"module_output_name": "x"}'), "must read and write sentence_embedding"),
     ],
 )
 def test_modules_that_do_not_fit_are_one_line(hostile, change, message):
     if "must read and write" in message and sentence_transformers.__version__ < "6":
         pytest.skip("sentence-transformers 5.7 has no options of Normalize, and ignores them")
-    with pytest.raises(InputError) as caught:
-        ctx_embed.load(hostile(change))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    said = error(ctx_embed.load, hostile(change))
+    assert message in said
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize("name", ["transformer", "dan", "use-transformer"])
@@ -269,8 +243,7 @@ def test_layers_without_tensors_are_one_line(tokenizer, tmp_path, name):
     SentenceTransformer(modules=[module]).save_pretrained(str(tmp_path))
     option("layers", 10**6, module.config_file_name)(tmp_path)
     start = time.process_time()
-    with pytest.raises(InputError, match=r"must have a tensor for each of 1,000,000 layers, got \d+$"):
-        ctx_embed.load(tmp_path)
+    assert "must have a tensor for each of 1,000,000 layers, got " in error(ctx_embed.load, tmp_path)
     assert time.process_time() - start < 5
 
 
@@ -278,24 +251,19 @@ def test_layers_without_tensors_are_one_line(tokenizer, tmp_path, name):
 def test_sentence_transformers_itself_refuses_it(hostile, name):
     change, message = HOSTILE[name]
     folder = hostile(change)
-    with pytest.raises(InputError) as caught:
-        SentenceTransformer(str(folder), trust_remote_code=True)
-    assert message in str(caught.value)
+    assert message in error(SentenceTransformer, str(folder), trust_remote_code=True)
 
 
 def test_an_id_beyond_the_table_is_one_line(hostile):
     folder = hostile(edited("tokenizer.json", lambda content: content["model"]["vocab"].update(the=5000)))
-    with pytest.raises(InputError, match="the model's tokenizer has ids beyond its 90 entries"):
-        Embedder.load(folder).encode("the cat")
-    with pytest.raises(InputError, match="ids must have no gaps"):
-        ctx_embed.load(folder)
+    assert "has ids beyond its 90 entries" in error(Embedder.load(folder).encode, "the cat")
+    assert "ids must have no gaps" in error(ctx_embed.load, folder)
 
 
 def test_a_regular_expression_that_gives_up_is_one_line(hostile):
     folder = hostile(replaced({"Regex": "(a+)+$"}, ""))
     for model in (Embedder.load(folder), ctx_embed.load(folder)):
-        with pytest.raises(InputError, match="the model's tokenizer fails on a text"):
-            model.encode("a" * 40 + "b")
+        assert "the model's tokenizer fails on a text" in error(model.encode, "a" * 40 + "b")
 
 
 LONG = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<u8', 'fortran_order': False, 'shape': (1000000000000000,), }"
@@ -304,5 +272,4 @@ LONG = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<u8', 'fortran_order': False, 'shap
 @pytest.mark.parametrize("content", [b"", LONG.ljust(127) + b"\n"])
 def test_a_damaged_array_is_one_line(hostile, content):
     folder = hostile(lambda folder: (folder / "labelled_texts.npy").write_bytes(content))
-    with pytest.raises(InputError, match="cannot be read as an array"):
-        ctx_embed.load(folder)
+    assert "cannot be read as an array" in error(ctx_embed.load, folder)

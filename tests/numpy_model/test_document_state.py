@@ -12,26 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer, pre_tokenizers
 
-from ctx_embed.cli.demo import standard_library_docstrings
-from ctx_embed.errors import InputError
 from ctx_embed.numpy_model import Embedder, document_state
 from ctx_embed.numpy_model.document_state import DocumentState
 from tests.conftest import SENTENCES, make_model
+from tests.helpers.errors import error
 from tests.numpy_model.test_embedder import ODD, saved
 
 NEAR = 2e-5
-TEXT = st.lists(
-    st.sampled_from(
-        ["i", " don't", " know", "of", " of the", " the", " ", "\n", "\x85", "é", "\u0301", "日本", ".", "'s", "xx"]
-    )
-).map("".join)
-
-
-@pytest.fixture(scope="module")
-def embedder():
-    return Embedder.load()
+NO_STATE = "stored must be the bytes of a DocumentState"
+PARTS = ["i", " don't", " know", "of", " of the", " the", " ", "\n", "\x85", "é", "\u0301", "日本", ".", "'s", "xx"]
+TEXT = st.lists(st.sampled_from(PARTS)).map("".join)
 
 
 def near(state: DocumentState, embedder: Embedder, text: str) -> bool:
@@ -66,7 +58,7 @@ def test_a_text_letter_by_letter_and_its_two_halves(embedder):
         state.add(letter)
     assert near(state, embedder, text)
     expected = state.embedding()
-    for cut in range(0, len(text), 11):
+    for cut in range(0, len(text), 23):
         left, right = embedder.state(), embedder.state()
         left.add(text[:cut])
         right.add(text[cut:])
@@ -74,15 +66,14 @@ def test_a_text_letter_by_letter_and_its_two_halves(embedder):
         assert (left.embedding() == expected).all()
 
 
-def test_a_long_text_in_constant_memory(embedder):
-    docstrings = sorted(standard_library_docstrings().values())[:1000]
-    state = embedder.state()
-    sizes = []
-    for docstring in docstrings * 2:
-        state.add(docstring)
-        sizes.append(len(state.to_bytes()) if len(sizes) % 500 == 0 else 0)
-    assert near(state, embedder, "".join(docstrings * 2))
-    assert sizes[1500] < 1.1 * sizes[1000] < 100_000
+def test_a_long_text_in_constant_memory(embedder, paragraphs):
+    state, sizes = embedder.state(), []
+    for _ in range(3):
+        for paragraph in paragraphs:
+            state.add(paragraph)
+        sizes.append(len(state.to_bytes()))
+    assert near(state, embedder, "".join(paragraphs * 3))
+    assert sizes[2] < 1.1 * sizes[1] < 100_000
 
 
 def test_bytes_and_back(embedder):
@@ -103,14 +94,10 @@ def test_a_state_joined_to_itself(embedder):
         assert near(state, embedder, text * 2)
 
 
-def test_an_empty_text(embedder):
-    assert np.abs(embedder.state().embedding() - embedder.encode("")).max() <= NEAR
-
-
 def test_options_of_the_embedding(embedder):
     state = embedder.state()
     state.add("a text of words")
-    for options in ({"normalize": False}, {"truncate_dim": 7, "normalize": True}, {"precision": "ubinary"}):
+    for options in ({"normalize": False}, {"truncate_dim": 7}, {"precision": "ubinary"}):
         expected = embedder.encode("a text of words", **options)
         np.testing.assert_allclose(state.embedding(**options), expected, rtol=1e-4, atol=NEAR)
 
@@ -141,18 +128,15 @@ def test_other_options(tokenizer, tmp_path, positions, scale, initial_context):
 )
 def test_models_whose_embeddings_cannot_grow(tokenizer, tmp_path, options, reason):
     saved(tokenizer, tmp_path, **options)
-    with pytest.raises(InputError, match=f"cannot extend a text: it has {reason}; embed the whole text at once"):
-        Embedder.load(tmp_path).state()
+    said = f"cannot extend a text: it has {reason}; embed the whole text at once"
+    assert said in error(Embedder.load(tmp_path).state)
 
 
 def test_a_tokenizer_that_joins_words(tokenizer, tmp_path):
-    from tokenizers import Tokenizer
-
     other = Tokenizer.from_str(tokenizer.to_str())
     other.pre_tokenizer = pre_tokenizers.Metaspace()
     saved(other, tmp_path)
-    with pytest.raises(InputError, match="a tokenizer that joins words"):
-        Embedder.load(tmp_path).state()
+    assert "a tokenizer that joins words" in error(Embedder.load(tmp_path).state)
 
 
 def test_what_is_no_state_is_refused(embedder, tiny_model_path):
@@ -160,15 +144,11 @@ def test_what_is_no_state_is_refused(embedder, tiny_model_path):
     state.add("a text")
     stored = state.to_bytes()
     for wrong in (b"", b"state", stored[:-9], stored[:30] + b"x" + stored[31:]):
-        with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
-            embedder.state(wrong)
+        assert error(embedder.state, wrong).startswith(NO_STATE)
     other = Embedder.load(tiny_model_path)
-    with pytest.raises(InputError, match="made by the model"):
-        other.state(stored)
-    with pytest.raises(InputError, match="of the same model"):
-        other.state().merge(state)
-    with pytest.raises(InputError, match="text must be a string, got an int"):
-        state.add(3)
+    assert "made by the model" in error(other.state, stored)
+    assert "of the same model" in error(other.state().merge, state)
+    assert "text must be a string, got an int" in error(state.add, 3)
 
 
 def packed(ends: object, arrays: bytes) -> bytes:
@@ -176,15 +156,9 @@ def packed(ends: object, arrays: bytes) -> bytes:
     return document_state.MAGIC + zlib.compress(line.encode() + b"\n" + arrays)
 
 
-def arrays_of(*arrays: object) -> bytes:
+def arrays_of(*arrays: object, save=np.savez) -> bytes:
     stream = io.BytesIO()
-    np.savez(stream, *arrays)
-    return stream.getvalue()
-
-
-def compressed(*arrays: object) -> bytes:
-    stream = io.BytesIO()
-    np.savez_compressed(stream, *arrays)
+    save(stream, *arrays)
     return stream.getvalue()
 
 
@@ -196,7 +170,7 @@ HOSTILE_COUNTS = {
     "an entry beyond": (arrays_of(ENTRIES + 10**6, COUNTS), "an entry is not in the vocabulary"),
     "one array": (arrays_of(ENTRIES), "not enough values"),
     "a table": (arrays_of(ENTRIES[None], COUNTS[None]), "entries and counts do not fit"),
-    "compressed arrays": (compressed(np.zeros(10**7), COUNTS), "its arrays are compressed"),
+    "compressed arrays": (arrays_of(COUNTS, COUNTS, save=np.savez_compressed), "its arrays are compressed"),
     "no arrays": (b"", "not a zip file"),
 }
 
@@ -204,36 +178,37 @@ HOSTILE_COUNTS = {
 @pytest.mark.parametrize("name", HOSTILE_COUNTS)
 def test_hostile_sums_are_one_line(embedder, name):
     arrays, message = HOSTILE_COUNTS[name]
-    stored = packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays)
-    with pytest.raises(InputError, match=f"stored must be the bytes of a DocumentState .*{message}"):
-        embedder.state(stored)
+    said = error(embedder.state, packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays))
+    assert said.startswith(NO_STATE)
+    assert message in said
 
 
-@pytest.mark.parametrize(
-    "ends",
-    [
-        "[" * 100_000,
-        "{}",
-        '["a"]',
-        [1, True, "", "", [0] * 4],
-        ["f", 1, "", "", [0] * 4],
-        ["f", True, None, "", [0] * 4],
-        ["f", True, "", "", [0] * 3],
-        ["f", True, "", "", [0, 0, 0, 1 << 60]],
-        ["f", True, "", "", [True] * 4],
-    ],
-    ids=["deep", "object", "short", "fingerprint", "cut", "head", "three numbers", "large", "no numbers"],
-)
-def test_hostile_ends_are_one_line(embedder, ends):
-    with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
-        embedder.state(packed(ends, arrays_of(ENTRIES, COUNTS)))
+HOSTILE_ENDS = {
+    "deep": "[" * 100_000,
+    "object": "{}",
+    "short": '["a"]',
+    "fingerprint": [1, True, "", "", [0] * 4],
+    "cut": ["f", 1, "", "", [0] * 4],
+    "head": ["f", True, None, "", [0] * 4],
+    "three numbers": ["f", True, "", "", [0] * 3],
+    "large": ["f", True, "", "", [0, 0, 0, 1 << 60]],
+    "no numbers": ["f", True, "", "", [True] * 4],
+    "of a development version": ["f", True, "a cat", " and a dog"],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_ENDS)
+def test_hostile_ends_are_one_line(embedder, name):
+    said = error(embedder.state, packed(HOSTILE_ENDS[name], arrays_of(ENTRIES, COUNTS)))
+    assert said.startswith(NO_STATE)
+    if name == "of a development version":
+        assert said.endswith("if a development version made it, read the text again)")
 
 
 def test_a_bomb_takes_no_memory(embedder):
-    bomb = document_state.MAGIC + zlib.compress(bytes(200_000_000), 9)
+    bomb = document_state.MAGIC + zlib.compress(bytes(200_000_000), 1)
     tracemalloc.start()
-    with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
-        embedder.state(bomb)
+    assert error(embedder.state, bomb).startswith(NO_STATE)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 60_000_000
@@ -245,23 +220,13 @@ def test_moments_that_are_no_numbers_are_one_line(tokenizer, tmp_path):
     m = embedder.dimension
     for n, value in ((1, np.nan), (1, np.inf), (-1, 1.0)):
         arrays = arrays_of(np.array([n]), np.ones(m), np.ones(m), np.full(m, value), np.ones((m, m)))
-        with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
-            embedder.state(packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays))
-
-
-def test_a_state_of_a_development_version_is_refused_in_one_line(embedder):
-    stored = packed([embedder.fingerprint, True, "a cat", " and a dog"], arrays_of(ENTRIES, COUNTS))
-    with pytest.raises(InputError, match="if a development version made it, read the text again"):
-        embedder.state(stored)
+        stored = packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays)
+        assert error(embedder.state, stored).startswith(NO_STATE)
 
 
 def test_text_without_cuts_is_added_in_linear_time(embedder):
-    def seconds(characters: int) -> float:
-        state = embedder.state()
-        start = time.process_time()
-        for _ in range(characters):
-            state.add("x")
-        return time.process_time() - start
-
-    seconds(1000)
-    assert seconds(40_000) < 5
+    state = embedder.state()
+    start = time.process_time()
+    for _ in range(40_000):
+        state.add("x")
+    assert time.process_time() - start < 5

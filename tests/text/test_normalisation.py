@@ -11,24 +11,20 @@ from hypothesis import strategies as st
 
 from ctx_embed.text.normalisation import _PLAIN, _read, all_normalised, normalised, with_places
 
-ODD = ["e", "\u0301", "ﬁ", "\xad", "\u200b", "\u200d", "\u200c", "म", "\u094d", "👩", "🏴", "\U000e0067", "\ufe0f", "ก"]
-ODD += [
-    "\u1112",
-    "\u1161",
-    "\u11ab",
+ODD = [
+    "e",
+    "ﬁ",
+    "म",
+    "👩",
+    "🏴",
+    "ก",
     "ｶ",
-    "\uff9e",
     "①",
     "⅓",
-    "\u2000",
-    "\ud800",
-    "\udc00",
-    " ",
-    "\x0c",
-    "\x85",
     "ſ",
-    "\u0307",
+    *" \x0c\x85\xad\u0301\u0307\u094d\u2000\u200b\u200c\u200d\ufe0f\uff9e",
 ]
+ODD += [*"\u1112\u1161\u11ab\U000e0067\ud800\udc00"]
 odd_texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()))
 
 
@@ -45,14 +41,15 @@ odd_texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()))
         ("one\x0ctwo\x0bthree\x85four\x97five\x00six\x1fseven\x7feight", "one two three four five six seven eight"),
         ("a\u2003b\u202fc\u3000d", "a b c d"),
         ("a\u2028b\u2029c", "a\nb\nc"),
-        (
-            "photo\xadvoltaic photo\u200bvoltaic\ufeff \u202ephoto\u2060voltaic",
-            "photovoltaic photovoltaic photovoltaic",
-        ),
+        ("pho\xadto pho\u200bto\ufeff \u202epho\u2060to", "photo photo photo"),
         ("photo\xad\nvoltaic photo\xad- cut\xad\u200bs\xad", "photo-\nvoltaic photo-- cuts-"),
         ("non\u2011breaking", "non-breaking"),
         ("Product\u2122 ①apple 10⁶ 2⅓ x⁻¹", "Product TM  1 apple 10 6 2 1/3 x \u2212¹"),
         ("half \ud800 an emoji \ud83d\ude00", "half \ufffd an emoji 😀"),
+        # Joiners stay only where scripts and emoji need them.
+        ("pa\u200dss\u200cword hi\U000e0068\U000e0069", "password hi"),
+        ("❤\ufe0f\u200d🔥 ❤\ufe0f", "❤\u200d🔥 ❤"),
+        ("ภาษา\u200bไทย", "ภาษา ไทย"),
     ],
 )
 def test_what_stands_for_the_same_reads_the_same(written, read):
@@ -74,13 +71,6 @@ def test_what_stands_for_the_same_reads_the_same(written, read):
 )
 def test_ordinary_texts_stay(text):
     assert normalised(text) == text
-
-
-def test_joiners_stay_only_where_scripts_and_emoji_need_them():
-    assert normalised("pa\u200dss\u200cword") == "password"
-    assert normalised("❤\ufe0f\u200d🔥 ❤\ufe0f") == "❤\u200d🔥 ❤"
-    assert normalised("hi\U000e0068\U000e0069") == "hi"
-    assert normalised("ภาษา\u200bไทย") == "ภาษา ไทย"
 
 
 def test_a_text_that_needs_nothing_is_returned_itself():

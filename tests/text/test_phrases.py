@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
 from ctx_embed.text.tokenizer import Phrases
+from tests.helpers.errors import error
 
 # Of four entries: 4 = (0, 1), 5 = (1, 1), 6 = (4, 2), 7 = (6, 6).
 PAIRS = [[0, 1], [1, 1], [4, 2], [6, 6]]
@@ -59,9 +59,7 @@ def test_texts_of_phrases():
     ],
 )
 def test_pairs_that_cannot_be(pairs, message):
-    with pytest.raises(InputError) as caught:
-        Phrases(pairs, 4)
-    assert str(caught.value) == message
+    assert error(Phrases, pairs, 4) == message
 
 
 def test_a_module_reads_saves_and_loads_phrases(tokenizer, sentences, tmp_path):
@@ -76,6 +74,5 @@ def test_a_module_reads_saves_and_loads_phrases(tokenizer, sentences, tmp_path):
     assert loaded.phrases.tolist() == pairs.tolist()
     assert loaded.preprocess([sentences[0]])["input_ids"].tolist() == features["input_ids"].tolist()
     assert module.half().phrases.tolist() == pairs.tolist()
-    other = Contextualizer(tokenizer, 4, steps=1, rank=2)
-    with pytest.raises(InputError, match="weights must have shape"):
-        Contextualizer(tokenizer, 4, phrases=pairs, weights=other.embedding.weight)
+    weights = Contextualizer(tokenizer, 4, steps=1, rank=2).embedding.weight
+    assert "weights must have shape" in error(Contextualizer, tokenizer, 4, phrases=pairs, weights=weights)

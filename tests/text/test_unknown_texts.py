@@ -5,14 +5,12 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
 import ctx_embed
-from ctx_embed.runtime import Embedder
 from ctx_embed.systems import untrained
 from ctx_embed.text.tokenizer import unknown_id
 
@@ -21,34 +19,23 @@ TEXTS = ["A cat sleeps.", *UNKNOWN, "кошка cat", "!"]
 WARNING = "5 of 8 texts have too few words that the model knows: they are embedded as zeros"
 
 
-@pytest.fixture(scope="module")
-def embedder():
-    return Embedder.load()
-
-
-@pytest.fixture(scope="module")
-def model():
-    return ctx_embed.load(device="cpu")
-
-
-@pytest.fixture(params=["numpy", "torch", "third party", "bfloat16"])
-def encode(request, embedder, model):
-    if request.param == "third party":
-        return SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True, device="cpu").encode
-    if request.param == "bfloat16":
-        return ctx_embed.load(device="cpu", dtype="bfloat16").encode
-    return (embedder if request.param == "numpy" else model).encode
-
-
-def test_it_is_embedded_as_zeros_with_a_warning(encode):
-    with pytest.warns(UserWarning, match=WARNING) as caught:
-        found = encode(TEXTS)
-    assert len(caught) == 1
+@pytest.mark.parametrize("by", ["numpy", "torch", "third party", "bfloat16"])
+def test_it_is_embedded_as_zeros_with_one_warning(by, embedder, shipped_model):
+    model = {"numpy": embedder, "torch": shipped_model}.get(by)
+    if by == "third party":
+        model = SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True, device="cpu")
+    elif by == "bfloat16":
+        model = ctx_embed.load(device="cpu", dtype="bfloat16")
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=WARNING) as caught:
+            # Others warn for a batch.
+            found = model.encode(TEXTS, batch_size=2 if by in ("numpy", "torch") else 8)
+        assert len(caught) == 1
     lengths = np.linalg.norm(np.asarray(found, np.float32), axis=1)
     np.testing.assert_allclose(lengths, [1, 0, 0, 0, 0, 0, 1, 1], atol=1e-2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        encode(["A cat sleeps.", "кошка cat"])
+        model.encode(["A cat sleeps.", "кошка cat"])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +43,6 @@ def test_it_is_embedded_as_zeros_with_a_warning(encode):
     [
         ("Кошка спит на диване.", False),
         ("北京今天下雨.", False),
-        ("오늘은 비가 온다!", False),
         ("الطقس جميل اليوم, 25 (2024).", False),
         ("Поезд № 5, 12:30", False),
         ("The dog and кошка, собака, птица, лошадь", False),
@@ -65,7 +51,6 @@ def test_it_is_embedded_as_zeros_with_a_warning(encode):
         ("Straße in München", True),
         ("I ♥ NY", True),
         ("3 + 4 = 7", True),
-        ("12.5 %", True),
         ("?!", True),
         ("👍👍 !!", False),
         ("C++", True),
@@ -96,13 +81,6 @@ def test_all_parts_of_a_growing_text_count(embedder, unit):
             assert embedder.encode(text).any() == state.embedding().any() == read
 
 
-def test_each_call_of_encode_warns_once(model):
-    for _ in range(2):
-        with pytest.warns(UserWarning, match="have too few words") as caught:
-            model.encode(UNKNOWN * 3, batch_size=2)
-        assert len(caught) == 1
-
-
 def test_a_growing_text_is_like_no_other_until_a_token_is_known(embedder):
     state = embedder.state()
     for piece in ("日本語 " * 40, "кошка сидит"):
@@ -121,10 +99,10 @@ def test_a_growing_text_is_like_no_other_until_a_token_is_known(embedder):
     assert restored.embedding().any()
 
 
-def test_without_normalisation_the_first_context_stays(embedder, model):
+def test_without_normalisation_the_first_context_stays(embedder, shipped_model):
     with pytest.warns(UserWarning, match="5 of 5 texts .*: they are all embedded alike"):
         assert (embedder.encode(UNKNOWN, normalize=False) == 1).all()
-    plain = SentenceTransformer(modules=[model[0].__class__.load(str(ctx_embed.path()))], device="cpu")
+    plain = SentenceTransformer(modules=[shipped_model[0].__class__.load(str(ctx_embed.path()))], device="cpu")
     with pytest.warns(UserWarning, match="all embedded alike"):
         assert (plain.encode(UNKNOWN) == 1).all()
 
@@ -136,30 +114,12 @@ def test_systems_embed_it_as_zeros(system):
     assert [row.any() for row in found] == [True, *[False] * 5, True, True]
 
 
-def test_a_prompt_makes_no_text_known(embedder):
-    with pytest.warns(UserWarning, match=WARNING):
-        found = embedder.encode(TEXTS, prompt="query: ")
-    assert [row.any() for row in found] == [True, *[False] * 5, True, True]
-
-
 def test_explaining_it_adds_nothing(embedder):
     parts = embedder.explain("日本語", embedder.encode("a cat"))
     assert (parts.tokens, parts.cosine) == ([], 0)
-
-
-def test_no_texts_have_the_dimension(encode):
-    if encode.__self__.__class__ is SentenceTransformer:
-        pytest.skip("sentence-transformers' own class")
-    assert encode([]).shape == (0, 320)
 
 
 def test_a_unigram_names_its_unknown_entry():
     pieces = [("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)]
     assert unknown_id(Tokenizer(Unigram(pieces, unk_id=1))) == 1
     assert unknown_id(Tokenizer(Unigram(pieces))) is None
-
-
-def test_a_series_is_encoded(embedder, model):
-    texts = ["a cat", "prices rise"]
-    for encode in (model.encode, embedder.encode):
-        np.testing.assert_allclose(encode(pd.Series(texts)), encode(text for text in texts), atol=2e-5)
