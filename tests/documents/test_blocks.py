@@ -21,10 +21,8 @@ def test_blocks_hold_all_text_in_order(text, kind):
     assert all(0 <= block.start < block.stop <= len(text) for block in blocks)
     assert all(left.stop <= right.start for left, right in pairwise(blocks))
     if not text.startswith("---\n"):
-        outside = [text[left:right] for left, right in pairwise([0, *(n for b in blocks for n in b[:2]), len(text)])][
-            ::2
-        ]
-        assert not "".join(outside).strip()
+        ends = [0, *(end for block in blocks for end in block[:2]), len(text)]
+        assert not any(text[left:right].strip() for left, right in zip(ends[::2], ends[1::2], strict=True))
 
 
 def test_paragraphs_and_pages():

@@ -118,6 +118,10 @@ def chain(folder: Path) -> None:
     save_file(tensors, folder / WEIGHTS)
 
 
+def size_of(folder: Path) -> int:
+    return (folder / WEIGHTS).stat().st_size
+
+
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a|b)" * 1000}, "behavior": "Isolated", "invert": False}
 HOSTILE: dict[str, tuple[Change, str]] = {
     "a chain of phrases": (chain, "phrase 63 must stand for at most 64 entries, got 65"),
@@ -148,6 +152,10 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a deep header": (header(lambda fields: DEEP), UNREADABLE),
     "a long header": (header(lambda fields: "{}" + " " * (1 << 21)), UNREADABLE),
     "weights of text": (written(WEIGHTS, "garbage"), f"{UNREADABLE} file (it is cut short)"),
+    "weights cut at the end": (
+        lambda folder: os.truncate(folder / WEIGHTS, size_of(folder) - 5),
+        "ends beyond the file",
+    ),
     "cut weights": (lambda folder: os.truncate(folder / WEIGHTS, 100), UNREADABLE),
     "max_seq_length 0": (option("max_seq_length", 0), "max_seq_length must be a positive integer, got 0"),
     "a huge dimension": (option("dimension", 10**6), ", 1000000), got ("),
@@ -162,6 +170,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "deep settings": (written(SETTINGS, DEEP), "cannot be read as JSON"),
     "no modules": (written("modules.json", "[]"), "must be a list of 1 to 100 modules"),
     "modules of numbers": (written("modules.json", "[1, 2]"), "must have a name, a path and a type, got 1"),
+    "a config of a list": (written(CONFIG, "[]"), "must be a JSON object, got a list"),
     "modules cut short": (written("modules.json", "{"), "cannot be read as JSON (Expecting property name"),
     "an empty module": (written("modules.json", "[{}]"), "must have a name, a path and a type, got {}"),
     "many modules": (written("modules.json", "[" + "1," * 400_000 + "1]"), "must be a list of 1 to 100 modules"),

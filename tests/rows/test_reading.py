@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime
-import decimal
 import gzip
 import io
 import json
@@ -158,12 +157,8 @@ def test_broken_gzip(file):
 def test_documents_of_files_of_lines_and_of_jsonl(file, name):
     path = file(' one \n\n \t \n{"text": "not read as JSON"}\n')
     assert list(read_documents(path)) == [Document(" one "), Document('{"text": "not read as JSON"}')]
-    rows = [
-        {"text": "first", "id": "a", "n": 1, "tags": ["x"]},
-        {"text": "", "_id": 7},
-        {"text": "null is no id", "id": None},
-    ]
-    expected = [Document("first", "a", {"n": 1, "tags": ["x"]}), Document("", 7), Document("null is no id")]
+    rows = [{"text": "a", "id": "a", "n": 1, "tags": ["x"]}, {"text": "", "_id": 7}, {"text": "c", "id": None}]
+    expected = [Document("a", "a", {"n": 1, "tags": ["x"]}), Document("", 7), Document("c")]
     content = "\n\n".join(map(json.dumps, rows)).encode()
     path = file(gzip.compress(content) if name.endswith(".gz") else content, name)
     assert list(read_documents(path)) == expected
@@ -242,19 +237,11 @@ def test_a_column_of_csv_has_one_type(file):
 
 def test_parquet(tmp_path, file):
     nan = float("nan")
-    path = table(
-        tmp_path,
-        id=["a", None],
-        text=["first", "second"],
-        day=[datetime.date(2020, 1, 2), None],
-        price=[decimal.Decimal("1.50"), decimal.Decimal("2.00")],
-        tags=[["x"], []],
-        n=[nan, 1.0],
-        list=[[nan, 1.0], []],
-    )
+    columns = {"day": [datetime.date(2020, 1, 2), None], "n": [nan, 1.0], "list": [[nan, 1.0], []]}
+    path = table(tmp_path, id=["a", None], text=["first", "second"], **columns)
     expected = [
-        Document("first", "a", {"day": "2020-01-02", "price": 1.5, "tags": ["x"], "list": [None, 1.0]}),
-        Document("second", None, {"price": 2.0, "tags": [], "n": 1.0, "list": []}),
+        Document("first", "a", {"day": "2020-01-02", "list": [None, 1.0]}),
+        Document("second", None, {"n": 1.0, "list": []}),
     ]
     assert read(path) == expected
     assert estimated_count([path]) == 2
@@ -279,8 +266,6 @@ def test_folders_are_read_by_name_and_left_by_no_link(tmp_path):
 
 
 def test_another_encoding(file):
-    path = file("caf\u00e9\nna\u00efve\n".encode("latin-1"))
-    assert [document.text for document in read_documents(path, encoding="latin-1")] == ["caf\u00e9", "na\u00efve"]
     path = file("\u00e9\r\nb\n".encode("utf-16"))
     assert list(read_lines(path, "utf-16")) == [(1, "\u00e9"), (2, "b")]
     assert error(read_lines, path, "ascii") == f"{path}, line 1: must be ascii; give the right encoding"
@@ -355,6 +340,7 @@ def test_a_named_field_makes_a_table_of_standard_input(file, standard_input):
     assert list(read_documents(file(""), "x")) == []
 
 
+JSON_ROWS = [(b"good, really", b"1.0"), (b"fine", b"true"), (b"bad", b'"neg"')]
 LABELLED = (["1", "true", "neg"], ["good, really", "fine", "bad"])
 
 
@@ -364,10 +350,7 @@ LABELLED = (["1", "true", "neg"], ["good, really", "fine", "bad"])
         ("a.csv", b'id,label,text\n7,1,"good, really"\n8,true,fine\n9, neg ,bad\n'),
         ("a.tsv", b"label\ttext\n1\tgood, really\ntrue\tfine\nneg\tbad\n"),
         ("a", b"text\tlabel\ngood, really\t1\nfine\ttrue\nbad\tneg\n"),
-        (
-            "a.jsonl",
-            b'{"text": "good, really", "label": 1.0}\n{"text": "fine", "label": true}\n{"text": "bad", "label": "neg"}',
-        ),
+        ("a.jsonl", b"\n".join(b'{"text": "%s", "label": %s}' % row for row in JSON_ROWS)),
     ],
 )
 def test_labelled_tables(file, standard_input, name, content):
@@ -382,19 +365,15 @@ def test_labelled_tables(file, standard_input, name, content):
 
 
 def test_labelled_tables_that_cannot_be_used(file):
-    for name, content, fields, message in [
-        ("a.csv", "text,stars\ngood,1\n", (), ": no field 'label' (fields: 'text', 'stars'); name the right one with"),
-        ("a.csv", "text,label\ngood,1\nbad, \n", (), ", line 3: the label 'label' is empty"),
-        (
-            "a.jsonl",
-            '{"text": "good", "label": null}\n',
-            (),
-            ", line 1: the label 'label' must be a string or a number",
-        ),
-        ("a.tsv", "1\tgood\n", ("review",), ", line 1: '1\\tgood' does not name the columns 'label' and 'review'"),
+    for name, content, message in [
+        ("a.csv", "text,stars\ngood,1\n", ": no field 'label' (fields: 'text', 'stars'); name the right one with"),
+        ("a.csv", "text,label\ngood,1\nbad, \n", ", line 3: the label 'label' is empty"),
+        ("a.jsonl", '{"text": "x", "label": null}\n', ", line 1: the label 'label' must be a string or a number"),
     ]:
         path = file(content, name)
-        assert error(read_labelled, path, *fields).startswith(f"{path}{message}")
+        assert error(read_labelled, path).startswith(f"{path}{message}")
+    path = file("1\tgood\n", "a.tsv")
+    assert "does not name the columns 'label' and 'review'" in error(read_labelled, path, "review")
     assert error(read_labelled, path, "x", "x") == "--field and --label-field must differ, got 'x' twice"
 
 
