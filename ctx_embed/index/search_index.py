@@ -19,7 +19,7 @@ from ctx_embed.files import fsync_file, replaced_folder
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import Search, listed
+from ctx_embed.index.searching.search import Reranker, Search, listed, reranker_of
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.verification import Problems
     from ctx_embed.index.following.records import Location, Synced
     from ctx_embed.index.model import Model
-    from ctx_embed.index.searching.reranking import Reranker
     from ctx_embed.index.writing.writer import Writer
 
 # Pages that SQLite copies at a time.
@@ -74,7 +73,7 @@ class SearchIndex:
         self._embedder = embedder
         self._other_model: OtherModelError | None = None
         self._backend = backend
-        self._reranker: tuple[Any, Reranker] | None = None
+        self._reranker: tuple[Any, Reranker | None] = None, None
         self._changing = threading.Lock()
         self._searching = threading.RLock()
         self._asked_fields: set[str] = set()
@@ -481,11 +480,10 @@ class SearchIndex:
         search = Search(chosen, query, like, folder.settings.dimension)
         self._condition(chosen.where)
         # A reranker stays loaded until a search needs another one.
-        wanted, known = chosen.rerank, self._reranker
-        if wanted is not None and (known is None or (known[0] is not wanted and known[0] != wanted)):
-            from ctx_embed.index.searching.reranking import reranker_of
-
-            known = self._reranker = (wanted, reranker_of(wanted))
+        wanted, (known, reranker) = chosen.rerank, self._reranker
+        if wanted is not None and known is not wanted and known != wanted:
+            reranker = reranker_of(wanted)
+            self._reranker = wanted, reranker
         asked = [" ".join(search.texts).strip()] if chosen.fuse else search.texts
         found: list[list[Hit]] = [[] for _ in asked]
         with within(chosen.deadline):
@@ -497,9 +495,7 @@ class SearchIndex:
                     self._searched = True
                     candidates = folder.read(search.candidates)
                 require_time()
-                if wanted is not None and known is not None:
-                    candidates = search.reranked(candidates, known[1])
-                found = search.hits(candidates)
+                found = search.hits(candidates, None if wanted is None else reranker)
         lists = [Hits(text, hits) for text, hits in zip(asked, found, strict=True)]
         return lists[0] if search.single or chosen.fuse else lists
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.index.searching.reranking import reranker_of
+from ctx_embed.index.searching.search import reranker_of
 from ctx_embed.loading import load_embedder
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.saved import DEFAULT_NAME
@@ -115,15 +115,15 @@ class ServedReranker:
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "ctx-embed-rerank")
 
-    def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Return the scores of passages, see :class:`ctx_embed.index.searching.reranking.Reranker`."""
+    def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
+        """Return the scores of passages, see :class:`ctx_embed.index.searching.search.Reranker`."""
         with self._lock:
             return self._reranker.scores(queries, passages)
 
     async def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the score of each text for a query."""
         loop = asyncio.get_running_loop()
-        ((scores,),) = await loop.run_in_executor(self._thread, self.scores, [[query]], [texts])
+        (scores,) = await loop.run_in_executor(self._thread, self.scores, [query], texts)
         TEXTS.inc(len(texts))
         return list(map(float, scores))
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import numbers
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, OtherModelError, described
+from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import ANY_PASSAGE, phrases, respelled, without_marks
 from ctx_embed.index.searching.hits import Hit, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import (
@@ -25,17 +28,14 @@ from ctx_embed.index.searching.options import (
     Options,
 )
 from ctx_embed.index.storage.database import require_time
-from ctx_embed.index.storage.documents import Id, Passage, checked_id
+from ctx_embed.index.storage.documents import Id, checked_id
 from ctx_embed.index.storage.faiss_file import NEIGHBOURS
 from ctx_embed.index.storage.filters import field_path
 from ctx_embed.index.storage.folder import View, cosines_with
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
+from ctx_embed.numpy_model.saved import read_json
 from ctx_embed.texts import as_list, well_formed
 from ctx_embed.vectors import unit_rows, unit_vector
-
-if TYPE_CHECKING:
-    from ctx_embed.index.model import IndexModel
-    from ctx_embed.index.searching.reranking import Reranker
 
 Floats = NDArray[np.float64]
 
@@ -94,22 +94,30 @@ class Ranking(NamedTuple):
         return Ranking(self.rows[places], self.cosines[places], self.values[places], self.by_words[places], self.ended)
 
 
-class Candidates(NamedTuple):
-    """The passages from which the hits for a query, or for fused queries, are chosen.
+@dataclass
+class Candidates:
+    """The passages from which the hits for a query, or for fused queries, are chosen, best first.
 
     Args:
-        hits: the passages, best first.
-        values: the values (n,) that order them.
-        texts: the queries' texts.
+        texts: the queries' texts, and ``corrected`` the words that were corrected in them.
+        judged: whether the model can read a query, and so judge its hits.
+        hits, rows, values, by_words: the passages; ``values`` order them, and ``by_words`` are as in a ranking.
         vectors: the vectors of the hits, if MMR needs them.
-        by_words: the scores of the hits by words, as shares of the best one, if they were ranked by both.
+        seen: the rows that were ranked; ``groups``: the values to group by that they have.
+        irrelevant: the number of passages that were not relevant enough.
     """
 
-    hits: list[Hit]
-    values: Floats
     texts: Sequence[str]
-    vectors: Vectors | None
-    by_words: Floats | None
+    corrected: dict[str, str]
+    judged: bool
+    hits: list[Hit] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    values: Any = field(default_factory=list)
+    by_words: list[float] = field(default_factory=list)
+    vectors: Vectors | None = None
+    seen: set[int] = field(default_factory=set)
+    groups: set[Any] = field(default_factory=set)
+    irrelevant: int = 0
 
 
 class Search:
@@ -125,10 +133,10 @@ class Search:
 
     def __init__(self, options: Options, query: Any, like: Any, dimension: int) -> None:
         self.options = options
-        # The number of hits up to the last one returned, and of passages to choose them from.
-        self.wanted = self.pool = int(options.offset) + int(options.k)
+        # The number of passages to choose hits from: up to the last one returned, or more.
+        self.pool = int(options.offset) + int(options.k)
         if options.rerank is not None or options.mmr is not None:
-            self.pool = max(self.wanted, int(options.candidates))
+            self.pool = max(self.pool, int(options.candidates))
         self.dimension = dimension
         self.texts: list[str] = [""]
         self.vectors: Vectors | None = None
@@ -188,20 +196,69 @@ class Search:
             self.mode, self.vectors = "words", np.zeros((len(self.texts), self.dimension), np.float32)
 
     def candidates(self, view: View) -> list[Candidates]:
-        """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
+        """Return the best passages for each query, or one list if the queries are fused, inside a transaction.
+
+        A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
+        """
         options, store = self.options, view.store
-        if options.group not in (None, BY_DOCUMENT):
-            for fields in store.unknown_fields([field_path(str(options.group))]).values():
-                known = ", ".join([BY_DOCUMENT, *fields])
-                raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
-        allowed = view.allowed(options.where)
-        texts, vectors = self.texts, self.vectors
+        group = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
+        for fields in store.unknown_fields([group]).values() if group else ():
+            known = ", ".join([BY_DOCUMENT, *fields])
+            raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
+        allowed, texts, vectors, found = self._asked(view)
+        depth, done = DEPTH, False
+        if self.mode == "dense" and not options.fuse and (view.faiss is None or view.faiss.exact):
+            depth = DENSE_DEPTH
+        # In the mode ``hybrid``, what ranks lower by meaning must also be found by words, except where hits shall
+        # differ from each other.
+        is_plain = self.mode == "hybrid" and options.group is None and options.mmr is None
+        while not done:
+            require_time()
+            pieces = []
+            if self.mode != "words":
+                pieces = dense(view, allowed, vectors, depth, NEIGHBOURS if is_plain else depth)
+            if self.mode != "dense":
+                pieces = [
+                    by_words(view, allowed, text, vector, depth, near)
+                    for text, vector, near in zip_longest(texts, vectors, pieces)
+                ]
+            if options.fuse:
+                pieces = [reciprocal_rank_fusion([piece.part(slice(depth)) for piece in pieces])]
+            done = True
+            for of_query, piece in zip(found, pieces, strict=True):
+                rows = piece.rows.tolist()
+                places = np.array([place for place, row in enumerate(rows) if row not in of_query.seen], np.int64)
+                of_query.seen.update(rows)
+                below = False
+                if options.threshold is not None:
+                    # Cosines descend, so no later passage of the mode ``dense`` reaches the threshold either.
+                    descend = self.mode == "dense" and not options.fuse and len(rows) > 0
+                    below = descend and bool(piece.cosines[-1] < options.threshold)
+                    places = places[piece.cosines[places] >= options.threshold]
+                if options.group is not None:
+                    keys = store.group_keys(piece.rows[places].tolist(), group)
+                    firsts: dict[Any, int] = {}
+                    for place, key in zip(places.tolist(), keys, strict=True):
+                        firsts.setdefault(key, place)
+                    places = np.array([place for key, place in firsts.items() if key not in of_query.groups], np.int64)
+                    of_query.groups.update(firsts)
+                self._choose(view, of_query, piece.part(places))
+                full = len(of_query.hits) == self.pool or of_query.irrelevant >= MOST_JUDGED
+                done &= piece.ended or below or full
+            depth *= DEEPER
+        for of_query in found if options.mmr is not None else ():
+            of_query.vectors = view.vectors.get(np.array(of_query.rows, np.int64))
+        return found
+
+    def _asked(self, view: View) -> tuple[Mask | None, list[str], Vectors, list[Candidates]]:
+        """Return which passages may be found, the queries with their corrections, and their still empty candidates."""
+        allowed, texts, vectors = view.allowed(self.options.where), self.texts, self.vectors
         corrected: list[dict[str, str]] = [{} for _ in texts]
         if self.mode != "dense" and vectors is not None:
             # Questions in plain language quote words that passages need not have side by side. If no passage has all
             # phrases of a query, it goes without all of its marks: those that are left would pair up anew.
             quoted = [phrases(text) for text in texts]
-            missing = [bool(of) and not store.run(ANY_PASSAGE, (" AND ".join(of),)) for of in quoted]
+            missing = [bool(of) and not view.store.run(ANY_PASSAGE, (" AND ".join(of),)) for of in quoted]
             texts = [without_marks(text) if lacks else text for text, lacks in zip(texts, missing, strict=True)]
             corrected = [view.corrections.of(text, lambda word: self.model().knows(word)) for text in texts]
             texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
@@ -214,28 +271,12 @@ class Search:
         if self.like or self.exclude:
             allowed, texts, vectors = self._with_examples(view, allowed, texts, vectors)
         assert vectors is not None
-        # A query that the model cannot read has no meaning by which to judge a hit.
         judged = [bool(vector.any()) and any(self.texts) for vector in vectors]
-        # For each ranking: its texts, whether they can judge hits, and corrected words.
-        asked = [([text], known, words) for text, known, words in zip(texts, judged, corrected, strict=True)]
-        if options.fuse:
+        if self.options.fuse:
             every = {typed: word for words in corrected for typed, word in words.items()}
-            asked = [(texts, any(judged), every)]
-        pool = self.pool
-        while True:
-            require_time()
-            rankings = self._rankings(view, allowed, texts, vectors, pool)
-            passages = store.fetch({row for ranking in rankings for row in ranking.rows.tolist()})
-            found = [
-                self._candidates_of(view, ranking, passages, *of_ranking)
-                for ranking, of_ranking in zip(rankings, asked, strict=True)
-            ]
-            full = [len(each.hits) == self.pool for each in found]
-            ended = [len(ranking.rows) < pool for ranking in rankings]
-            if all(map(max, full, ended)) or pool >= min(max(view.count, 1), max(MOST_JUDGED, self.pool)):
-                return found
-            # Relevant passages replace those that are not.
-            pool *= DEEPER
+            return allowed, texts, vectors, [Candidates(texts, every, any(judged))]
+        columns = zip(texts, corrected, judged, strict=True)
+        return allowed, texts, vectors, [Candidates([text], words, of) for text, words, of in columns]
 
     def _with_examples(
         self, view: View, allowed: Mask | None, texts: list[str], vectors: Vectors | None
@@ -281,158 +322,74 @@ class Search:
             mask[first : first + passages] = False
         return mask, texts, vectors
 
-    def _rankings(
-        self, view: View, allowed: Mask | None, texts: Sequence[str], vectors: Vectors, pool: int
-    ) -> list[Ranking]:
-        """Return at most ``pool`` passages for each query, by mode, fusion, threshold and grouping.
-
-        A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
-        """
-        options, store = self.options, view.store
-        path = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
-        depth = DEPTH
-        if self.mode == "dense" and not options.fuse and (view.faiss is None or view.faiss.exact):
-            depth = DENSE_DEPTH
-        count = 1 if options.fuse else len(texts)
-        kept: list[list[Ranking]] = [[] for _ in range(count)]
-        seen: list[set[int]] = [set() for _ in range(count)]
-        groups: list[set[Any]] = [set() for _ in range(count)]
-        while True:
-            # In the mode ``hybrid``, what ranks lower by meaning must also be found by words, except where
-            # hits shall differ from each other.
-            is_plain = options.group is None and options.mmr is None
-            surely = NEIGHBOURS if self.mode == "hybrid" and is_plain else depth
-            pieces = [] if self.mode == "words" else dense(view, allowed, vectors, depth, surely)
-            if self.mode != "dense":
-                pieces = [
-                    by_words(view, allowed, text, vector, depth, near)
-                    for text, vector, near in zip_longest(texts, vectors, pieces)
+    def _choose(self, view: View, candidates: Candidates, ranking: Ranking) -> None:
+        """Add the next passages of a ranking that are relevant enough, until there are enough."""
+        options, least, unrelated = self.options, self.options.min_relevance, view.settings.unrelated
+        while len(ranking.rows) and (missing := self.pool - len(candidates.hits)):
+            part, ranking = ranking.part(slice(missing)), ranking.part(slice(missing, None))
+            found = view.store.fetch(part.rows.tolist())
+            passages, cosines = [found[row] for row in part.rows.tolist()], part.cosines.tolist()
+            relevances: list[float | None] = [None] * len(passages)
+            if candidates.judged and unrelated is not None:
+                texts = [passage.text for passage in passages]
+                shares = np.max([word_shares(text, texts) for text in candidates.texts], axis=0).tolist()
+                relevances = [
+                    round(relevance(unrelated, cosine, share, view.count), 4)
+                    for cosine, share in zip(cosines, shares, strict=True)
                 ]
-            if options.fuse:
-                pieces = [reciprocal_rank_fusion([piece.part(slice(depth)) for piece in pieces])]
-            done = True
-            for number, piece in enumerate(pieces):
-                rows = piece.rows.tolist()
-                new = np.array([row not in seen[number] for row in rows], bool)
-                seen[number].update(rows)
-                below = False
-                if options.threshold is not None:
-                    # Cosines descend, so no later passage of the mode ``dense`` reaches the threshold either.
-                    descend = self.mode == "dense" and not options.fuse and len(piece.rows) > 0
-                    below = descend and bool(piece.cosines[-1] < options.threshold)
-                    new &= piece.cosines >= options.threshold
-                places = np.flatnonzero(new)
-                if options.group is not None:
-                    firsts = []
-                    for place, key in zip(places, store.group_keys(piece.rows[places].tolist(), path), strict=True):
-                        if key not in groups[number]:
-                            groups[number].add(key)
-                            firsts.append(place)
-                    places = np.array(firsts, np.int64)
-                kept[number].append(piece.part(places))
-                done &= piece.ended or below or sum(len(part.rows) for part in kept[number]) >= pool
-            if done:
-                rankings = []
-                for parts in kept:
-                    columns = zip(*(part[:4] for part in parts), strict=True)
-                    rows_found, cosines, values, shares = (np.concatenate(column) for column in columns)
-                    ranking = Ranking(rows_found, cosines, values, shares, parts[-1].ended)
-                    rankings.append(ranking.part(slice(pool)))
-                return rankings
-            depth *= DEEPER
-
-    def _candidates_of(
-        self,
-        view: View,
-        ranking: Ranking,
-        passages: dict[int, Passage],
-        texts: Sequence[str],
-        judged: bool,
-        corrected: dict[str, str],
-    ) -> Candidates:
-        """Return the passages of one ranking that are relevant enough."""
-        options, rows = self.options, ranking.rows.tolist()
-        relevances: list[float | None] = [None] * len(rows)
-        if judged and view.settings.unrelated is not None:
-            found = [passages[row].text for row in rows]
-            shares = np.max([word_shares(text, found) for text in texts], axis=0).tolist()
-            relevances = [
-                round(relevance(view.settings.unrelated, cosine, share, view.count), 4)
-                for cosine, share in zip(ranking.cosines.tolist(), shares, strict=True)
-            ]
-        least = options.min_relevance
-        kept = [place for place, of in enumerate(relevances) if least is None or of is None or of >= least]
-        kept = kept[: self.pool]
-        is_fused = options.fuse or self.mode == "hybrid"
-        hits = []
-        for place in kept:
-            document, start, stop = passages[rows[place]]
-            context = None
-            if options.context:
-                number = rows[place] - document.row
-                near = document.spans[max(number - options.context, 0) : number + options.context + 1]
-                context = document.text[near[0][0] : near[-1][1]]
-            hits.append(
-                Hit(
-                    document.id,
-                    float(ranking.cosines[place]),
-                    document.text[start:stop],
-                    dict(document.metadata),
-                    start,
-                    counted(document.metadata.get("line"), document.text, "\n", start),
-                    counted(document.metadata.get("page"), document.text, "\f", start),
-                    float(ranking.values[place]) if is_fused else None,
-                    context=context,
-                    document=document.text if options.document else None,
-                    corrected=corrected or None,
-                    relevance=relevances[place],
+            kept = [place for place, of in enumerate(relevances) if least is None or of is None or of >= least]
+            for place in kept:
+                (document, start, stop), row = passages[place], int(part.rows[place])
+                context = None
+                if options.context:
+                    number = row - document.row
+                    near = document.spans[max(number - options.context, 0) : number + options.context + 1]
+                    context = document.text[near[0][0] : near[-1][1]]
+                candidates.hits.append(
+                    Hit(
+                        document.id,
+                        cosines[place],
+                        document.text[start:stop],
+                        dict(document.metadata),
+                        start,
+                        counted(document.metadata.get("line"), document.text, "\n", start),
+                        counted(document.metadata.get("page"), document.text, "\f", start),
+                        float(part.values[place]) if options.fuse or self.mode == "hybrid" else None,
+                        context=context,
+                        document=document.text if options.document else None,
+                        corrected=candidates.corrected or None,
+                        relevance=relevances[place],
+                    )
                 )
-            )
-        chosen = ranking.part(kept)
-        return Candidates(
-            hits,
-            shares_of_best(chosen.values) if options.fuse else chosen.values,
-            texts,
-            None if options.mmr is None else view.vectors.get(chosen.rows),
-            chosen.by_words if self.mode == "hybrid" and not options.fuse else None,
-        )
+            candidates.irrelevant += len(passages) - len(kept)
+            candidates.rows += part.rows[kept].tolist()
+            candidates.values += part.values[kept].tolist()
+            candidates.by_words += part.by_words[kept].tolist()
 
-    def reranked(self, found: Sequence[Candidates], reranker: Reranker) -> list[Candidates]:
-        """Return each query's first candidates ordered by a reranker's scores, for fused queries by the highest score.
+    def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[list[Hit]]:
+        """Return at most ``k`` hits from ``offset`` on of each list of candidates: reranked, diversified, highlighted.
 
-        In the mode ``hybrid``, cosines of a larger model take the place of ours, see :func:`fused_scores`.
+        In the mode ``hybrid``, cosines of a reranker take the place of ours, see :func:`fused_scores`.
         """
-        most = int(self.options.candidates)
-        passages = [[hit.text for hit in candidates.hits[:most]] for candidates in found]
-        scored = reranker.scores([candidates.texts for candidates in found], passages)
-        ordered = []
-        for candidates, scores in zip(found, scored, strict=True):
-            best = scores.max(axis=0) if scores.size else np.empty(0)
-            if reranker.cosines and candidates.by_words is not None:
-                best = (shares_of_best(best) + candidates.by_words[:most]) / 2
-            first = np.argsort(-best, kind="stable")
-            order = np.append(first, np.arange(len(first), len(candidates.hits)))
-            reranks = [*best.tolist(), *(None for _ in order[len(first) :])]
-            ordered.append(
-                candidates._replace(
-                    hits=[replace(candidates.hits[place], reranked=reranks[place]) for place in order],
-                    values=np.append(best, candidates.values[len(first) :])[order],
-                    vectors=None if candidates.vectors is None else candidates.vectors[order],
-                )
-            )
-        return ordered
-
-    def hits(self, found: Sequence[Candidates]) -> list[list[Hit]]:
-        """Return at most ``k`` hits from ``offset`` on of each list of candidates, diversified and highlighted."""
         options, chosen = self.options, []
+        most, first = int(options.candidates), int(options.offset)
         for candidates in found:
-            hits = candidates.hits
-            if options.mmr is not None and candidates.vectors is not None:
-                most = int(options.candidates)
-                values, vectors = candidates.values[:most], candidates.vectors[:most]
-                order = maximal_marginal_relevance(values, vectors, most, options.mmr)
-                hits = [hits[place] for place in order] + hits[most:]
-            chosen.append(hits[int(options.offset) : self.wanted])
+            hits, vectors = candidates.hits, candidates.vectors
+            values: Floats = np.array(candidates.values)
+            if options.fuse:
+                values = shares_of_best(values)
+            if reranker is not None and hits:
+                best = reranker.scores(candidates.texts, [hit.text for hit in hits[:most]]).max(axis=0)
+                if reranker.cosines and self.mode == "hybrid" and not options.fuse:
+                    best = (shares_of_best(best) + candidates.by_words[:most]) / 2
+                order = np.argsort(-best, kind="stable")
+                hits = [replace(hits[place], reranked=float(best[place])) for place in order] + hits[most:]
+                values = np.append(best[order], values[most:])
+                vectors = None if vectors is None else vectors[order]
+            if options.mmr is not None and vectors is not None:
+                varied = maximal_marginal_relevance(values[:most], vectors[:most], most, options.mmr)
+                hits = [hits[place] for place in varied] + hits[most:]
+            chosen.append(hits[first : first + int(options.k)])
         if options.highlight and any(self.texts) and self.vectors is not None:
             texts = [self.texts] if options.fuse else [[text] for text in self.texts]
             of_texts = [self.vectors] if options.fuse else self.vectors[:, None]
@@ -534,3 +491,74 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
         taken[order[-1]] = True
         nearest = np.maximum(nearest, cosines[order[-1]])
     return order
+
+
+@runtime_checkable
+class Reranker(Protocol):
+    """A model that scores passages for a search: ``cosines`` says whether its scores are cosines."""
+
+    cosines: bool
+
+    def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
+        """Return the scores (queries, passages)."""
+
+
+class BiEncoder:
+    """Scores by the cosines of its own embeddings."""
+
+    cosines = True
+
+    def __init__(self, embedder: IndexModel) -> None:
+        self.embedder = embedder
+
+    def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
+        """Return the cosines, see :class:`Reranker`."""
+        # In float64, so that the rounded cosine of a pair does not depend on other pairs.
+        left, right = self.embedder.queries(queries).astype(float), self.embedder.documents(passages).astype(float)
+        cosines: NDArray[Any] = np.clip(left @ right.T, -1, 1).astype(np.float32)
+        return cosines
+
+
+class PairScorer:
+    """Scores by a CrossEncoder with one output, which reads a query and a passage together."""
+
+    cosines = False
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
+        """Return the model's outputs, see :class:`Reranker`; raise InputError if they are several, or not finite."""
+        pairs = [(query, passage) for query in queries for passage in passages]
+        outputs = np.asarray(self.model.predict(pairs, show_progress_bar=False))
+        if outputs.ndim != 1 or not np.isfinite(outputs).all():
+            raise InputError(f"the reranker must return one finite score for each pair, got the shape {outputs.shape}")
+        return outputs.reshape(len(queries), len(passages))
+
+
+def reranker_of(model: Any) -> Reranker:
+    """Return the reranker for a name or folder, a SentenceTransformer, an Embedder, a CrossEncoder or a Reranker.
+
+    Raise InputError if there is no such model, or it cannot rerank.
+    """
+    if isinstance(model, Reranker):
+        return model
+    if isinstance(model, str | Path):
+        reads_pairs = str(model).startswith("cross-encoder/")
+        if os.path.isdir(model):
+            paths = (Path(model) / name for name in ("config_sentence_transformers.json", "config.json"))
+            configs = [config for path in paths if path.is_file() and isinstance(config := read_json(path), dict)]
+            reads_pairs = any(
+                config.get("model_type") == "CrossEncoder"
+                or "ForSequenceClassification" in str(config.get("architectures"))
+                for config in configs
+            )
+        if reads_pairs:
+            from ctx_embed.loading import load_cross_encoder
+
+            return PairScorer(load_cross_encoder(str(model)))
+    if isinstance(model, str | Path) or hasattr(model, "encode_query"):
+        return BiEncoder(IndexModel.of(model))
+    if hasattr(model, "predict"):
+        return PairScorer(model)
+    raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")

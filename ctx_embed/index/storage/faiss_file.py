@@ -168,22 +168,16 @@ def _limits(size: int) -> Iterator[None]:
                 getattr(faiss, f"set_{name}")(value)
 
 
-def inner(index: Any) -> Any:
-    """Return the part of ``index`` that has a search parameter: inverted lists, a graph, or the index itself."""
-    index = faiss.downcast_index(index)
-    for part in ("base_index", "index"):
-        if hasattr(index, part) and not hasattr(index, "nlist"):
-            return inner(getattr(index, part))
-    return index
-
-
 def effort_of(index: Any) -> tuple[str, int, int] | None:
     """Return the name, default and largest value of the search parameter of ``index``; None if it has none."""
-    part = inner(index)
-    if hasattr(part, "nlist"):
+    index = faiss.downcast_index(index)
+    if hasattr(index, "nlist"):
         # FAISS's own default searches only one list.
-        return "nprobe", max(1, round(part.nlist**0.5)), part.nlist
-    if hasattr(part, "hnsw"):
+        return "nprobe", max(1, round(index.nlist**0.5)), index.nlist
+    for part in ("base_index", "index"):
+        if hasattr(index, part):
+            return effort_of(getattr(index, part))
+    if hasattr(index, "hnsw"):
         return "efSearch", 64, 4096
     return None
 
@@ -404,15 +398,10 @@ def _measured(
     For `auto`, raise effort and candidates until both recalls are reached; return None if they never are.
     """
     effort = effort_of(index)
-    searched = inner(index)
-    parts = [faiss.downcast_index(index), searched]
-    if hasattr(searched, "storage"):
-        parts.append(faiss.downcast_index(searched.storage))
-    # Kinds such as product quantization store vectors so coarsely that many must be scored again.
-    coarse = ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform")
-    is_coarse = any(word in type(part).__name__ for part in parts for word in coarse)
-    spare = COARSE_SPARE if is_coarse else SPARE_CANDIDATES
-    if type(searched).__name__ == "IndexFlat" or not len(rows):
+    # Other kinds, such as product quantization, store vectors so coarsely that many must be scored again.
+    is_fine = re.fullmatch(r"((IVF|HNSW)\d+,?)?(Flat|SQ8|SQfp16)?", kind)
+    spare = SPARE_CANDIDATES if is_fine else COARSE_SPARE
+    if kind == "Flat" or not len(rows):
         return {"effort": None, "spare": spare, "recall": {}}
     # Some passages and some of their words are the queries.
     some = rows[np.linspace(0, len(rows) - 1, min(PASSAGE_QUERIES, len(rows)), dtype=np.int64)]
