@@ -316,23 +316,12 @@ class Corrections:
     letter, which few people mistype. Words that the index lacks and the model knows are no typos.
     """
 
-    def __init__(self, view: View, before: Corrections | None = None) -> None:
+    def __init__(self, view: View) -> None:
         self.view = view
         # For each word, its correction, or None if the index has it or nothing like it.
         self._corrected: dict[str, str | None] = {}
         # For each first letter, the tokens with it and the number of passages that have each.
         self._tokens: dict[str, dict[str, int]] = {}
-        if before is not None and (added := view.new_tokens(before.view)) is not None:
-            self._tokens = {letter: dict(tokens) for letter, tokens in before._tokens.items()}
-            new: set[str] = set()
-            for token in (token for tokens in added.values() for token in set(tokens) if _LETTERS.fullmatch(token)):
-                known = self._tokens.get(token[0], {})
-                if token not in known:
-                    new.add(token[0])
-                if token[0] in self._tokens:
-                    known[token] = known.get(token, 0) + 1
-            # A new word may be nearer to a typed one.
-            self._corrected = {word: other for word, other in before._corrected.items() if word[0] not in new}
 
     def of(self, query: str, is_known: Callable[[str], bool]) -> dict[str, str]:
         """Return the corrections of a query's words, by the words as typed.

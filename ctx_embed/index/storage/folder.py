@@ -325,10 +325,7 @@ class View:
         """What corrects query words."""
         from ctx_embed.index.searching.by_words import Corrections
 
-        before = self._before
-        # Words of deleted documents are not known.
-        is_valid = before is not None and before._deleted == self._deleted
-        return Corrections(self, vars(before).get("corrections") if is_valid else None)
+        return Corrections(self)
 
     @cached_property
     def bm25(self) -> Bm25:
