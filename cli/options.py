@@ -57,7 +57,7 @@ def options_of(
                 if kind is bool and default is False:
                     settings["is_flag"] = True
                 elif kind is bool:
-                    flag = f"{flag}/--no-{known.name}"
+                    flag = f"{flag}/--no-{flag[2:]}"
                 elif get_origin(kind) is Literal:
                     settings["type"] = click.Choice(get_args(kind))
                 elif kind in (int, float):

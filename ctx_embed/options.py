@@ -92,7 +92,7 @@ def takes(*classes: type, but: tuple[str, ...] = ()) -> Callable[[Function], Fun
     """Return a decorator that shows the options of dataclasses, except some, in a function's signature."""
 
     def decorate(function: Function) -> Function:
-        signature = inspect.signature(function, eval_str=True)
+        signature = inspect.signature(function)
         named = [
             parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
         ]

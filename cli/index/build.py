@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.index.sync import folder_options, summary
+from ctx_embed.cli.index.sync import summary
 from ctx_embed.cli.main import command, counted
-from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, field_option
+from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, options_of
+from ctx_embed.index.following import FolderOptions
 
 
 @command()
@@ -19,7 +20,6 @@ from ctx_embed.cli.options import backend_option, dtype_option, encoding_option,
 @click.option("--upsert", is_flag=True, help="Add to INDEX, or make it; documents replace those with the same ids.")
 @click.option("--overwrite", is_flag=True, help="Replace INDEX once the new one is complete.")
 @click.option("--resume", is_flag=True, help="Continue this build if it was interrupted; start it if not.")
-@field_option
 @click.option("--from-parquet", is_flag=True, help="INPUT are directories of `encode --to`; use their embeddings.")
 @click.option("--embedding-field", metavar="FIELD", help="The field with embeddings made by the model.")
 @click.option(
@@ -38,7 +38,7 @@ from ctx_embed.cli.options import backend_option, dtype_option, encoding_option,
     help="Cut documents: none, sentences, tokens:N, or passages[:N] of at most N tokens between paragraphs.  "
     "[default: none; passages for folders and whole files]",
 )
-@folder_options
+@options_of(FolderOptions)
 @encoding_option
 def build(
     sources: tuple[str, ...],
@@ -46,7 +46,6 @@ def build(
     append: bool,
     upsert: bool,
     overwrite: bool,
-    field: str | None,
     from_parquet: bool,
     **options: Any,
 ) -> None:
@@ -74,16 +73,18 @@ def build(
     adds = (append or upsert) and Path(path).exists()
     if from_parquet:
         used = {name: options.pop(name) for name in ("resume", "model", "factory", "dtype")}
-        for name, value in {"field": field, **options}.items():
+        for name, value in options.items():
             if value and name != "backend":
-                raise click.UsageError(f"--{name.replace('_', '-')} and --from-parquet cannot be combined")
+                raise click.UsageError(
+                    f"--{name.replace('text_', '').replace('_', '-')} and --from-parquet cannot be combined"
+                )
         from ctx_embed.stores.indexing import index_parquet
 
         built = index_parquet(sources, path, mode=mode, **used, progress=True)
     else:
         from ctx_embed.index.building.build import build_index
 
-        built = build_index(sources, path, mode=mode, text_field=field, progress=True, **options)
+        built = build_index(sources, path, mode=mode, progress=True, **options)
     if built.was_complete:
         were = "was" if built.documents == 1 else "were"
         click.echo(f"nothing to do: {counted(built.documents, 'document')} {were} indexed in {path} already")

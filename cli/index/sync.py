@@ -10,37 +10,13 @@ import click
 
 from ctx_embed.cli.index import opened
 from ctx_embed.cli.main import command, counted, printable
-from ctx_embed.cli.options import Command, backend_option, field_option
+from ctx_embed.cli.options import backend_option, options_of
 from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.index.following import FolderOptions
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.index.following.records import Synced
-
-
-def folder_options(command: Command) -> Command:
-    """Add the options that choose the files of a folder, and what becomes a document."""
-    for option in (
-        click.option(
-            "--follow-links/--no-follow-links",
-            default=None,
-            help="Read files outside the folder to which links in it point.  [default: no]",
-        ),
-        click.option(
-            "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match, e.g. 'drafts/'."
-        ),
-        click.option(
-            "--include", metavar="GLOB", multiple=True, help="Read only files of a folder that match, e.g. '*.md'."
-        ),
-        click.option(
-            "--documents",
-            # A copy of ctx_embed.documents.units.UNITS: importing that module would slow down the help.
-            type=click.Choice(("files", "paragraphs", "lines", "records")),
-            help="What becomes a document.  [default: files, and records that have a text; of named text files lines]",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 def summary(synced: Synced, path: str, would: str = "") -> str:
@@ -61,8 +37,7 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 @command()
 @click.argument("folder", metavar="FOLDER")
 @click.argument("path", metavar="INDEX")
-@folder_options
-@field_option
+@options_of(FolderOptions)
 @backend_option
 @click.option("--watch", is_flag=True, help="Go on: update the index whenever a file changes, until Ctrl-C.")
 @click.option("--allow-empty", is_flag=True, help="Go on if the folder has lost all its files, or most of many.")
@@ -71,7 +46,6 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 def sync(
     folder: str,
     path: str,
-    field: str | None,
     backend: str | None,
     watch: bool,
     dry_run: bool,
@@ -94,12 +68,10 @@ def sync(
             from watchfiles import watch as changes_in
         except ModuleNotFoundError:
             raise missing_extra("--watch", "documents") from None
-    # Options that are not given are those of the last run.
-    options |= {name: options[name] or None for name in ("include", "exclude")}
     with opened(path, backend=backend) as index:
 
         def once() -> None:
-            synced = index.sync(folder, text_field=field, dry_run=dry_run, progress=not watch, **options)
+            synced = index.sync(folder, dry_run=dry_run, progress=not watch, **options)
             if as_json:
                 click.echo(well_formed(json.dumps(vars(synced), ensure_ascii=False)))
             else:

@@ -12,14 +12,13 @@ from ctx_embed.documents.blocks import KINDS, Block, rows
 from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.formats import suffix_of
 from ctx_embed.documents.walking import File
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError
 from ctx_embed.rows.reading import read_documents, read_numbered_documents
 from ctx_embed.rows.table import KINDS as TABLES
 from ctx_embed.rows.table import FieldError
 from ctx_embed.texts import Document
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"
-UNITS = (FILES, PARAGRAPHS, LINES, RECORDS)
 # Formats whose records may become documents.
 RECORD_SUFFIXES = set(TABLES)
 
@@ -29,13 +28,6 @@ class Structured(Document):
     """A document with its blocks in order. It may be cut between blocks; without blocks it is one passage."""
 
     blocks: Sequence[Block] = ()
-
-
-def checked_unit(unit: str | None) -> str | None:
-    """Return ``unit`` if it is one of :data:`UNITS` or None; raise an InputError for anything else."""
-    if unit is not None and unit not in UNITS:
-        raise unknown_name("unit of documents", unit, UNITS)
-    return unit
 
 
 def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:

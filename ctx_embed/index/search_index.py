@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, unknown_name
 from ctx_embed.files import fsync_file, replaced_folder
+from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
@@ -362,46 +363,38 @@ class SearchIndex:
         with self.writer.editing() as edit:
             return edit.add_all(documents, replacing=replacing)
 
+    @takes(FolderOptions)
     def sync(
         self,
         folder: str | Path,
         *,
-        include: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None,
-        documents: str | None = None,
-        text_field: str | None = None,
-        follow_links: bool | None = None,
         allow_empty: bool = False,
         dry_run: bool = False,
         progress: bool = False,
+        **options: Any,
     ) -> Synced:
         """Bring the index in step with a folder of files: add what is new, replace what changed, remove what is gone.
 
         Files whose size and time of change are those of the last run are not read. Only documents that came from this
         folder are replaced or removed; metadata that people have set stays. Files are committed in steps of a few
-        seconds, each file as a whole, so another run continues after an interruption. The options are stored; None
-        takes those of the last run.
+        seconds, each file as a whole, so another run continues after an interruption.
 
         Args:
             folder: the folder; hidden files and those that its .gitignore files name are left out.
-            include: globs such as ``*.md``, one of which a file must match.
-            exclude: globs of files and folders to leave out.
-            documents: the unit that becomes a document: ``files``, ``paragraphs``, ``lines`` or ``records`` (of tables
-                and JSONL; any other file is one document). None: each record with a text, and each other file.
-            text_field: the field of records that holds the text; None: ``text``.
-            follow_links: whether to read files outside the folder to which links in it point.
             allow_empty: whether to remove the documents of all files, or of most of many, even if that many are gone.
             dry_run: whether to count the files that would be added, changed and removed, and do nothing else.
             progress: whether to show a bar on standard error, if that is a terminal.
+            **options: see :class:`ctx_embed.index.following.FolderOptions`; options that are left out or None are
+                those of the last run.
 
         Returns:
             What was read and what was not.
         """
         from ctx_embed.index.following.sync import sync_folder
 
-        given: dict[str, Any] = {"include": include, "exclude": exclude, "follow_links": follow_links}
-        given |= {"documents": documents, "text_field": text_field}
-        return sync_folder(self, folder, given, allow_empty=allow_empty, dry_run=dry_run, progress=progress)
+        if unknown := options.keys() - FolderOptions.__dataclass_fields__.keys():
+            raise unknown_name("option", min(unknown), FolderOptions.__dataclass_fields__)
+        return sync_folder(self, folder, options, allow_empty=allow_empty, dry_run=dry_run, progress=progress)
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
         """Delete documents; the change is on disk when this returns.

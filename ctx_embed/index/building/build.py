@@ -17,11 +17,12 @@ from typing import Any
 from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
-from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, checked_unit, documents_of
+from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, documents_of
 from ctx_embed.documents.walking import File, modified_of
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import keep_permissions, locked, put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.building.merging import copies
+from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.following.records import Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
 from ctx_embed.index.model import IndexModel
@@ -33,6 +34,7 @@ from ctx_embed.index.storage.folder import IndexFolder, holds_only_an_index, rea
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import TakenIdError
+from ctx_embed.options import declared
 from ctx_embed.progress import Meter
 from ctx_embed.rows.reading import estimated_count, read_documents
 from ctx_embed.rows.table import KINDS, TEXT_FIELD
@@ -59,11 +61,10 @@ class Built:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(FolderOptions):
     """What a build reads, and the index that it makes.
 
-    Options of the index are those of :meth:`SearchIndex.create`; None: as in the index that is added to. Options of
-    folders (documents, include, exclude, follow_links) are those of :meth:`SearchIndex.sync`.
+    Options of the index are those of :meth:`SearchIndex.create`; None: as in the index that is added to.
 
     Args:
         sources: folders and files.
@@ -74,10 +75,8 @@ class Plan:
             make one.
         resume: whether to continue an interrupted build of the same sources and options. If there is none, the build
             starts from the beginning; if it was finished, nothing is done.
-        text_field: the field with the text; None: ``text``.
         embedding_field: the field with embeddings made by the model; None embeds the texts.
         chunk: by default ``none`` for lines and records, ``passages`` if there are folders or whole files.
-        documents: None: in folders, files and records that have a text; in named files of text, lines and records.
         encoding: the encoding of named files of plain text; None: UTF-8. In folders encodings are detected.
         embedded: documents with their vectors, in the same order at every iteration; the last document with an id is
             stored. The sources then only name them, and are not read.
@@ -89,17 +88,12 @@ class Plan:
     adds: bool
     mode: str = "create"
     resume: bool = False
-    text_field: str | None = None
     embedding_field: str | None = None
     model: Any = None
     factory: str | None = None
     chunk: str | None = None
     backend: str | None = None
     dtype: str | None = None
-    documents: str | None = None
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    follow_links: bool | None = None
     encoding: str | None = None
     embedded: Iterable[Embedded] | None = None
     progress: bool = False
@@ -157,7 +151,6 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     is_there = target.exists() and not (target.is_dir() and not any(target.iterdir()))
     adds = is_there and options.get("mode") in ("append", "upsert")
     plan = Plan(sources=[str(name) for name in listed], target=target, adds=adds, **options)
-    checked_unit(plan.documents)
     if plan.adds:
         settings = read_settings(target)
         for name in ("factory", "chunk", "dtype"):
@@ -430,20 +423,14 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
 
 def _sync(plan: Plan, index: SearchIndex | None = None) -> Synced:
     """Bring an index, by default INDEX, in step with the plan's folders; options left out keep their last values."""
-    given = {name: getattr(plan, name) or None for name in ("include", "exclude", "documents", "text_field")}
+    given = {known.name: getattr(plan, known.name) for known in declared(FolderOptions)}
     synced = Synced()
     with ExitStack() as stack:
         if index is None:
             index = stack.enter_context(SearchIndex.open(plan.target, plan.model, backend=plan.backend))
         for folder in plan.folders:
-            sync_folder(
-                index,
-                folder,
-                {**given, "follow_links": plan.follow_links},
-                result=synced,
-                prefixed=len(plan.sources) > 1,
-                progress=plan.progress,
-            )
+            prefixed = len(plan.sources) > 1
+            sync_folder(index, folder, given, result=synced, prefixed=prefixed, progress=plan.progress)
     return synced
 
 

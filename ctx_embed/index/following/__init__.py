@@ -1,5 +1,50 @@
-"""The folders that an index follows: their files, changes, and the place of a passage in its file.
+"""The folders that an index follows: their options, files, changes, and the place of a passage in its file.
 
 Called by ``ctx-embed index sync`` and by builds of folders.
 What counts as changed, and what is done about it, is in ``sync.py``; what is stored and reported, in ``records.py``.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.options import documented, option, types_of
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions:
+    """How the files of a folder become documents. The index stores them, and options left out stay as they are.
+
+    Raises:
+        InputError: a value has the wrong type, or there is no such unit of documents.
+    """
+
+    include: Sequence[str] = option(
+        (), "Globs such as '*.md', one of which a file of a folder must match.", metavar="GLOB"
+    )
+    exclude: Sequence[str] = option((), "Globs of files and folders to leave out, such as 'drafts/'.", metavar="GLOB")
+    documents: Literal["files", "paragraphs", "lines", "records"] | None = option(
+        None,
+        "What becomes a document.",
+        default_is="files, and records that have a text; of named text files lines",
+    )
+    text_field: str | None = option(
+        None, "The field of records that holds the text.", flag="--field", metavar="NAME", default_is="text"
+    )
+    follow_links: bool | None = option(
+        None, "Read files outside the folder to which links in it point.", default_is="no"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("include", "exclude"):
+            globs = getattr(self, name)
+            if isinstance(globs, str) or not all(isinstance(glob, str) for glob in globs):
+                raise InputError(f"{name} must be a list of globs, got {globs!r}")
+            object.__setattr__(self, name, tuple(globs))
+        units = get_args(types_of(FolderOptions)["documents"])
+        if self.documents not in (None, *units):
+            raise unknown_name("unit of documents", self.documents, units)

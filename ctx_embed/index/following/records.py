@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctx_embed.documents.formats import EXTRA
-from ctx_embed.documents.units import checked_unit
 from ctx_embed.documents.walking import PLURALS, File
 from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.storage.documents import DocumentStore
 
 # These tables are created when an index gets its first folder. `id` has no type, as in `documents`.
@@ -92,25 +92,6 @@ class Synced:
             self.failed[source] = reason
         else:
             self.skipped[reason] += 1
-
-
-@dataclass(frozen=True)
-class FolderOptions:
-    """How files of a folder become documents, see :meth:`SearchIndex.sync`; without ``include``, all of them do."""
-
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    documents: str | None = None
-    text_field: str | None = None
-    follow_links: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("include", "exclude"):
-            globs = getattr(self, name)
-            if isinstance(globs, str) or not all(isinstance(glob, str) for glob in globs):
-                raise InputError(f"{name} must be a list of globs, got {globs!r}")
-            object.__setattr__(self, name, tuple(globs))
-        checked_unit(self.documents)
 
 
 class FollowedFolder(NamedTuple):

@@ -30,8 +30,8 @@ from ctx_embed.documents.units import (
 )
 from ctx_embed.documents.walking import File, Skipped, is_index, modified_of, walk
 from ctx_embed.errors import InputError
-from ctx_embed.index.following import records
-from ctx_embed.index.following.records import FolderOptions, FollowedFolder, RecordedFile, Synced, known_folder
+from ctx_embed.index.following import FolderOptions, records
+from ctx_embed.index.following.records import FollowedFolder, RecordedFile, Synced, known_folder
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, metadata_json
 from ctx_embed.index.writing import writer
@@ -77,7 +77,7 @@ def sync_folder(
     """Bring an index in step with a folder, see :meth:`SearchIndex.sync`, and return the report.
 
     Args:
-        given: values of :class:`FolderOptions` by name; for None, the value of the last run is used.
+        given: values of :class:`FolderOptions` by name; None and () stand for the values of the last run.
         result: a report to continue.
         prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
     """
@@ -89,10 +89,10 @@ def sync_folder(
     with closing(DocumentStore(index.path / DATABASE)) as store:
         known = known_folder(store, path)
         last = known.options if known else FolderOptions()
-        options = replace(last, **{name: value for name, value in given.items() if value is not None})
+        options = replace(last, **{name: value for name, value in given.items() if value not in (None, ())})
         makes_others = (options.documents, options.text_field) != (last.documents, last.text_field)
         # Listing the first file raises an error for invalid globs before anything is written.
-        files = walk(path, options.include, options.exclude, options.follow_links)
+        files = walk(path, options.include, options.exclude, bool(options.follow_links))
         found = chain(list(islice(files, 1)), files)
         before = [] if known is None else records.recorded(store, known)
         if dry_run:
