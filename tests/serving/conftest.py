@@ -1,4 +1,4 @@
-"""A small index and a server of it, for all tests of a file."""
+"""A small index and a server of it, for all tests that leave it as it was."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ pytest.importorskip("fastapi", reason="the extra server is not installed")
 from tests.serving.server import Server, make_index, serving
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def index_path(tmp_path_factory) -> Path:
-    """The folder of a small index; it may be changed by the tests of a module."""
+    """The folder of a small index."""
     return make_index(tmp_path_factory.mktemp("served") / "notes.index")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(index_path) -> Iterator[Server]:
     """A server of that index."""
     with serving(index_path) as running:
