@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 
-import ctx_embed
 from ctx_embed import SearchIndex
 from ctx_embed.index.model import IndexModel, unrelated_cosines
 from ctx_embed.index.searching.by_words import respelled
@@ -21,6 +20,7 @@ from ctx_embed.index.searching.hits import (
     relevance,
     word_shares,
 )
+from ctx_embed.loading import load_embedder
 
 TEXTS = [
     "The printer XJ-4471 jams when the paper is damp.",
@@ -32,7 +32,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def embedder():
-    return ctx_embed.load()
+    return load_embedder(None)
 
 
 @pytest.fixture
@@ -182,15 +182,16 @@ def corrected(typos, query, mode="words", **options):
     ],
 )
 def test_the_nearest_word_is_found_and_the_hit_says_so(typos, typed, written, ids):
-    found = corrected(typos, f"the {typed}")
-    assert {id for id, _ in found} == ids
-    assert all(words == {typed: written} for _, words in found)
+    hits = typos.search(f"the {typed}", mode="words")
+    assert {hit.id for hit in hits} == ids
+    assert all(hit.corrected == {typed: written} for hit in hits)
+    assert "**" in hits[0].as_dict(typed)["snippet"]
     assert corrected(typos, typed, "hybrid")[0][1] == {typed: written}
-    hit = typos.search(typed, mode="words")[0]
-    assert "**" in hit.as_dict(typed)["snippet"]
 
 
 def test_a_corrected_query_means_what_it_was_meant_to(typos):
+    found = corrected(typos, ["machne", "wahsing"], fuse=True)
+    assert found[0] == (2, {"machne": "machine", "wahsing": "washing"})
     typed = typos.search("a machne that washes clothes", 1, mode="hybrid")[0]
     right = typos.search("a machine that washes clothes", 1, mode="hybrid")[0]
     assert (typed.id, typed.score, typed.relevance) == (right.id, right.score, right.relevance)
@@ -212,11 +213,6 @@ def test_a_word_that_the_index_gains_is_no_longer_corrected(tmp_path):
         assert corrected(typos, "machne") == [(0, {"machne": "machine"})]
         typos.add(["Machne Software"])
         assert corrected(typos, "machne") == [(1, None)]
-
-
-def test_fused_queries_share_their_corrections(typos):
-    found = corrected(typos, ["machne", "wahsing"], fuse=True)
-    assert found[0] == (2, {"machne": "machine", "wahsing": "washing"})
 
 
 def test_only_whole_words_are_respelled():

@@ -53,10 +53,9 @@ def new(tmp_path):
     ("where", "found"),
     [
         ("year >= 2020", "a"),
-        ("year = 2019 or year == 2020", "ab"),
+        ("year <> 2021 and (year = 2019 OR year == 2020)", "ab"),
         ("year != 2020", "bc"),
         ("not year = 2020", "bcde"),
-        ("year <> 2020 and year > 0", "b"),
         ('year > "2020"', "c"),
         ("year is null", "de"),
         ("year is not null", "abc"),
@@ -67,8 +66,6 @@ def new(tmp_path):
         ("tags contains 1", "d"),
         ("tags contains true", "d"),
         ("stars >= 3.0 and stars < 4.5", "b"),
-        ("stars = 4.50", "a"),
-        ("stars > -1e3", "ab"),
         ("good != true", "b"),
         ("good = 1", ""),
         ('by.name = "Ann" and by.age >= 30', "a"),
@@ -77,7 +74,6 @@ def new(tmp_path):
         (r'quote = "say \"hi\""', "d"),
         ('(year >= 2019 and (lang = "fr" or lang = "en")) and not good = false', "a"),
         ("YEAR >= 2020", ""),
-        ("year >= 2020 AND lang = 'en'", "a"),
         ("missing != 1", ""),
         ("not missing = 1", "abcde"),
         ('lang = "\'; DROP TABLE documents; --"', ""),
@@ -100,15 +96,12 @@ VALUE = 'a number, a "string", true or false'
     ("where", "message"),
     [
         ("", "expected the name of a field at the end"),
-        ("   ", "expected the name of a field at the end"),
         ("year", "expected =, !=, <, <=, >, >=, in, contains or is at the end"),
         ("year >=", f"expected {VALUE} at the end"),
-        ("year >= >= 3", f"expected {VALUE} at character 9, got '>='"),
         (">= 3", "expected the name of a field at character 1, got '>='"),
         ("year = en", f"expected {VALUE} at character 8, got 'en'"),
         ("year = 1 lang = 2", "expected 'and', 'or' or the end at character 10, got 'lang'"),
         ("(year = 1", "expected ')' at the end"),
-        ("year = 1 and", "expected the name of a field at the end"),
         ("year in 3", "expected '(' at character 9, got '3'"),
         ("year in (3", "expected ',' or ')' at the end"),
         ("year in ()", f"expected {VALUE} at character 10, got ')'"),
@@ -127,53 +120,36 @@ def test_a_filter_that_cannot_be_understood_is_one_line(index, where, message):
     assert error(index.search, "text", where=where) == f"filter {where!r}: {message}{EXAMPLE}"
 
 
-def test_filters_of_other_types_and_depths():
-    assert error(parse_filter, 5) == "the filter must be a string, e.g. 'year >= 2020', got an int"
-    for where in ("(" * 60 + "a = 1" + ")" * 60, "not " * 60 + "a = 1"):
-        assert "it is nested more than 50 levels deep" in error(parse_filter, where)
-
-
-def test_long_filters(index):
+def test_the_largest_filters(index):
     values = ", ".join(str(number) for number in range(10_000))
-    assert sorted(hit.id for hit in index.search("text", where=f"year in ({values})")) == ["a", "b"]
-    assert index.search("text", where=" or ".join(f"year = {number}" for number in range(1900, 2100)))
-    assert index.search("text", where=f"not year = 0.{'1' * 998}")
-    for where, message in [
-        (" or ".join(["year = 1"] * 201), "it has more than 200 comparisons; use 'in' with a list"),
-        (f"year in ({values}, 1)", "it has more than 10,000 values"),
-    ]:
-        assert error(index.search, "text", where=where) == f"filter {where[:80]!r}: {message}{EXAMPLE}"
-    assert "has 1,001 characters" in error(index.search, "text", where=f"year = 0.{'1' * 999}")
+    assert index.ids(f"year in ({values})") == ["a", "b"]
+    assert index.ids(" or ".join(f"year = {number}" for number in range(1900, 2100)))
+    assert index.ids(f"not year = 0.{'1' * 998}")
 
 
 @pytest.mark.parametrize(
     ("where", "message"),
     [
+        (f"year in ({'1,' * 10_000}1)", "it has more than 10,000 values"),
         (f"year in ({'1,' * 499_000}1)", "it has more than 10,000 values"),
         (f"year in ({'1,' * 500_000}1)", "it has 1,000,011 characters, more than 1,000,000"),
-        (f"year = {'1' * 900_000}", "the number at character 8 has 900,000 characters"),
+        (f"year = 0.{'1' * 999}", "the number at character 8 has 1,001 characters"),
         (f"year = {'1' * 900_000}x", "'1' at character 8 is not part of a filter"),
         (f"year = 1{' ' * 900_000}?", "'?' at character 900009 is not part of a filter"),
         (f"year = {'x' * 900_000}", f"expected {VALUE} at character 8, got '{'x' * 80}…'"),
         (" or ".join(f"year in ({'1,' * 99}1)" for _ in range(101)), "it has more than 10,000 values"),
+        (" or ".join(["year = 1"] * 201), "it has more than 200 comparisons; use 'in' with a list"),
+        ("(" * 60 + "a = 1" + ")" * 60, "it is nested more than 50 levels deep"),
+        ("not " * 60 + "a = 1", "it is nested more than 50 levels deep"),
     ],
-    ids=["values", "characters", "digits", "no number", "spaces", "name", "lists"],
+    ids=range(11),
 )
-def test_a_filter_of_any_length_is_read_in_linear_time(where, message):
+def test_larger_filters_are_refused_in_linear_time(where, message):
     began = process_time()
     said = error(parse_filter, where)
     assert process_time() - began < 1
-    assert said == f"filter {where[:80]!r}: {message}{EXAMPLE}"
-
-
-def test_ten_thousand_dates_and_times_can_be_listed(new):
-    days = [str(date(2000, 1, 1) + timedelta(days=number)) for number in range(5_000)]
-    times = [f"{day}T12:00:00+01:00" for day in days]
-    where = f"on in ({', '.join(repr(value) for value in days[1:] + times)})"
-    found = ["2000-01-01T11:00Z", "2000-01-02T23:00:00", "2013-09-08"]
-    new.add(["text"] * 5, metadata=[{"on": on} for on in [*found, "2000-01-01T12:00Z", "no date"]])
-    assert new.ids(where) == [0, 1, 2]
-    assert new.ids(where.replace(" in ", " not in ")) == [3, 4]
+    assert said.startswith(f"filter {where[:80]!r}: {message}")
+    assert error(parse_filter, 5) == "the filter must be a string, e.g. 'year >= 2020', got an int"
 
 
 @settings(max_examples=60, deadline=None)
@@ -211,13 +187,11 @@ DATES = {
     ("where", "found"),
     [
         ('on = "2024-01-31"', "bcde"),
-        ('on != "2024-01-31"', "afghi"),
         ('on >= "2024-01-31"', "bcdefh"),
         ('on > "2024-01-31"', "fh"),
         ('on <= "2024-01-31"', "abcdeg"),
         ('on < "2024-01-31"', "ag"),
         ('on < "2024-01-31T10:00:00"', "abg"),
-        ('on <= "2024-01-31T10:00:00"', "abcg"),
         ('on = "2024-01-31T11:00+01:00"', "c"),
         ('on > "2024-01-31T23:00Z" and on < "2024-02-01"', "de"),
         ('on in ("2024-01-30", "2024", 20240131)', "agi"),
@@ -262,6 +236,10 @@ def test_times_are_compared_to_the_nanosecond_whatever_their_offset(new):
         for operator, holds in (("<", int.__lt__), (">=", int.__ge__)):
             found = {other for other in new.ids(f"on {operator} '{text}'") if other in TIMES}
             assert found == {other for other, its in TIMES.items() if holds(its, value)}
+    # Ten thousand can be listed.
+    days = [str(date(2024, 5, 1) + timedelta(days=number)) for number in range(5_000)]
+    listed = [repr(value) for value in (*days[1:], *(f"{day}T18:00:00+01:00" for day in days))]
+    assert new.ids(f"on in ({', '.join(listed)})") == [text for text, value in TIMES.items() if value == 0]
     day = {other for other, its in TIMES.items() if -61_200_000_000_000 <= its < 25_200_000_000_000}
     for where in ("on = '2024-05-01'", "on in ('2024-05-01', 'x')", "on >= '2024-05-01' and on <= '2024-05-01'"):
         assert {other for other in new.ids(where) if other in TIMES} == day
@@ -274,10 +252,9 @@ def test_a_field_that_no_document_has_is_warned_of_once(new):
     for name, where, call in (
         ("yeer", "yeer = 2020", lambda where: new.search("text", where=where)),
         ("lang2", "not (lang2 = 'en' or year > 1)", lambda where: new.count(where)),
-        ("by.nam", "by.nam = 'Ann'", lambda where: list(new.documents(where))),
-        ("tag", "tag contains 'x' and yeer = 2020", lambda where: new.ids(where)),
+        ("by.nam", "by.nam = 'Ann'", lambda where: new.documents(where)),
         ("languages", "languages in ('en', 'fr')", lambda where: new.facets("year", where)),
-        ("deleted", "deleted = 1", lambda where: new.delete(where=where)),
+        ("deleted", "deleted = 1 and yeer = 2020", lambda where: new.delete(where=where)),
     ):
         with pytest.warns(
             UnknownFieldsWarning, match=rf"^no document has a field '{name}' \(fields: by, .*ü\)$"
