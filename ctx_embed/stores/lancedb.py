@@ -50,15 +50,14 @@ class LanceDB(Database):
 
     def _table(self, name: str) -> Any:
         """Return the table of this name, or None if it does not exist."""
-        token = None
-        while True:
-            with self._reporting_errors():
-                page = self._database.list_tables(page_token=token)
-                if name in page.tables:
-                    return self._database.open_table(name)
-            token = page.page_token
-            if not token:
+        with self._reporting_errors():
+            try:
+                return self._database.open_table(name)
+            except ValueError:
                 return None
+
+    def _has(self, name: str) -> bool:
+        return self._table(name) is not None
 
     @cached_property
     def _rows(self) -> Any:
@@ -73,14 +72,9 @@ class LanceDB(Database):
         with self._reporting_errors():
             return self._table(NOTES) or self._database.create_table(NOTES, schema=schema, exist_ok=True)
 
-    def _require_free(self) -> None:
-        if self._table(self.collection_name) is not None:
-            raise InputError(f"{self.name}: a table of other things has this name; choose another name")
-
     def _create(self, collection: Collection) -> None:
-        if self._table(self.collection_name) is None:
-            with self._reporting_errors():
-                self._database.create_table(self.collection_name, schema=arrow_schema(collection))
+        with self._reporting_errors():
+            self._database.create_table(self.collection_name, schema=arrow_schema(collection), exist_ok=True)
 
     @cached_property
     def _known(self) -> Collection:
@@ -88,7 +82,7 @@ class LanceDB(Database):
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``, from the table ``_ctx_embed``."""
-        if self._table(NOTES) is None:
+        if not self._has(NOTES):
             return {}
         quoted = self.collection_name.replace("'", "''")
         where = f"collection = '{quoted}' AND starts_with(name, '{prefix}')"
@@ -148,8 +142,6 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
     """Return a filter as SQL over the columns of a table, given with their types. It is never null."""
 
     def literal(value: Value) -> str:
-        if isinstance(value, bool):
-            return "true" if value else "false"
         return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
 
     def one(tree: Condition) -> str:
@@ -160,29 +152,28 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
                 f"{name}: the field {'.'.join(tree.path)!r} has no column to filter by (columns: {known}); choose one "
                 "of them, or a store that filters JSON: PostgreSQL, Qdrant, a search index"
             )
-        quoted, kind = f"`{column}`", fields[column].removeprefix(LIST)
+        quoted, kind, is_list = f"`{column}`", fields[column].removeprefix(LIST), fields[column].startswith(LIST)
         if isinstance(tree, IsNull):
             return f"({quoted} IS NULL)"
-        value, is_list = tree.value, fields[column].startswith(LIST)
-        # Whether the column, or a list in it, can hold the value.
-        holds = isinstance(value, {"int": int | float, "float": int | float, "bool": bool, "string": str}[kind])
-        test = ""
-        if not holds or (isinstance(value, bool) and kind != "bool"):
-            pass
-        elif isinstance(tree, Contains) and is_list:
-            if kind == "float" or not isinstance(value, float):
-                test = f"array_has({quoted}, {repr(float(value)) if kind == 'float' else literal(value)})"
-            elif value.is_integer():
-                test = f"array_has({quoted}, {int(value)!r})"
-        elif isinstance(tree, Contains):
-            test = f"strpos({quoted}, {literal(value)}) > 0" if kind == "string" else ""
-        elif not is_list and (kind == "float" or isinstance(value, float)):
+        value: Any = tree.value
+        kinds = {bool: ("bool",), str: ("string",)}.get(type(value), ("int", "float"))
+        if kind not in kinds or (kind == "int" and is_list and value != int(value)):
+            # Neither the column nor a list in it can hold the value.
+            return "false"
+        if isinstance(tree, Contains) and is_list:
+            cast = {"int": int, "float": float}.get(kind, type(value))
+            test = f"array_has({quoted}, {literal(cast(value))})"
+        elif isinstance(tree, Contains) and kind == "string":
+            test = f"strpos({quoted}, {literal(value)}) > 0"
+        elif isinstance(tree, Contains) or is_list:
+            return "false"
+        elif kind == "float" or isinstance(value, float):
             test = f"CAST({quoted} AS DOUBLE) {tree.operator} {float(value)!r}"
-        elif not is_list and kind == "bool" and tree.operator != "=":
+        elif kind == "bool":
             test = f"CAST({quoted} AS BIGINT) {tree.operator} {int(value)}"
-        elif not is_list:
+        else:
             test = f"{quoted} {tree.operator} {literal(value)}"
-        return f"({quoted} IS NOT NULL AND {test})" if test else "false"
+        return f"({quoted} IS NOT NULL AND {test})"
 
     return translated(
         tree, one, lambda word, parts: f"({f' {word.upper()} '.join(parts)})", lambda part: f"(NOT {part})"

@@ -76,15 +76,10 @@ class PostgreSQL(Database):
         except psycopg.Error as error:
             raise InputError(f"{self.name}: {_first_line(error)}") from None
 
-    def _there(self, table: str) -> bool:
+    def _has(self, name: str) -> bool:
+        table = self._quoted if name == self.collection_name else f'"{name}"'
         with self._transaction() as connection:
             return bool(connection.execute("SELECT to_regclass(%s) IS NOT NULL", [table]).fetchone()[0])
-
-    def _require_free(self) -> None:
-        if self._there(self._quoted):
-            raise InputError(
-                f"{self.name}: a table of this name exists, but ctx-embed did not write it; choose another name"
-            )
 
     def _create(self, collection: Collection) -> None:
         with self._transaction() as connection:
@@ -95,7 +90,7 @@ class PostgreSQL(Database):
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``, from the table ``_ctx_embed``."""
-        if not self._there(f'"{NOTES}"'):
+        if not self._has(NOTES):
             return {}
         with self._transaction() as connection:
             rows = connection.execute(

@@ -20,8 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
@@ -35,7 +33,7 @@ UNDIRECTED = "undirected"
 API_KEY = "QDRANT_API_KEY"
 # Maximum points in a request: 3 MB of JSON with 320 dimensions. A server refuses more than 32 MB.
 POINTS_AT_ONCE = 512
-NOTES_AT_ONCE = 1000
+MOST_NOTES = 1 << 24
 # The namespace of the UUIDs that name points: Qdrant accepts only integers and UUIDs.
 _NAMESPACE = uuid.UUID("8a1d1f9c-5a0e-4f0b-9d52-3c2f6d1b7e10")
 
@@ -63,46 +61,35 @@ class Qdrant(Database):
             warnings.simplefilter("ignore", UserWarning)
             return QdrantClient(path=self.place)
 
-    def _there(self, name: str) -> bool:
+    def _has(self, name: str) -> bool:
         with self._reporting_errors():
             return bool(self._opened.collection_exists(name))
-
-    def _require_free(self) -> None:
-        if self._there(self.collection_name):
-            raise InputError(f"{self.name}: a collection of other things has this name; choose another name")
 
     def _create(self, collection: Collection) -> None:
         from qdrant_client import models
 
-        if self._there(self.collection_name):
-            return
-        vectors = models.VectorParams(size=collection.dimension, distance=models.Distance.COSINE)
-        with self._reporting_errors():
-            self._opened.create_collection(self.collection_name, vectors_config=vectors)
+        if not self._has(self.collection_name):
+            vectors = models.VectorParams(size=collection.dimension, distance=models.Distance.COSINE)
+            with self._reporting_errors():
+                self._opened.create_collection(self.collection_name, vectors_config=vectors)
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``, from the collection ``_ctx_embed``."""
-        if not self._there(NOTES):
+        if not self._has(NOTES):
             return {}
         from qdrant_client import models
 
         same = models.FieldCondition(key="collection", match=models.MatchValue(value=self.collection_name))
-        found: dict[str, dict[str, Any]] = {}
-        following: Any = None
-        while True:
-            with self._reporting_errors():
-                points, following = self._opened.scroll(
-                    NOTES, scroll_filter=models.Filter(must=[same]), limit=NOTES_AT_ONCE, offset=following
-                )
-            found |= {point.payload["name"]: point.payload["note"] for point in points}
-            if following is None:
-                return {name: found[name] for name in sorted(found) if name.startswith(prefix)}
+        with self._reporting_errors():
+            points, _ = self._opened.scroll(NOTES, scroll_filter=models.Filter(must=[same]), limit=MOST_NOTES)
+        found = sorted((str(point.payload["name"]), point.payload["note"]) for point in points)
+        return {name: note for name, note in found if name.startswith(prefix)}
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
         """Store a note in the collection ``_ctx_embed``."""
         from qdrant_client import models
 
-        if not self._there(NOTES):
+        if not self._has(NOTES):
             with self._reporting_errors():
                 self._opened.create_collection(NOTES, vectors_config={})
         payload = {"collection": self.collection_name, "name": name, "note": dict(note)}
@@ -112,22 +99,16 @@ class Qdrant(Database):
 
     def _put(self, rows: Batch) -> None:
         """Store the rows as points named by a hash of their ids."""
-        from qdrant_client import models
-
-        for start in range(0, len(rows), POINTS_AT_ONCE):
-            some = rows.take(range(start, min(start + POINTS_AT_ONCE, len(rows))))
-            payloads: list[dict[str, Any]] = []
-            for identifier, text, metadata in zip(some.ids, some.texts, some.metadata, strict=True):
-                present: list[str] = []
-                plain, lists = _split(metadata, "", present)
-                fields = {"metadata": plain, "lists": lists, "present": present}
-                payloads.append({"id": identifier, "text": text, **fields})
-            for place in np.flatnonzero(~some.vectors.any(axis=1)):
-                payloads[place][UNDIRECTED] = True
-            ids = [_point(identifier) for identifier in some.ids]
-            batch = models.Batch(ids=ids, vectors=some.vectors.tolist(), payloads=payloads)
-            with self._reporting_errors():
-                self._opened.upsert(self.collection_name, batch, wait=True)
+        payloads: list[dict[str, Any]] = []
+        for identifier, text, metadata, vector in zip(rows.ids, rows.texts, rows.metadata, rows.vectors, strict=True):
+            present: list[str] = []
+            plain, lists = _split(metadata, "", present)
+            fields = {"metadata": plain, "lists": lists, "present": present}
+            payloads.append({"id": identifier, "text": text, **fields, **({} if vector.any() else {UNDIRECTED: True})})
+        with self._reporting_errors():
+            self._opened.upload_collection(
+                self.collection_name, rows.vectors, payloads, map(_point, rows.ids), POINTS_AT_ONCE, wait=True
+            )
 
     def count(self) -> int:
         """Return the number of points."""

@@ -80,9 +80,12 @@ class Collection:
                 f"(fingerprint {each.model_fingerprint[:12]}, dimension {each.dimension})"
                 for each in (self, other)
             )
-            what = "use that model or another target"
-            if self.model == other.model:
-                what = "another version of it made them, so embed the texts again"
+            same = self.model == other.model
+            what = (
+                "another version of it made them, so embed the texts again"
+                if same
+                else "use that model or another target"
+            )
             raise InputError(f"{name}: its vectors come from the model {here}, not from {there}; {what}")
 
 
@@ -106,16 +109,12 @@ class Batch:
         """Return the number of documents."""
         return len(self.ids)
 
-    def take(self, places: Sequence[int]) -> Batch:
-        """Return the rows at these places."""
-        ids, texts = ([column[place] for place in places] for column in (self.ids, self.texts))
-        return Batch(ids, texts, [self.metadata[place] for place in places], self.vectors[list(places)])
-
     def latest(self) -> Batch:
         """Return only the last row of each id, sorted by id, so that all writers lock rows in the same order."""
         last = {identifier: place for place, identifier in enumerate(self.ids)}
         places = [last[identifier] for identifier in sorted(last)]
-        return self if places == list(range(len(self))) else self.take(places)
+        ids, texts = ([column[place] for place in places] for column in (self.ids, self.texts))
+        return Batch(ids, texts, [self.metadata[place] for place in places], self.vectors[places])
 
 
 class Store(AbstractContextManager["Store"], ABC):
@@ -309,6 +308,14 @@ class Database(Store):
     def _put(self, rows: Batch) -> None:
         """Store at least one row. All ids differ."""
         raise NotImplementedError
+
+    def _has(self, name: str) -> bool:
+        """Return whether there is a table or collection of this name."""
+        raise NotImplementedError
+
+    def _require_free(self) -> None:
+        if self._has(self.collection_name):
+            raise InputError(f"{self.name}: holds other things; choose another name")
 
     @contextmanager
     def _reporting_errors(self) -> Iterator[None]:
