@@ -115,8 +115,11 @@ def encode_dataset(
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_store(to)))
         listed = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        if "-" in map(str, listed):
+            raise InputError("standard input cannot be read twice, so encoding to a store needs files")
         # The target may lie inside an input folder; its own files are not inputs.
-        sources = [source for source in find_sources(listed) if not is_inside(source.name, str(to))]
+        found = {source.name: source for source in find_sources(listed)}
+        sources = [source for name, source in found.items() if not is_inside(name, str(to))]
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
         sampled = _sample(sources, fields, part_rows, encoding)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.progress import Meter
-from ctx_embed.rows.opening import expanded, opened, suffix_of
+from ctx_embed.rows.opening import find_sources, opened, suffix_of
 from ctx_embed.rows.reading import Fields, estimated_count, read_documents
 from ctx_embed.rows.table import CSV, JSON, KINDS, LABELLED, PARQUET, TEXT, TSV, kind_of, open_parquet, open_rows
 from ctx_embed.text.normalisation import normalised
@@ -271,7 +271,7 @@ def dedupe(
     for name, value in (("threshold", threshold), ("meaning", meaning)):
         if value is not None and not 0 < value <= 1:
             raise InputError(f"{name} must be above 0 and at most 1, got {value}")
-    named = expanded([sources] if isinstance(sources, str | Path) else list(sources))
+    named = [source.name for source in find_sources([sources] if isinstance(sources, str | Path) else list(sources))]
     outputs = [Path(path) for path in (output, groups) if path is not None and str(path) != "-"]
     for path in outputs:
         require_file(path)

@@ -119,36 +119,14 @@ class Source:
     modified: int
 
 
-def expanded(inputs: Sequence[str | Path]) -> list[str]:
+def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
     """Return the files that inputs name. Files of a folder are sorted, without hidden ones; ``-`` is standard input."""
-    files = [name for given in inputs for name in _names(str(given))]
+    files = [file for given in map(str, inputs) for file in (_remote if is_remote(given) else _local)(given)]
     if not files:
         raise InputError("no input: give a file, a folder, a glob, a URI or - (standard input)")
-    if files.count(STANDARD_INPUT) > 1:
+    if [file.name for file in files].count(STANDARD_INPUT) > 1:
         raise InputError("standard input is named twice, but can be read only once")
     return files
-
-
-def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
-    """Return the files that inputs name, as :func:`expanded` does, but each only once, and not standard input."""
-    if STANDARD_INPUT in map(str, inputs):
-        raise InputError("standard input cannot be read twice, so encoding to a store needs files")
-    found: dict[str, Source] = {}
-    for given in map(str, inputs):
-        if is_remote(given):
-            found |= {source.name: source for source in _remote(given)}
-            continue
-        for file in _names(given):
-            try:
-                status = os.stat(file)
-            except FileNotFoundError:
-                raise InputError(f"{file}: no such file") from None
-            except (OSError, ValueError) as error:
-                raise InputError(f"{file}: cannot be read ({error})") from None
-            found[file] = Source(file, status.st_size, status.st_mtime_ns)
-    if not found:
-        raise InputError("no input: give a file, a folder, a glob or a URI")
-    return list(found.values())
 
 
 def is_inside(name: str, folder: str) -> bool:
@@ -158,29 +136,35 @@ def is_inside(name: str, folder: str) -> bool:
     return os.path.abspath(name).startswith(os.path.join(os.path.abspath(folder), ""))
 
 
-def _names(given: str) -> Iterator[str]:
+def _local(given: str) -> Iterator[Source]:
     """Yield the files that an input names; for a folder its regular files, without hidden files and links out of it."""
-    if is_remote(given):
-        yield from (source.name for source in _remote(given))
-        return
     names = sorted(glob(given, recursive=True)) if has_magic(given) and not os.path.exists(given) else [given]
     if not names:
         raise InputError(f"{given}: no such file, and nothing matches it")
     for each in names:
-        if each == STANDARD_INPUT or not os.path.isdir(each):
-            yield each
-            continue
-        found, top = [], os.path.join(os.path.realpath(each), "")
-        for folder, inner, files in os.walk(each):
-            inner[:] = [name for name in inner if not name.startswith(".")]
-            for name in files:
-                path = os.path.join(folder, name)
-                is_wanted = suffix_of(name) in FOLDER_SUFFIXES and not name.startswith(".") and os.path.isfile(path)
-                if is_wanted and (not os.path.islink(path) or os.path.realpath(path).startswith(top)):
-                    found.append(PathInside(path, top))
-        if not found:
-            raise InputError(f"{each}: a folder must hold a file ending in {', '.join(FOLDER_SUFFIXES)}")
-        yield from sorted(found)
+        found = [each]
+        if os.path.isdir(each):
+            found, top = [], os.path.join(os.path.realpath(each), "")
+            for folder, inner, files in os.walk(each):
+                inner[:] = [name for name in inner if not name.startswith(".")]
+                for name in files:
+                    path = os.path.join(folder, name)
+                    is_wanted = suffix_of(name) in FOLDER_SUFFIXES and not name.startswith(".") and os.path.isfile(path)
+                    if is_wanted and (not os.path.islink(path) or os.path.realpath(path).startswith(top)):
+                        found.append(PathInside(path, top))
+            if not found:
+                raise InputError(f"{each}: a folder must hold a file ending in {', '.join(FOLDER_SUFFIXES)}")
+        for path in sorted(found):
+            if path == STANDARD_INPUT:
+                yield Source(path, 0, 0)
+                continue
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                raise InputError(f"{path}: no such file") from None
+            except (OSError, ValueError) as error:
+                raise InputError(f"{path}: cannot be read ({said(error)})") from None
+            yield Source(path, status.st_size, status.st_mtime_ns)
 
 
 def _remote(name: str) -> Iterator[Source]:

@@ -63,7 +63,7 @@ def require_exact(target, expected: dict[str, str], embedder) -> None:
 @pytest.mark.parametrize(("workers", "part_rows"), [(1, 7), (1, 1000), (2, 16)])
 def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder, workers, part_rows):
     target = tmp_path / "out"
-    encoded = encode_dataset(corpus, target, workers=workers, part_rows=part_rows)
+    encoded = encode_dataset([corpus, corpus / "a.txt"], target, workers=workers, part_rows=part_rows)
     assert (encoded.rows, encoded.count, encoded.bad, encoded.dimension) == (3 * LINES, 3 * LINES, 1, 320)
     assert encoded.named == [
         f"{corpus}/b.jsonl, line {LINES + 1}: no field 'text' (fields: 'id'); name the right one with --field"
@@ -228,6 +228,7 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
     (tmp_path / "empty.txt").write_text("\n\n")
     (tmp_path / "wrong.jsonl").write_text('{"body": "x"}\n')
     for source, options, message in (
+        ("-", {}, "standard input cannot be read twice"),
         (corpus, {"workers": 0}, "workers must be a positive integer, got 0"),
         (corpus, {"id_field": "key"}, "a.txt: lines of text have no field 'key'"),
         (tmp_path / "empty.txt", {}, "empty.txt: no texts to embed"),

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from ctx_embed.rows.encodings import WrongBytesWarning
-from ctx_embed.rows.opening import expanded
+from ctx_embed.rows.opening import find_sources
 from ctx_embed.rows.reading import arriving, estimated_count, read_documents, read_labelled, read_lines
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
@@ -258,7 +258,7 @@ def test_folders_are_read_by_name_and_left_by_no_link(tmp_path):
     for name, target in (("e.txt", "b.txt"), ("f.txt", "../secret.txt"), ("g.txt", "/dev/zero")):
         (folder / name).symlink_to(target)
     os.mkfifo(folder / "h.txt")
-    files = expanded([folder])
+    files = [source.name for source in find_sources([folder])]
     assert files == [str(folder / name) for name in ("b.txt", "deep/a.jsonl", "e.txt")]
     assert [document.text for document in read(*files)] == ["b", "a", "b"]
     assert estimated_count(files) == 3
@@ -312,9 +312,9 @@ def test_tables_of_parquet_that_cannot_be_used(tmp_path):
 
 
 def test_sources_that_cannot_be_used(tmp_path):
-    assert error(expanded, []).startswith("no input: give a file, a folder, a glob, a URI or -")
-    assert error(expanded, ["-", "-"]) == "standard input is named twice, but can be read only once"
-    assert error(expanded, [tmp_path]).startswith(f"{tmp_path}: a folder must hold a file ending in .txt, .jsonl,")
+    assert error(find_sources, []).startswith("no input: give a file, a folder, a glob, a URI or -")
+    assert error(find_sources, ["-", "-"]) == "standard input is named twice, but can be read only once"
+    assert error(find_sources, [tmp_path]).startswith(f"{tmp_path}: a folder must hold a file ending in .txt, .jsonl,")
     for name in ("", ".csv", ".jsonl", ".parquet"):
         assert error(read, f"{tmp_path}/missing{name}") == f"{tmp_path}/missing{name}: no such file"
 
