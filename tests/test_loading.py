@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.input_module import InputModule
 
 import ctx_embed
 from ctx_embed import Contextualizer, load, loading
-from ctx_embed.errors import InputError, installation
+from ctx_embed.errors import installation
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder
 from tests.conftest import make_model
@@ -46,34 +45,15 @@ def set_module(folder: Path, number: int, **changes) -> None:
 def test_a_model_comes_back_bit_for_bit(tiny_model, tiny_model_path, sentences):
     files = {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")}
     loaded = load(str(tiny_model_path), "cpu")
-    assert fingerprint(loaded) == fingerprint(tiny_model)
     assert isinstance(loaded[0], Contextualizer)
     theirs = SentenceTransformer(str(tiny_model_path), trust_remote_code=True, device="cpu")
     for model in (loaded, theirs):
+        assert fingerprint(model) == fingerprint(tiny_model)
         embeddings = model.encode(sentences)
         assert embeddings.dtype == np.float32
         assert np.array_equal(embeddings, tiny_model.encode(sentences))
     # Nothing is written into the folder.
     assert {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")} == files
-
-
-@pytest.mark.parametrize(("rounded", "name"), [(False, "embedding.weight"), (True, "embedding.scales")])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_no_numbers(tokenizer, tmp_path, rounded, name, value):
-    model = make_model(tokenizer)
-    if rounded:
-        model[0].round_table()
-    model.save_pretrained(str(tmp_path))
-    path = tmp_path / "model.safetensors"
-    tensors = load_file(path)
-    tensors[name][3] = value
-    save_file(tensors, path)
-    assert error(tmp_path) == (
-        f"{path}: {tensors[name][3].numel()} of {tensors[name].numel():,} numbers of {name} are NaN or infinite; "
-        "the model diverged or its file is damaged; train it again, or copy the file again"
-    )
-    with pytest.raises(InputError, match="NaN or infinite"):
-        SentenceTransformer(str(tmp_path), trust_remote_code=True)
 
 
 def test_what_a_model_says_of_itself_is_restored_where_no_argument_says_else(tokenizer, tmp_path, sentences):
@@ -104,8 +84,7 @@ def test_dtype(tiny_model, tiny_model_path, sentences):
     for dtype in ("bfloat16", torch.bfloat16):
         loaded = load(tiny_model_path, dtype=dtype)
         assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.bfloat16}
-        difference = loaded.encode(sentences).astype(np.float32) - tiny_model.encode(sentences)
-        assert np.abs(difference).max() < 0.02
+        assert np.abs(loaded.encode(sentences).astype(np.float32) - tiny_model.encode(sentences)).max() < 0.02
     for wrong in ("floaty", "int8", 7):
         assert error(tiny_model_path, dtype=wrong) == (
             f"dtype must be a floating dtype, got {wrong!r}; use float32, float16 or bfloat16"
@@ -134,28 +113,19 @@ def test_foreign_classes_and_what_is_no_module_are_refused(folder, reference):
     if reference.startswith(("ctx_embed.modules.", "sentence_transformers.")):
         assert error(folder) == f"{folder}: modules.json names {reference!r}, which does not exist"
     else:
-        assert error(folder) == (
-            f"{folder}: modules.json must name classes of ctx_embed.modules.*, ctx_embed.systems.*, "
-            f"sentence_transformers.*, got {reference!r}"
-        )
+        assert error(folder).startswith(f"{folder}: modules.json must name classes of ctx_embed.modules.*, ")
 
 
 DENSE = {"in_features": 16, "out_features": 16}
+ROUTER = {"types": {"a": "evil.E"}, "structure": {"query": ["a"], "document": ["a"]}, "parameters": {}}
+WORDS = {"tokenizer_class": "evil.E", "update_embeddings": False, "max_seq_length": 9}
 
 
 @pytest.mark.parametrize(
     ("reference", "file", "content"),
     [
-        (
-            "base.modules.router.Router",
-            "router_config.json",
-            {"types": {"a": "evil.E"}, "structure": {"query": ["a"], "document": ["a"]}, "parameters": {}},
-        ),
-        (
-            "sentence_transformer.modules.WordEmbeddings",
-            "wordembedding_config.json",
-            {"tokenizer_class": "evil.E", "update_embeddings": False, "max_seq_length": 9},
-        ),
+        ("base.modules.router.Router", "router_config.json", ROUTER),
+        ("sentence_transformer.modules.WordEmbeddings", "wordembedding_config.json", WORDS),
         ("base.modules.dense.Dense", "config.json", {**DENSE, "activation_function": "evil.E"}),
         ("base.modules.dense.Dense", "config.json", {**DENSE, "activation_function": "torch.utils.collect_env.main"}),
     ],
@@ -188,34 +158,25 @@ def test_no_such_folder(tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file"):
         assert error(path) == f"{path}: not a SentenceTransformer model folder (no modules.json)"
-
-
-def test_a_name_that_is_nearly_one_gets_a_hint():
     for name, meant in (("minlm", "minilm"), ("defualt", "default")):
         assert error(name).endswith(f"; did you mean {meant!r}?")
-    with pytest.raises(InputError, match="no such model folder; did you mean 'default'"):
-        Embedder.load("defualt")
+    assert "no such model folder; did you mean 'default'" in error_of(Embedder.load, "defualt")
 
 
 @pytest.mark.parametrize("name", ["modules.json", "model.safetensors", "1_Normalize/config.json"])
 def test_a_pointer_of_git_lfs_in_place_of_a_file(folder, name):
     (folder / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 39000000\n")
     for load_it in (load, Embedder.load):
-        with pytest.raises(InputError, match=rf"{name}: a pointer of git-lfs .*; fetch the file with git lfs pull$"):
-            load_it(folder)
+        assert f"{name}: a pointer of git-lfs" in error_of(load_it, folder)
 
 
 def test_files_that_a_model_can_do_without_and_others(folder, tiny_model, sentences):
     (folder / "config_sentence_transformers.json").unlink()
     (folder / "README.md").write_bytes(b"caf\xe9")
     assert np.array_equal(load(folder).encode(sentences), tiny_model.encode(sentences))
-    for name, said in (
-        ("model.safetensors", ""),
-        ("tokenizer.json", ""),
-        ("contextualizer_config.json", "no contextualizer_config.json, not a saved Contextualizer"),
-    ):
+    for name in ("model.safetensors", "tokenizer.json", "contextualizer_config.json"):
         (folder / name).rename(folder / "aside")
-        assert said in error(folder)
+        assert f"no {name}, not a saved Contextualizer" in error(folder)
         (folder / "aside").rename(folder / name)
 
 
@@ -293,8 +254,8 @@ def test_the_revision_is_the_fingerprint_as_it_is_when_asked(folder, tokenizer):
 
 def test_another_backend_is_refused(folder):
     for backend in ("onnx", "openvino"):
-        with pytest.raises(InputError, match=f"backend must be 'torch' for a Contextualizer, got '{backend}'"):
-            SentenceTransformer(str(folder), trust_remote_code=True, backend=backend)
+        said = error_of(SentenceTransformer, str(folder), trust_remote_code=True, backend=backend)
+        assert said.startswith(f"backend must be 'torch' for a Contextualizer, got '{backend}'")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

