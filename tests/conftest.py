@@ -1,7 +1,5 @@
 """What all tests share: a tiny offline model, and the folder of real data where there is one."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import warnings

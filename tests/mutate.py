@@ -5,8 +5,6 @@ ROOMS, each in a copy of the tree, and prints a line for each: killed, SURVIVED 
 same command goes on where it stopped. Needs the package `coverage`, which says what each test runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

@@ -4,8 +4,6 @@ with tests/size.toml.
 All may exceed their mark by 3 %. To raise a mark, commit tests/size.toml alone and say what users get for it.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A forked child computes, although the threads of its parent's libraries did not survive the fork."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

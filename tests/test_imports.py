@@ -1,7 +1,5 @@
 """Imports run one way, and what is slow to import is imported late."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import subprocess

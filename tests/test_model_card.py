@@ -1,7 +1,5 @@
 """The cards of saved models: what they state is true, and the code in them runs."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands that embed and search import no torch: it alone takes seconds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

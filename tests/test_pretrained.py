@@ -1,7 +1,5 @@
 """The model that ships: that it is whole, small, and reads all of a text, alike in any batch and by any form."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

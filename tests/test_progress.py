@@ -1,7 +1,5 @@
 """Tests of progress: a bar in a terminal, elsewhere plain lines."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

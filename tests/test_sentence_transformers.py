@@ -1,7 +1,5 @@
 """What sentence-transformers' users do with a model: prompts, truncation, precision, pools, training, checkpoints."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The sizes that `make size` prints are counted, and a size above its mark is told from one within it."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

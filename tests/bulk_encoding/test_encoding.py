@@ -1,7 +1,5 @@
 """Encoding into stores: every id once, the vectors of the shipped model, and resuming."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """How inputs are found, cut and read."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

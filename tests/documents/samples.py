@@ -1,7 +1,5 @@
 """A small file of each format, written with the writing side of the libraries or by hand; each says the same."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hostile files are read in time that grows with their size, not with its square."""
 
-from __future__ import annotations
-
 import gc
 import json
 import time

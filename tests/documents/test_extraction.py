@@ -1,7 +1,5 @@
 """Workers have limits on time and memory, read in order, import nothing heavy and end with their parent."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

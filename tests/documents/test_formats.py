@@ -1,7 +1,5 @@
 """Every format is read from a real file, whole and in reading order; broken files have a reason."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zipfile

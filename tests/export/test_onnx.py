@@ -1,7 +1,5 @@
 """The ONNX graph gives what the model gives, for every option of the file format."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A model of the system mean is what model2vec and StaticEmbedding load."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

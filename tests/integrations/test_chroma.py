@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 chromadb = pytest.importorskip("chromadb", reason="the extra chroma is not installed")

@@ -1,7 +1,5 @@
 """The kernel computes what the equations say, on every path, and a text's context depends on the text alone."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

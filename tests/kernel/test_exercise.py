@@ -1,7 +1,5 @@
 """Runs exercise.c, which needs no Python, under sanitizers and for another processor (``make sanitize``)."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -1,7 +1,5 @@
 """A process embeds by the path that it is asked for, says which it is, and gets the vectors of the equations."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

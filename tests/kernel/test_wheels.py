@@ -1,7 +1,5 @@
 """The wheels of a release are refused where one lacks the kernel, or has another than its name says."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from pathlib import Path

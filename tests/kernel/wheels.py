@@ -3,8 +3,6 @@
 There is one for each platform, and it holds the kernel, compiled for the processor and system that its name says.
 """
 
-from __future__ import annotations
-
 import sys
 import zipfile
 import zlib

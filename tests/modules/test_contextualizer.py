@@ -1,7 +1,5 @@
 """The module: its conventions, its invariances, and each of its ways through the steps against the plain one."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

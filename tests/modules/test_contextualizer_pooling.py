@@ -1,7 +1,5 @@
 """The steps over another module's token embeddings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer

@@ -1,7 +1,5 @@
 """The class of loaded models: precisions, dimensions, and threads that share a pool of processes."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

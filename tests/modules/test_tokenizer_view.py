@@ -1,7 +1,5 @@
 """What programs over transformers do with ``model.tokenizer``."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Model folders from strangers: each is one line of InputError in both loaders, soon and in little memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

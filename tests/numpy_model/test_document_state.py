@@ -1,7 +1,5 @@
 """However a text is cut, its embedding is that of the whole."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

@@ -1,7 +1,5 @@
 """NumPy gives what torch gives: the same vectors and the same fingerprint, from the same files."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

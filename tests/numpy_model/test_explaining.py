@@ -1,7 +1,5 @@
 """What each token adds to a cosine: the parts add up, and are those of the reference in torch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

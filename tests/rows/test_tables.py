@@ -1,7 +1,5 @@
 """The same table means the same, whoever wrote it and whatever reads it; a value comes back as it was written."""
 
-from __future__ import annotations
-
 import csv
 import decimal
 import gzip

@@ -1,7 +1,5 @@
 """The mathematics against values worked by hand, plain loops, and itself in other forms."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

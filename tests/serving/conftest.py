@@ -1,7 +1,5 @@
 """A small index and a server of it, for all tests that leave it as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Servers as users start them: `ctx-embed serve` in a process of its own, on a free port."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

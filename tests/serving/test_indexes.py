@@ -1,7 +1,5 @@
 """The routes of search indexes, on a real server with the shipped model."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

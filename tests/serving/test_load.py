@@ -1,7 +1,5 @@
 """The server under load: the largest requests, slow clients, stops and deaths of workers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Search through the Model Context Protocol, called by the package's own client over a real process."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Models on a server: the one that embeds, as clients of OpenAI's API ask it, classifiers and rerankers."""
 
-from __future__ import annotations
-
 import base64
 import re
 from concurrent.futures import ThreadPoolExecutor

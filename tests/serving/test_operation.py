@@ -1,7 +1,5 @@
 """What those who run the server rely on: probes, metrics, log, keys, limits, workers and a graceful stop."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

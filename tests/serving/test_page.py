@@ -1,7 +1,5 @@
 """The search page in a browser, against a real server on the shipped model."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

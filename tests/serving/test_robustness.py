@@ -1,7 +1,5 @@
 """What strangers send: wrong sizes, types, encodings, depths, slow and half-open clients. And kills during writes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

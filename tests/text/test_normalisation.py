@@ -1,8 +1,6 @@
 # ruff: noqa: RUF001
 """What stands for the same is read the same way, whatever signs it is written with."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """Remembered words must give exactly what the tokenizer gives."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A text of which the model knows fewer than half of the words is like no other, whatever embeds it."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

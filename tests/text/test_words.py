@@ -1,7 +1,5 @@
 """People find what they search, however a text writes it, and SQLite reads the words that we write for it."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """A headless Chromium that keeps to one host, and the index that the page shows."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Documents for the search page: written for this project, on the subjects of a housing co-operative's notebook."""
 
-from __future__ import annotations
-
 import re
 from datetime import date, timedelta
 from typing import Any

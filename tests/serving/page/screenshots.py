@@ -1,7 +1,5 @@
 """Take the pictures of docs/serving.md from the real page: python -m tests.serving.page.screenshots."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 from pathlib import Path
