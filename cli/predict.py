@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -52,17 +53,16 @@ def _cells(row: Row) -> tuple[str, ...]:
     return ",".join(map(str, labels)), shown, "; ".join(reasons)
 
 
-def _write_tabs(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
-    """Write cells separated by tabs; a tab or line end inside a cell, which would tear the line, becomes a space."""
-    for cells in rows:
-        shown = ("".join(c if c.isprintable() else " " for c in str(cell)) for cell in cells)
-        file.write("\t".join(shown) + "\n")
-
-
 def _write_lines(file: TextIO, rows: Iterator[Row]) -> None:
-    """Write label, probability and text, for people; with --explain, the reasons follow the text."""
-    cells = ((row["text"], *_cells(row)) for row in rows)
-    _write_tabs(file, ((label, probability, text, *why) for text, label, probability, *why in cells))
+    """Write label, probability and text separated by tabs, for people; with --explain, the reasons follow the text."""
+    for row in rows:
+        label, probability, *why = _cells(row)
+        # A tab or newline inside a label or text would tear the line.
+        cells = (
+            "".join(character if character.isprintable() else " " for character in cell)
+            for cell in (label, probability, row["text"], *why)
+        )
+        file.write("\t".join(cells) + "\n")
 
 
 def _write_jsonl(file: TextIO, rows: Iterator[Row]) -> None:
@@ -76,23 +76,24 @@ def _write_json(file: TextIO, rows: Iterator[Row]) -> None:
     file.write("\n]\n")
 
 
-def _table(rows: Iterator[Row]) -> Iterator[list[Any]]:
-    """Yield a header and the cells: texts, labels, probabilities, reasons, and ids and metadata if there are any."""
+def _write_table(file: TextIO, rows: Iterator[Row], delimiter: str = ",") -> None:
+    """Write a table with a header: texts, labels, probabilities, reasons, and ids and metadata if there are any."""
     found = list(rows)
     why = ["explanation"] if any("explanations" in row for row in found) else []
     named = [name for name in ("id", "text", "metadata") if any(name in row for row in found)]
-    yield [*named, "label", "probability", *why]
+    writer = csv.writer(file, lineterminator="\n", delimiter=delimiter)
+    writer.writerow([*named, "label", "probability", *why])
     for row in found:
         if "metadata" in row:
             row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
-        yield [*(row.get(name, "") for name in named), *_cells(row)]
+        writer.writerow([*(row.get(name) for name in named), *_cells(row)])
 
 
-WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], object]] = {
+WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
     ".jsonl": _write_jsonl,
     ".json": _write_json,
-    ".csv": lambda file, rows: csv.writer(file, lineterminator="\n").writerows(_table(rows)),
-    ".tsv": lambda file, rows: _write_tabs(file, _table(rows)),
+    ".csv": _write_table,
+    ".tsv": partial(_write_table, delimiter="\t"),
 }
 
 

@@ -21,7 +21,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -282,8 +282,8 @@ def dedupe(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctx-embed-")))
         files = [spooled(folder) if file == "-" else file for file in named]
-        kind = common_kind(files, text_field, encoding)
-        require_kind(Path(output), kind)
+        form = common_form(files, text_field, encoding)
+        require_kind(Path(output), form.kind)
         texts = StoredTexts(folder, stack.enter_context((folder / "texts").open("w+b")), progress)
         documents = (document for file in files for document in read_documents(file, text_field, encoding=encoding))
         texts.read((document.text for document in documents), files)
@@ -292,12 +292,12 @@ def dedupe(
         leaders, similarities = _leaders(texts, threshold, meaning, model)
         kept = leaders == np.arange(len(texts))
         if str(output) == "-":
-            copy_rows(files, kind, iter(kept.tolist()), sys.stdout.buffer, encoding=encoding)
+            copy_rows(files, form, iter(kept.tolist()), sys.stdout.buffer, encoding=encoding)
             sys.stdout.buffer.flush()
         else:
             file = stack.enter_context(stack.enter_context(replaced_file(output)).open("wb"))
             packed = str(output).lower().endswith(".gz")
-            copy_rows(files, kind, iter(kept.tolist()), file, packed=packed, encoding=encoding)
+            copy_rows(files, form, iter(kept.tolist()), file, packed=packed, encoding=encoding)
             file.flush()
         if groups is not None:
             dropped = np.flatnonzero(~kept)
@@ -420,6 +420,13 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
 # Copies of the rows that are kept
 
 
+class Form(NamedTuple):
+    """The common format of some files, and whether cells of TSV are quoted where they must be."""
+
+    kind: str
+    quoted: bool
+
+
 def spooled(folder: Path) -> str:
     """Copy standard input to a file, so that it can be read twice; return its path."""
     if sys.stdin is None:
@@ -430,16 +437,18 @@ def spooled(folder: Path) -> str:
     return str(path)
 
 
-def common_kind(files: Sequence[str], text_field: str | None, encoding: str | None = None) -> str:
+def common_form(files: Sequence[str], text_field: str | None, encoding: str | None = None) -> Form:
     """Return the common format of some files."""
     kinds: dict[str, str] = {}
+    quoted = False
     for file in files:
         with open_rows(file, needed=Fields(text_field).needed, encoding=encoding) as table:
             kinds.setdefault(table.kind, file)
+            quoted = quoted or table.quoted
     if len(kinds) > 1:
         (one, first), (other, second), *_ = kinds.items()
         raise InputError(f"all files must have one format, got {one} ({first}) and {other} ({second})")
-    return next(iter(kinds))
+    return Form(next(iter(kinds)), quoted)
 
 
 def require_kind(path: Path, kind: str) -> None:
@@ -459,7 +468,7 @@ def require_kind(path: Path, kind: str) -> None:
 
 def copy_rows(
     files: Sequence[str],
-    kind: str,
+    form: Form,
     chosen: Iterator[bool],
     output: IO[bytes],
     *,
@@ -469,7 +478,7 @@ def copy_rows(
     """Write the chosen rows of files of one format, unchanged; text is written as UTF-8, with ``packed`` as gzip."""
     changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")
     try:
-        if kind == PARQUET:
+        if form.kind == PARQUET:
             import pyarrow
             from pyarrow import parquet
 
@@ -492,7 +501,7 @@ def copy_rows(
             zipped = gzip.GzipFile("", "wb", 6, output, 0) if packed else nullcontext(output)
             with zipped as file:
                 text = io.TextIOWrapper(cast("IO[bytes]", file), encoding="utf-8", errors="replace", newline="")
-                _copy_text(files, kind, chosen, text, encoding)
+                _copy_text(files, form, chosen, text, encoding)
                 text.flush()
                 text.detach()
     except StopIteration:
@@ -501,11 +510,12 @@ def copy_rows(
         raise changed
 
 
-def _copy_text(files: Sequence[str], kind: str, chosen: Iterator[bool], output: IO[str], encoding: str | None) -> None:
-    writer = csv.writer(output, lineterminator="\n")
+def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output: IO[str], encoding: str | None) -> None:
+    kind = form.kind
+    writer = csv.writer(output, lineterminator="\n", delimiter="," if kind == CSV else "\t")
 
     def write(cells: Iterable[str]) -> None:
-        if kind == CSV:
+        if kind == CSV or form.quoted:
             writer.writerow(cells)
         else:
             output.write("\t".join(cells) + "\n")

@@ -4,9 +4,9 @@
 or an item of an array. A row that cannot be read is an :class:`InputError`, and the rows after it can still be read.
 :meth:`Table.fields` returns the fields of a row as JSON values.
 
-Cells of CSV may be quoted; those of TSV never are. Both, and ``label<TAB>text``, are read twice, because some things
-are only known at the end: whether all cells of a column are numbers, and whether the lines are labelled at all. A pipe
-is copied to a temporary file for it.
+CSV, TSV and ``label<TAB>text`` are read twice, because some things are only known at the end: whether all cells of a
+column are numbers, whether a writer put the quotation marks of TSV there, and whether the lines are labelled at all. A
+pipe is copied to a temporary file for it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,17 @@ TEXT, LABELLED, JSONL, JSON = "lines of text", "label<TAB>text", "JSONL", "a JSO
 CSV, TSV, PARQUET = "CSV", "TSV", "Parquet"
 KINDS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": TSV, ".parquet": PARQUET}
 TEXT_FIELD, LABEL_FIELD = "text", "label"
+_DELIMITERS = {CSV: ",", TSV: "\t", LABELLED: "\t"}
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
+# Cells of TSV. In a file from pandas, Excel and the like a cell with a tab, line end or quotation mark is quoted.
+_CELL = re.compile(r'(?:\A|\t)("(?:[^"]|"")*"|[^"\t]*)(?=\t|\Z)')
+_OPEN_ROW = re.compile(r'(?:(?:"(?:[^"]|"")*"|[^"\t]*)\t)*"(?:[^"]|"")*')
+# Characters that only a quoted cell can have.
+_QUOTED = re.compile(r'""|[\t\n\r]')
 _BETWEEN = re.compile(r"[\s,]*")
 _ARRAY = re.compile(r"\s*\[\s*(?:\{|\Z|\]\s*\Z)")
 _MOST_LABELS = 10_000
+_LONGEST_CELL = 1 << 24
 _ROWS_AT_ONCE = 2048
 # Decimals of Parquet with more digits than a float can hold are strings.
 _FLOAT_DIGITS = 15
@@ -73,7 +80,7 @@ class Table:
 
     ``needed`` are the fields that each row must have, with the option that names each. ``raw`` yields each row with the
     number of its last line (in Parquet and JSON, of the row); 0 marks an error of the whole file, such as a field
-    missing from its header. Cells of columns ``numbers`` are numbers.
+    missing from its header. Cells of columns ``numbers`` are numbers. ``quoted`` says that cells of TSV may be quoted.
     """
 
     name: str
@@ -81,6 +88,7 @@ class Table:
     needed: Mapping[str, str]
     raw: Iterator[tuple[int, Raw]]
     numbers: Collection[str] = ()
+    quoted: bool = False
 
     def where(self, number: int) -> str:
         """Return the place of a row, for messages."""
@@ -157,7 +165,7 @@ def open_rows(
             kind = LABELLED
         if kind == JSON:
             yield Table(name, JSON, needed, _items(lines))
-        elif kind in (TEXT, JSONL):
+        elif kind not in _DELIMITERS:
             yield Table(name, kind, needed, ((lines.number, line) for line in lines))
         else:
             if begin is None:
@@ -172,7 +180,8 @@ def open_rows(
             with warnings.catch_warnings():
                 # Reading the rows will warn of these bytes.
                 warnings.simplefilter("ignore", WrongBytesWarning)
-                rows = (cells for cells in _split(again(), kind) if not isinstance(cells, InputError))
+                quoted = kind == CSV or _has_quoted_cells(again())
+                rows = (cells for cells in _split(again(), kind, quoted) if not isinstance(cells, InputError))
                 header = next(rows, [])
                 if kind == TSV and not needed.keys() <= set(header):
                     labels = _labels(chain([header], rows)) if labelled or needed.keys() <= {TEXT_FIELD} else None
@@ -184,7 +193,7 @@ def open_rows(
             if kind == TEXT:
                 yield Table(name, TEXT, needed, ((lines.number, line) for line in lines))
             else:
-                yield Table(name, kind, needed, _table_rows(lines, kind, needed), numbers)
+                yield Table(name, kind, needed, _table_rows(lines, kind, quoted, needed), numbers, quoted)
 
 
 def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) -> str:
@@ -197,7 +206,7 @@ def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) 
         if kind == JSONL or isinstance(json.loads(first), dict):
             return JSONL
     for table in (TSV, CSV):
-        header = next(_split([first], table), [])
+        header = next(_split([first], table, quoted=True), [])
         # A text may happen to be the word "text", but not a list with that word.
         if not isinstance(header, list) or (len(header) == 1 and TEXT_FIELD in needed):
             continue
@@ -209,12 +218,39 @@ def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) 
 # CSV, TSV, and label<TAB>text
 
 
-def _split(lines: Iterable[str], kind: str) -> Iterator[list[str] | InputError]:
-    """Yield the cells of each line that is not empty. A quoted cell of CSV may have several lines."""
-    if kind != CSV:
-        yield from (line.split("\t") for line in lines if line)
+def _has_quoted_cells(lines: Iterable[str]) -> bool:
+    """Return whether a program quoted cells of TSV: all that need quotation marks have them, and no others.
+
+    If all cells of the header are quoted, any others may be, too.
+    """
+    found = header = False
+    row: list[str] = []
+    size = 0
+    for line in lines:
+        opens = not row and line.count('"') % 2 == 1
+        size = len(line) + (size if row else 0)
+        if (opens and not _OPEN_ROW.fullmatch(line)) or size > _LONGEST_CELL:
+            return False
+        if opens or (row and line.count('"') % 2 == 0):
+            row.append(line)
+            continue
+        text, row = "\n".join([*row, line]), []
+        if '"' in text:
+            cells = _CELL.findall(text)
+            header = header or (not found and all(cell.startswith('"') for cell in cells))
+            marked = [cell[1:-1] for cell in cells if cell.startswith('"')]
+            if "\t".join(cells) != text or not (header or all(cell == "" or _QUOTED.search(cell) for cell in marked)):
+                return False
+        found = True
+    return header or (found and not row)
+
+
+def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[list[str] | InputError]:
+    """Yield the cells of each line that is not empty. A quoted cell may have several lines."""
+    if not quoted:
+        yield from (line.split(_DELIMITERS[kind]) for line in lines if line)
         return
-    table = csv.reader((f"{line}\n" for line in lines), strict=True)
+    table = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=_DELIMITERS[kind])
     while True:
         try:
             cells = next(table)
@@ -269,9 +305,9 @@ def _number(cell: str) -> int | float | None:
     return int(cell) if len(cell) <= 18 and str(int(cell)) == cell else None
 
 
-def _table_rows(lines: Lines, kind: str, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
+def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
     header: list[str] | None = None
-    for cells in _split(lines, kind):
+    for cells in _split(lines, kind, quoted):
         if isinstance(cells, InputError):
             yield lines.number, cells
         elif kind == LABELLED:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow
 import pytest
 from hypothesis import given, settings
@@ -159,15 +160,32 @@ def test_pieces_know_the_form_of_the_whole_file(tmp_path):
         assert found[0] == first
 
 
-# Quotation marks in TSV, which are letters
+# Quotation marks in TSV
+
+
+CELLS = ['said "yes"', 'a "b" c, d', '"whole"', "tab\there", "two\nlines", '""', '"', "plain", "5\" and 6'", "é\nü"]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+@pytest.mark.parametrize("header", [True, False])
+def test_quotes_of_pandas(tmp_path, quoting, header):
+    frame = pandas.DataFrame({"label": ["a", "b"] * 5, "text": CELLS, "n": range(10)})
+    frame = frame if header else frame[["label", "text"]]
+    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False, header=header, quoting=quoting)
+    assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
+    assert read_labelled(tmp_path / "a.tsv") == (["a", "b"] * 5, CELLS)
+    dedupe(tmp_path / "a.tsv", tmp_path / "b.tsv", threshold=1)
+    assert {each.text for each in read(tmp_path / "b.tsv")} <= set(CELLS)
 
 
 RAW = ['"Great," he said, "very."', '"whole"', 'say "yes"', '"open', '5" pipe', '""', "plain"]
 
 
-def test_quotation_marks_that_are_letters(tmp_path):
-    path = write(tmp_path / "a.tsv", "label\ttext\n" + "".join(f"a\t{text}\n" for text in RAW))
-    assert [each.text for each in read(path)] == RAW
+@pytest.mark.parametrize("cell", RAW[:-1])
+def test_quotation_marks_that_are_letters(tmp_path, cell):
+    path = write(tmp_path / "a.tsv", f"label\ttext\na\t{cell}\nb\tplain\n")
+    if cell != '""':
+        assert [each.text for each in read(path)] == [cell, "plain"]
     path = write(tmp_path / "b.tsv", "".join(f"a\t{text}\n" for text in RAW))
     assert read_labelled(path)[1] == RAW
     dedupe(path, tmp_path / "c.tsv", threshold=1)
@@ -175,10 +193,11 @@ def test_quotation_marks_that_are_letters(tmp_path):
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.text('a", ', min_size=1, max_size=5).filter(str.strip), min_size=1, max_size=8))
+@given(st.lists(st.text('a"\t\n ', min_size=1, max_size=5).filter(str.strip), min_size=1, max_size=8))
 def test_any_text_comes_back_from_tsv(tmp_path_factory, cells):
     path = tmp_path_factory.mktemp("cells") / "a.tsv"
-    path.write_text("id\ttext\n" + "".join(f"{number}\t{cell}\n" for number, cell in enumerate(cells)))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows([("id", "text"), *enumerate(cells)])
     assert [(each.id, each.text) for each in read(path)] == list(enumerate(cells))
 
 
@@ -225,3 +244,10 @@ def test_an_object_in_the_field_metadata_becomes_fields(tmp_path):
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     expected = [{"n": 1, "zip": "007"}, {"n": 1, "metadata": {"n": 2}}, {"n": 2}, {"metadata": "[1]"}]
     assert [each.metadata for each in read(path)] == expected
+
+
+@pytest.mark.parametrize(("library", "options"), [("polars", {"separator": "\t"}), ("duckdb", {"sep": "\t"})])
+def test_quotes_of_other_writers(tmp_path, library, options):
+    table = pytest.importorskip(library).from_arrow(pyarrow.table({"text": CELLS, "n": range(len(CELLS))}))
+    table.write_csv(str(tmp_path / "a.tsv"), **options)
+    assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
