@@ -89,15 +89,6 @@ def test_other_programs_read_the_parts(corpus, tmp_path):
     duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
     query = f"SELECT id, text, len(embedding), year, lang FROM '{glob}' ORDER BY id DESC LIMIT 1"
     assert duckdb.sql(query).fetchall() == [("j9", "object 9", 320, 2009, None)]
-    polars = pytest.importorskip("polars", reason="Polars is not installed")
-    frame = polars.scan_parquet(glob).filter(polars.col("year") > 2057).select("id", "embedding").collect()
-    assert sorted(frame["id"]) == ["j58", "j59"]
-    lancedb = pytest.importorskip("lancedb", reason="the extra lancedb is not installed")
-    from pyarrow import dataset
-
-    files = dataset.dataset(sorted((tmp_path / "out").glob("part-*.parquet")))
-    table = lancedb.connect(tmp_path / "lance").create_table("t", files.to_table())
-    assert table.count_rows() == 3 * LINES
 
 
 def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, embedder, monkeypatch):
@@ -138,7 +129,9 @@ def test_a_part_that_was_stored_without_its_note_is_stored_again_once(corpus, tm
     require_exact(target, texts_of(corpus), embedder)
 
 
-def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder):
+@pytest.mark.parametrize("ids_at_once", [2, 1000])
+def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder, monkeypatch, ids_at_once):
+    monkeypatch.setattr(stores.parquet, "IDS_AT_ONCE", ids_at_once)
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_text("".join(json.dumps({"id": number % 5, "text": f"first {number}"}) + "\n" for number in range(20)))
     second.write_text('{"id": "3", "text": "second"}\n')
@@ -152,15 +145,6 @@ def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder
     encoded = encode_dataset(second, target, workers=1)
     assert (encoded.rows, encoded.count) == (2, 6)
     require_exact(target, {**expected, "4": "third", "new": "fourth"}, embedder)
-
-
-def test_ids_are_compared_in_passes(corpus, tmp_path, embedder, monkeypatch):
-    from ctx_embed.stores import parquet as module
-
-    monkeypatch.setattr(module, "IDS_AT_ONCE", 50)
-    (corpus / "d.jsonl").write_text('{"id": "j3", "text": "another"}\n{"id": "j50", "text": "other"}\n')
-    encode_dataset(corpus, tmp_path / "out", workers=1, part_rows=16)
-    require_exact(tmp_path / "out", {**texts_of(corpus), "j3": "another", "j50": "other"}, embedder)
 
 
 def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
@@ -184,13 +168,8 @@ def test_a_store_that_somebody_emptied_is_filled_again(corpus, tmp_path, embedde
     require_exact(target, texts_of(corpus), embedder)
 
 
-@pytest.mark.parametrize("kind", ["lancedb", "qdrant", "postgresql"])
-def test_databases_get_every_id_once(corpus, tmp_path, kind, request):
-    if kind == "postgresql":
-        address = f"{request.getfixturevalue('postgresql')}#encoded"
-    else:
-        pytest.importorskip("qdrant_client" if kind == "qdrant" else kind, reason=f"the extra {kind} is not installed")
-        address = f"{kind}:{tmp_path / 'db'}#encoded"
+def test_a_database_gets_every_id_once(corpus, postgresql):
+    address = f"{postgresql}#encoded"
     (corpus / "d.jsonl").write_text('{"id": "j3", "text": "object 3"}\n')
     encoded = encode_dataset(corpus, address, workers=2, part_rows=32)
     assert (encoded.rows, encoded.count, encoded.bad) == (3 * LINES + 1, 3 * LINES, 1)
@@ -198,26 +177,20 @@ def test_databases_get_every_id_once(corpus, tmp_path, kind, request):
     with stores.open(address) as store:
         expected = list(texts_of(corpus).values())[:: LINES // 4]
         assert [found[0].text for found in store.search(expected, k=1, exact=True)] == expected
-        assert {hit.id for hit in store.search("object", k=99, where="year >= 2055")} == {
-            f"j{n}" for n in range(55, 60)
-        }
-
-
-def test_object_stores_are_read_and_written(corpus, tmp_path, embedder):
-    encoded = encode_dataset(corpus.as_uri(), (tmp_path / "out").as_uri(), workers=1)
-    assert (encoded.rows, encoded.bad) == (3 * LINES, 1)
-    expected = {identifier.replace(str(corpus), corpus.as_uri()): text for identifier, text in texts_of(corpus).items()}
-    require_exact(tmp_path / "out", expected, embedder)
-    assert "cell 5" in {row.text for row in stores.open((tmp_path / "out").as_uri()).documents()}
+        late = store.search("object", k=99, where="year >= 2055")
+        assert {hit.id for hit in late} == {f"j{number}" for number in range(55, 60)}
 
 
 @pytest.mark.parametrize("uri", [False, True])
-def test_a_target_among_its_inputs_is_no_input(corpus, tmp_path, embedder, uri):
-    given, target = (path.as_uri() if uri else path for path in (corpus, corpus / "out"))
+def test_object_stores_are_read_and_written_and_a_target_among_its_inputs_is_no_input(corpus, embedder, uri):
+    given, target = (path.as_uri() if uri else str(path) for path in (corpus, corpus / "out"))
     for _ in range(2):
         encoded = encode_dataset(given, target, workers=1)
-        assert (encoded.rows, encoded.count) == (3 * LINES, 3 * LINES)
+        assert (encoded.rows, encoded.count, encoded.bad) == (3 * LINES, 3 * LINES, 1)
     assert encoded.was_complete
+    expected = {identifier.replace(str(corpus), given): text for identifier, text in texts_of(corpus).items()}
+    require_exact(corpus / "out", expected, embedder)
+    assert "cell 5" in {row.text for row in stores.open(target).documents()}
     assert re.search("out: lies in the target .*out; choose another target", error(encode_dataset, target, target))
 
 

@@ -246,7 +246,8 @@ def test_parquet(tmp_path, file):
     assert read(file(gzip.compress(Path(path).read_bytes()), "b.parquet.gz")) == expected
 
 
-def test_folders_are_read_by_name_and_left_by_no_link(tmp_path):
+def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "in"
     for name in ("deep", ".hidden"):
         (folder / name).mkdir(parents=True)
@@ -256,8 +257,17 @@ def test_folders_are_read_by_name_and_left_by_no_link(tmp_path):
     for name, target in (("e.txt", "b.txt"), ("f.txt", "../secret.txt"), ("g.txt", "/dev/zero")):
         (folder / name).symlink_to(target)
     os.mkfifo(folder / "h.txt")
+    uri = folder.as_uri()
+    for inputs, prefix, expected in (
+        ([folder], folder, "b.txt deep/a.jsonl e.txt"),
+        (["in"], "in", "b.txt deep/a.jsonl e.txt"),
+        (["in/deep/*", "in/b.txt"], "in", "deep/a.jsonl b.txt"),
+        ([f"{uri}/deep"], f"{uri}/deep", "a.jsonl"),
+        ([f"{uri}/**/*.jsonl"], uri, "deep/a.jsonl"),
+        ([f"{uri}/*.png"], uri, "image.png"),
+    ):
+        assert [source.name for source in find_sources(inputs)] == [f"{prefix}/{name}" for name in expected.split()]
     files = [source.name for source in find_sources([folder])]
-    assert files == [str(folder / name) for name in ("b.txt", "deep/a.jsonl", "e.txt")]
     assert [document.text for document in read(*files)] == ["b", "a", "b"]
     assert estimated_count(files) == 3
     assert estimated_count(["-"]) is None
@@ -315,6 +325,13 @@ def test_sources_that_cannot_be_used(tmp_path):
     assert error(find_sources, [tmp_path]).startswith(f"{tmp_path}: a folder must hold a file ending in .txt, .jsonl,")
     for name in ("", ".csv", ".jsonl", ".parquet"):
         assert error(read, f"{tmp_path}/missing{name}") == f"{tmp_path}/missing{name}: no such file"
+    for name, said in (
+        ("nowhere.txt", "no such file"),
+        ("nowhere*.txt", "no such file, and nothing matches it"),
+        ("file:///nowhere/at/all", "no such file"),
+        ("nosuch://x", "cannot be reached"),
+    ):
+        assert error(find_sources, [name]).startswith(f"{name}: {said}")
 
 
 # Fields

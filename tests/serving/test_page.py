@@ -24,20 +24,42 @@ pytestmark = pytest.mark.skipif(browsing.executable() is None, reason="no Chromi
 
 CHECKS = (Path(__file__).parent / "page" / "checks.js").read_text()
 ROOF = "water comes through the roof"
+# Names of fields that JavaScript's objects have.
+PROTOTYPE = ["__proto__", "constructor", "toString", "hasOwnProperty"]
+MANUAL = """# Heating
+
+Bleed the radiators in **October**, when the boiler has been [serviced](boiler).
+
+========
+
+## Leaks
+
+A puddle under the boiler means a leak: close the `main tap` and call.
+
+## Noise
+
+The boiler hums at night. Turn the pump down.
+"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The folder of the indexes ``house`` and ``letters``."""
+    """The folder of the indexes ``house``, ``letters``, ``manual`` and ``odd``."""
     path = tmp_path_factory.mktemp("page")
     browsing.make_house(path)
     browsing.make_letters(path)
+    with SearchIndex.create(path / "manual", chunk="passages:24") as index:
+        index.add([MANUAL], ids=["m"], metadata=[{"source": "manual.md", "line": 1}])
+        index.add(["The cat sleeps."], ids=["cat"])
+    with SearchIndex.create(path / "odd") as index:
+        metadata = [json.loads(json.dumps(dict.fromkeys(PROTOTYPE, kind))) for kind in "abb"]
+        index.add(["one cat", "two cats", "a third cat"], metadata=metadata)
     return path
 
 
 @pytest.fixture(scope="module")
 def url(folder) -> Iterator[str]:
-    with serving(folder / "house", folder / "letters") as server:
+    with serving(*(folder / name for name in ("house", "letters", "manual", "odd"))) as server:
         yield server.url
 
 
@@ -132,7 +154,7 @@ def starting(page):
     return page, held
 
 
-def test_what_is_typed_while_the_page_starts_is_searched(visit):
+def test_what_is_typed_or_chosen_while_the_page_starts_counts(visit):
     page, asked_for_indexes = starting(visit())
     page.fill("#query", ROOF)
     # Longer than the pause after which typed text is searched.
@@ -141,9 +163,7 @@ def test_what_is_typed_while_the_page_starts_is_searched(visit):
     asked_for_indexes[0].continue_()
     hits(page, 10)
     assert asked(page) == {"q": [ROOF]}
-
-
-def test_a_view_chosen_while_the_page_starts_is_shown(visit):
+    page.unroute("**/v1/indexes")
     page, asked_for_indexes = starting(visit())
     page.get_by_role("link", name="Topics").first.click()
     asked_for_indexes[0].continue_()
@@ -246,63 +266,34 @@ def test_an_explanation_colours_the_words_that_count(visit):
     expect(first.locator(".explanation")).to_be_hidden()
 
 
-MANUAL = """# Heating
-
-Bleed the radiators in **October**, when the boiler has been [serviced](boiler).
-
-========
-
-## Leaks
-
-A puddle under the boiler means a leak: close the `main tap` and call.
-
-## Noise
-
-The boiler hums at night. Turn the pump down.
-"""
-
-
-def test_passages_of_a_document_stand_together_at_their_places_without_markup(visit, tmp_path):
-    page = visit()
-    with SearchIndex.create(tmp_path / "manual", chunk="passages:24") as index:
-        index.add([MANUAL], ids=["m"], metadata=[{"source": "manual.md", "line": 1}])
-        index.add(["The cat sleeps."], ids=["cat"])
-    with serving(tmp_path / "manual") as server:
-        page.goto(f"{server.url}/?q=boiler+leak")
-        hits(page, 2)
-        manual = page.locator(".hit").first
-        expect(manual.locator(".further").nth(1)).to_be_visible()
-        expect(manual.locator(".place", has_text="line 9, Leaks")).to_be_visible()
-        shown = manual.inner_text()
-        assert not re.search(r"\*\*|==|##|`|\]\(", shown), shown
-        assert "close the main tap" in shown
-        manual.get_by_role("button", name="Show all").first.click()
-        expect(manual.locator(".text").first).to_contain_text(
-            "Bleed the radiators in October, when the boiler has been serviced."
-        )
+def test_passages_of_a_document_stand_together_at_their_places_without_markup(visit):
+    page = visit("/?index=manual&q=boiler+leak")
+    manual = hits(page, 2).first
+    expect(manual.locator(".further").nth(1)).to_be_visible()
+    expect(manual.locator(".place", has_text="line 9, Leaks")).to_be_visible()
+    shown = manual.inner_text()
+    assert not re.search(r"\*\*|==|##|`|\]\(", shown), shown
+    assert "close the main tap" in shown
+    manual.get_by_role("button", name="Show all").first.click()
+    whole = "Bleed the radiators in October, when the boiler has been serviced."
+    expect(manual.locator(".text").first).to_contain_text(whole)
 
 
 # Filters
 
 
-def test_a_field_of_any_name_filters(visit, tmp_path):
-    page = visit()
-    names = ["__proto__", "constructor", "toString", "hasOwnProperty"]
-    with SearchIndex.create(tmp_path / "odd") as index:
-        texts = ["one cat", "two cats", "a third cat"]
-        index.add(texts, metadata=[json.loads(json.dumps(dict.fromkeys(names, kind))) for kind in ("a", "b", "b")])
-    with serving(tmp_path / "odd") as server:
-        for name in names:
-            page.goto(f"{server.url}/?q=cat")
-            hits(page, 3)
-            box = page.locator("fieldset.facet").nth(names.index(name)).get_by_role("checkbox", name=re.compile("^b"))
-            box.check()
-            hits(page, 2)
-            page.reload()
-            hits(page, 2)
-            expect(box).to_be_checked()
-            box.uncheck()
-            hits(page, 3)
+def test_a_field_of_any_name_filters(visit):
+    for place in range(len(PROTOTYPE)):
+        page = visit("/?index=odd&q=cat")
+        hits(page, 3)
+        box = page.locator("fieldset.facet").nth(place).get_by_role("checkbox", name=re.compile("^b"))
+        box.check()
+        hits(page, 2)
+        page.reload()
+        hits(page, 2)
+        expect(box).to_be_checked()
+        box.uncheck()
+        hits(page, 3)
 
 
 def test_checkboxes_ranges_and_expressions_filter(visit, folder):
