@@ -1,16 +1,21 @@
-"""Listing, counting and describing documents, and changing their metadata alone, with the model that ships."""
+"""Listing, counting and describing documents, changing their metadata alone, and data sets and files of them."""
 
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from ctx_embed import InputError, SearchIndex
+from ctx_embed import SearchIndex
+from ctx_embed.index.building.build import build_index
+from ctx_embed.index.datasets import add_dataset, to_dataset
 from ctx_embed.index.storage import documents as storage
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
+from tests.index.support.hash_model import HashModel, hash_vectors
 
 NOTES = [
     Document("The cat sat on the mat.", "cat", {"lang": "en", "tags": ["animal", "home"], "n": 1, "ok": True}),
@@ -21,16 +26,10 @@ NOTES = [
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("notes") / "notes.index"
-    with SearchIndex.create(path) as index:
+def notes(tmp_path_factory):
+    """An index that no test changes."""
+    with SearchIndex.create(tmp_path_factory.mktemp("notes") / "notes.index", HashModel()) as index:
         index.add_documents(NOTES)
-    return path
-
-
-@pytest.fixture
-def notes(path):
-    with SearchIndex.open(path) as index:
         yield index
 
 
@@ -90,13 +89,11 @@ def test_metadata_change_without_embedding(index, hash_model):
     assert hash_model.seen == []
     for ids, changes, message in [
         ([0, 9], {"x": 0}, "no document has the id 9"),
-        (0, {"x": float("inf")}, "cannot be stored as JSON"),
         (0, {"x": {"y": [10**309]}}, "the metadata field 'x' cannot be stored as JSON"),
         (0, [1], "the metadata must be a dictionary"),
         (0.5, {}, "ids must be an id or a list of ids, got a float"),
     ]:
-        with pytest.raises(InputError, match=message):
-            index.update_metadata(ids, changes)
+        assert message in error(index.update_metadata, ids, changes)
     assert index.get(0).metadata["x"] == 5
     assert index.verify() == []
 
@@ -108,7 +105,6 @@ def test_metadata_change_without_embedding(index, hash_model):
         ("documents", {"offset": -1}, "offset must be an integer of at least 0, got -1"),
         ("documents", {"limit": 1.5}, "limit must be an integer of at least 0, got 1.5"),
         ("facets", {"field": "a b"}, "field 'a b': expected the end at character 3, got 'b'"),
-        ("facets", {"field": ""}, "field '': expected the name of a field at the end"),
         ("facets", {"field": 5}, "the field must be a string, e.g. 'year', got an int"),
         ("facets", {"field": "lang", "limit": 0}, "limit must be an integer of at least 1, got 0"),
         ("ids", {"where": f"n = {'9' * 30}"}, "does not fit into 64 bits"),
@@ -145,3 +141,89 @@ def test_metadata_of_numpy_and_pandas(index):
         assert index.search(queries) == expected
     assert error(index.search, table).endswith(f"give one of its columns {columns}")
     assert index.search("one", offset=10**30) == []
+
+
+NOT_FINITE = [(float("nan"), "nan"), (float("inf"), "inf"), (1e308, "inf")]
+
+
+@pytest.fixture
+def three(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as three:
+        three.add(["one", "two", "three"], ["a", "b", "c"], [{"n": 1}, {"n": 2}, {"n": 3}])
+        yield three
+
+
+def test_export_writes_arrays_and_lines(three, tmp_path):
+    assert "does not exist; create it first" in error(three.export, tmp_path / "no" / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
+    three.delete("b")
+    assert three.export(tmp_path / "out") == 2
+    vectors = np.load(tmp_path / "out.npy")
+    first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert first == {"id": "a", "text": "one", "metadata": {"n": 1}}
+    assert second["id"] == "c"
+    np.testing.assert_allclose(vectors, hash_vectors(["one", "three"]), rtol=1e-6)
+    assert vectors.dtype == np.float32
+
+
+def test_data_sets_go_out_and_in(three, tmp_path, hash_model):
+    dataset = to_dataset(three)
+    assert dataset.column_names == ["id", "text", "metadata", "embedding"]
+    with SearchIndex.create(tmp_path / "other", hash_model) as other:
+        hash_model.seen.clear()
+        assert add_dataset(other, dataset, identifier="id") == 3
+        assert hash_model.seen == []
+        assert other.get("b").metadata == {"n": 2}
+        expected = {hit.id: hit.score for hit in three.search("x", 3, mode="dense")}
+        assert {hit.id: hit.score for hit in other.search("x", 3, mode="dense")} == pytest.approx(expected)
+        assert add_dataset(other, dataset.remove_columns("embedding"), embedding=None) == 3
+        rows = [{"text": "a", "embedding": [1.0] * 8}, {"text": "b", "embedding": None}]
+        splits, names = {"train": dataset, "test": dataset}, "'id', 'text', 'metadata', 'embedding'"
+        for given, options, message in (
+            (rows, {}, "row 2 of the data set: null in the column 'embedding'"),
+            (splits, {}, "the data set must be one split, got several; choose one of 'train', 'test'"),
+            (dataset, {"text": "body"}, f"row 1 of the data set: no column 'body' (columns: {names})"),
+        ):
+            assert error(add_dataset, other, given, **options) == message
+        assert other.count() == 6
+        assert "the ids must be all integers or all strings for a data set, got both" in error(to_dataset, other)
+    with SearchIndex.create(tmp_path / "cut", hash_model, chunk="sentences") as cut:
+        cut.add(["One.", "Two. Three."])
+        assert to_dataset(cut)["start"] == [0, 0, 5]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_what_goes_out_comes_in_again(three, tmp_path, hash_model, suffix):
+    path = tmp_path / f"out{suffix}"
+    if suffix == ".jsonl":
+        three.export(tmp_path / "out")
+    else:
+        pq.write_table(to_dataset(three).data.table, path)
+    build_index(path, tmp_path / "other", model=hash_model, embedding_field="embedding" if suffix != ".jsonl" else None)
+    with SearchIndex.open(tmp_path / "other", hash_model) as other:
+        assert [other.get(name) for name in "abc"] == [three.get(name) for name in "abc"]
+        assert other.search("x", 3, where="n >= 2", mode="dense") == three.search("x", 3, where="n >= 2", mode="dense")
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        ([1.0], "the embedding must have shape (8,), got (1,)"),
+        *(([value] * 8, f"the embedding must have a finite length, got {name}") for value, name in NOT_FINITE),
+        *((value, "the embedding must be a list of numbers") for value in ("vector", ["a"] * 8, ["1"] * 8, [None] * 8)),
+        ([1j] * 8, "the embedding must be a list of numbers"),
+        (None, "its embedding is None; give one for each text or for none"),
+    ],
+)
+def test_embeddings_that_cannot_be_stored(three, embedding, message):
+    assert error(three.add, ["text"], embeddings=[embedding]) == f"document 1: {message}"
+    assert three.count() == 3
+
+
+def test_given_embeddings_are_stored_at_unit_length(three, hash_model):
+    hash_model.seen.clear()
+    three.add(["given"], ["g"], embeddings=3 * hash_vectors(["given"]))
+    assert hash_model.seen == []
+    assert three.search("given", 1, mode="dense")[0].score == pytest.approx(1, abs=1e-6)
+    said = error(three.add, ["a", "b"], embeddings=[[1.0] * 8])
+    assert said == "embeddings must have one entry for each of the 2 texts, got 1"
