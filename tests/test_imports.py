@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,37 +14,13 @@ from ctx_embed.cli.main import COMMANDS
 
 PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 # From the bottom to the top; each may import from itself and from what is below it.
-LAYERS = [
-    {"errors", "lazy", "texts", "files", "options", "progress", "vectors"},
-    {"rows"},
-    {"kernel", "second_order"},
-    {"text"},
-    {"fingerprint"},
-    {"numpy_model"},
-    {"runtime"},
-    {"model_card"},
-    {"saved_card"},
-    {"modules"},
-    {"systems"},
-    {"loading"},
-    {"export"},
-    {"encoders"},
-    {"classify"},
-    {"training"},
-    {"documents"},
-    {"index"},
-    {"grep"},
-    {"deduplication"},
-    {"stores"},
-    {"bulk_encoding"},
-    {"explanations"},
-    {"serving"},
-    {"integrations"},
-    {"eval"},
-    {"cli"},
-    {"__main__"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+LAYERS = """
+errors lazy texts files options progress vectors < rows < kernel second_order < text < fingerprint < numpy_model <
+runtime < model_card < saved_card < modules < systems < loading < export < encoders < classify < training < documents
+< index < grep < deduplication < stores < bulk_encoding < explanations < serving < integrations < eval < cli <
+__main__
+"""
+LEVEL = {name: level for level, names in enumerate(LAYERS.split("<")) for name in names.split()}
 
 
 def modules() -> Iterator[tuple[str, str, Path]]:
@@ -132,34 +109,6 @@ def test_no_file_imports_itself_through_others():
 SLOW = {"torch", "sentence_transformers", "transformers", "sklearn", "scipy", "faiss", "numpy", "datasets"}
 
 
-def loaded_by(script: str, *arguments: str) -> str:
-    """What a fresh interpreter prints on standard error."""
-    command = [sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True).stderr
-
-
-def test_importing_the_package_loads_nothing_slow():
-    loaded = loaded_by("import ctx_embed, sys; dir(ctx_embed); print(*sys.modules, file=sys.stderr)").split()
-    assert "ctx_embed" in loaded
-    assert not SLOW & set(loaded)
-
-
-HELP = ["--help", "--version", *(f"{name} --help" for name in COMMANDS)]
-
-
-MISTAKES = [
-    "explain",
-    "explain x -o film.svg",
-    "train pyproject.toml -o tests",
-    "train x.tsv -o m --from default --dimension 5",
-    "eval run --task XYZ",
-    "eval compare nowhere nowhere",
-    "encode nowhere.txt -o x.npy",
-    "encode x.txt -o x.foo",
-    "index query nowhere x --where 'year >'",
-    "grep x nowhere",
-    "grep x tests --include ''",
-]
 # Runs commands in one process, and prints the exit code of each and what is loaded after it.
 SCRIPT = """
 import shlex, sys
@@ -173,13 +122,44 @@ for command in sys.argv[1:]:
 """
 
 
+def loaded_after(*commands: str, **options: Any) -> list[tuple[str, set[str]]]:
+    """Return the exit code of each command, and all modules that are loaded after it."""
+    run = [sys.executable, "-c", SCRIPT, *commands]
+    done = subprocess.run(run, capture_output=True, text=True, **{"cwd": PACKAGE.parent, **options})
+    ends = [line.split() for line in done.stderr.splitlines() if line.startswith("loaded ")]
+    assert len(ends) == len(commands), done.stderr
+    return [(code, set(modules)) for _, code, *modules in ends]
+
+
+def test_importing_the_package_loads_nothing_slow():
+    script = "import ctx_embed, sys; dir(ctx_embed); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True).stdout
+    assert "ctx_embed" in loaded.split()
+    assert not SLOW & set(loaded.split())
+
+
+HELP = ["--help", "--version", *(f"{name} --help" for name in COMMANDS)]
+MISTAKES = [
+    "explain",
+    "explain x -o film.svg",
+    "train pyproject.toml -o tests",
+    "train x.tsv -o m --from default --dimension 5",
+    "eval run --task XYZ",
+    "eval compare nowhere nowhere",
+    "encode nowhere.txt -o x.npy",
+    "encode x.txt -o x.foo",
+    "index query nowhere x --where 'year >'",
+    "grep x nowhere",
+    "grep x tests --include ''",
+]
+
+
 @pytest.mark.parametrize(("commands", "code", "slow"), [(HELP, "0", SLOW), (MISTAKES, "12", SLOW - {"numpy", "faiss"})])
 def test_help_and_mistakes_load_nothing_slow(commands, code, slow):
-    ends = [line.split() for line in loaded_by(SCRIPT, *commands).splitlines() if line.startswith("loaded ")]
-    for command, (_, status, *loaded) in zip(commands, ends, strict=True):
+    for command, (status, loaded) in zip(commands, loaded_after(*commands), strict=True):
         assert status in code, command
         assert "click" in loaded
-        assert not slow & set(loaded), command
+        assert not slow & loaded, command
 
 
 @pytest.mark.parametrize("package", ["ctx_embed", "ctx_embed.index", "ctx_embed.training"])

@@ -1,55 +1,21 @@
 """Commands that embed and search import no torch: it alone takes seconds."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from ctx_embed.errors import installation
+from tests.test_imports import loaded_after
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
-ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "transformers", "sentence_transformers", "datasets"}
 SCIENTIFIC = {"sklearn", "scipy", "pyarrow", "pandas"}
-# Runs commands in one process; prints what each prints, then what is loaded after it.
-SCRIPT = """
-import json, shlex, sys
-from click.testing import CliRunner
-from ctx_embed.cli.main import main
-for command in sys.argv[1:]:
-    result = CliRunner().invoke(main, shlex.split(command), catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    print(json.dumps([result.stdout, *sys.modules]), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("no torch")
-    (folder / "notes").mkdir()
-    (folder / "notes" / "a.md").write_text("# A cat\n\nIt sat on the mat.\n")
-    (folder / "notes" / "b.txt").write_text("Wages\n\nThey rise.\n")
-    (folder / "texts.txt").write_text("the cat sat on the mat\nprices rise\nwages do not rise\nthe dog sat\n" * 2)
-
-    def run(*commands: str) -> list[list[str]]:
-        """What each command prints and all modules that are loaded after it."""
-        environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-        command = [sys.executable, "-c", SCRIPT, *commands]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    run("index build texts.txt texts.index")
-    return run
-
-
 COMMANDS = [
     "encode texts.txt -o texts.npy",
     "explain cat",
-    "index build texts.txt other.index --chunk tokens:4",
+    "index build texts.txt texts.index --chunk tokens:4",
     "index build notes notes.index",
     "index sync notes texts.index",
     "index query texts.index cat",
@@ -65,10 +31,16 @@ COMMANDS = [
 ]
 
 
-def test_no_torch(run):
-    for command, (_, *modules) in zip(COMMANDS, run(*COMMANDS), strict=True):
+def test_no_torch(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.md").write_text("# A cat\n\nIt sat on the mat.\n")
+    (tmp_path / "notes" / "b.txt").write_text("Wages\n\nThey rise.\n")
+    (tmp_path / "texts.txt").write_text("the cat sat on the mat\nprices rise\nwages do not rise\nthe dog sat\n" * 2)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for command, (code, modules) in zip(COMMANDS, loaded_after(*COMMANDS, cwd=tmp_path, env=environment), strict=True):
+        assert code == "0", command
         assert "ctx_embed" in modules
-        assert not set(modules) & (HEAVY if "topics" in command else HEAVY | SCIENTIFIC), command
+        assert not modules & (HEAVY if "topics" in command else HEAVY | SCIENTIFIC), command
 
 
 LEFT_OUT = "datasets pandas pyarrow rich scipy sentence_transformers sklearn torch transformers"

@@ -3,6 +3,7 @@
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 TITLE = "Harbour report"
 FIRST = "The ferry was late because of fog."
@@ -21,32 +22,19 @@ def html(path: Path) -> None:
 def pdf(
     path: Path, pages: tuple[str, ...] = (FIRST, SECOND), password: str | None = None, algorithm: str = "RC4-128"
 ) -> None:
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids ["
-        + b" ".join(b"%d 0 R" % (4 + 2 * number) for number in range(len(pages)))
-        + b"] /Count %d >>" % len(pages),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    for number, text in enumerate(pages):
-        drawn = b"BT /F1 12 Tf 72 720 Td (" + text.encode() + b") Tj ET"
-        objects.append(
-            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >> /Contents "
-            b"%d 0 R >>" % (5 + 2 * number)
-        )
-        objects.append(b"<< /Length %d >>\nstream\n" % len(drawn) + drawn + b"\nendstream")
-    written, places = b"%PDF-1.4\n", []
-    for number, content in enumerate(objects, 1):
-        places.append(len(written))
-        written += b"%d 0 obj\n" % number + content + b"\nendobj\n"
-    begin = len(written)
-    written += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    written += b"".join(b"%010d 00000 n \n" % place for place in places)
-    written += b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, begin)
-    path.write_bytes(written)
-    from pypdf import PdfReader, PdfWriter
+    from pypdf import PdfWriter
+    from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-    writer = PdfWriter(clone_from=PdfReader(path))
+    def dictionary(**items: Any) -> DictionaryObject:
+        return DictionaryObject({NameObject(f"/{name}"): value for name, value in items.items()})
+
+    writer = PdfWriter()
+    font = dictionary(Type=NameObject("/Font"), Subtype=NameObject("/Type1"), BaseFont=NameObject("/Helvetica"))
+    for text in pages:
+        drawn = DecodedStreamObject()
+        drawn.set_data(f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode())
+        page = writer.add_blank_page(612, 792)
+        page.update(dictionary(Resources=dictionary(Font=dictionary(F1=font)), Contents=writer._add_object(drawn)))
     writer.add_metadata({"/Title": TITLE})
     if password is not None:
         writer.encrypt(password, owner_password="owner", algorithm=algorithm)

@@ -85,16 +85,6 @@ def test_each_form_is_the_plain_loop(name):
     torch.testing.assert_close(every[0], context)
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
-def test_an_empty_document_keeps_its_first_context(name):
-    steps = random_steps(2, 3, 4)
-    context = torch.randn(3, 4, dtype=DOUBLE)
-    contexts = FORMS[name](torch.randn(2, 4, dtype=DOUBLE), offsets_of(0, 2, 0), context, steps)
-    assert torch.equal(contexts[0], context[0])
-    assert torch.equal(contexts[2], context[2])
-    assert not torch.equal(contexts[1], context[1])
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=4),
