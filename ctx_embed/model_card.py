@@ -84,20 +84,28 @@ def usage(name: str) -> str:
     )
 
 
-def licence(origin: str | None, stated: Mapping[str, Any]) -> str:
-    """Return the sentence about a model's licence, as ``stated`` by the card of the model it was made from, if any."""
+def page(
+    name: str,
+    what: str,
+    described: Sequence[Sequence[object]],
+    parts: Mapping[str, str],
+    origin: Path | None = None,
+    **metadata: Any,
+) -> str:
+    """Return the card of the model in the folder ``name``: metadata, ``what`` it is, a table, and sections.
+
+    ``origin`` is the folder of the model that it was made from, whose language and licence it inherits. Empty parts and
+    metadata are left out.
+    """
+    stated = {**inherited(origin), **{field: value for field, value in metadata.items() if value}}
+    parts = {**parts, "Licence": "None is stated. The terms of the texts that the model was trained on may bind it."}
     if "license" in stated:
-        return (
-            f"`{stated['license']}`, inherited from {origin}, whose card names the data and licences behind it. The "
-            "terms of the texts that this model was trained on may bind it too."
+        source = "" if origin is None else f", inherited from {name_of(origin)}, whose card names its data and licences"
+        parts["Licence"] = (
+            f"`{stated['license']}`{source}. The terms of the texts that this model was trained on may bind it too."
         )
-    return "None is stated. The terms of the texts that the model was trained on may bind it."
-
-
-def page(metadata: Mapping[str, Any], title: str, parts: Mapping[str, str]) -> str:
-    """Return a card: metadata, title, the part named '', then a section for each other nonempty part."""
-    stated = {name: value for name, value in metadata.items() if value}
-    stated |= {"library_name": "sentence-transformers", "tags": list(dict.fromkeys([*TAGS, *metadata.get("tags", ())]))}
-    sections = [f"## {name}\n\n{text}" for name, text in parts.items() if name and text]
+    stated |= {"library_name": "sentence-transformers", "tags": list(dict.fromkeys([*TAGS, *stated.get("tags", ())]))}
+    parts["Versions"] = listed(versions())
+    sections = [f"## {title}\n\n{text}" for title, text in parts.items() if text]
     first = f"---\n{ModelCardData(**stated).to_yaml()}\n---"
-    return "\n\n".join([first, f"# {title}", parts[""], *sections, f"## Versions\n\n{listed(versions())}"]) + "\n"
+    return "\n\n".join([first, f"# {name}", what, table(["", ""], described), *sections]) + "\n"

@@ -1,6 +1,5 @@
 """The cards of saved models: what they state is true, and the code in them runs."""
 
-import hashlib
 import re
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def test_the_default_trained_by_sentence_transformers():
     assert "# tuned\n\nSentence embeddings: trained with sentence-transformers." in text
     assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
     assert f"| fingerprint | `{fingerprint(model)}` |" in text
-    assert "| unnamed | 8 | anchor, positive | MultipleNegativesRankingLoss |" in text
+    assert "8 rows of unnamed data, loss MultipleNegativesRankingLoss" in text
     assert "learning_rate 0.001" in text
     # Not the default's figures and data, but its terms.
     assert "77.6" not in text
@@ -83,26 +82,24 @@ def test_weights_that_a_program_of_its_own_changed(tokenizer):
     assert f"made from | made, fingerprint `{fingerprint(ctx_embed.load('made'))}`" in card("changed")
 
 
-def labelled(name: str, count: int) -> str:
+def labelled(name: str, count: int) -> None:
     words = ("joy", "grief")
     Path(name).write_text("".join(f"{words[i % 2]}\tthe {words[i % 2]} of {i}\n" for i in range(count)))
-    return hashlib.sha256(Path(name).read_bytes()).hexdigest()
 
 
 run = Command("").succeeds
 
 
 def test_a_classifier():
-    digests = labelled("mine|a.tsv", 40), labelled("test.tsv", 8)
+    labelled("mine|a.tsv", 40)
+    labelled("test.tsv", 8)
     run("train", "mine|a.tsv", "-o", "model", "--from", "default", "--epochs", "1", "--runs", "1", "--test", "test.tsv")
     text = card("model")
     assert "# model\n\nA text classifier" in text
     assert "trained on labelled texts from ctx-embed/default" in text
     assert "| labels | 'grief', 'joy' |" in text
-    assert f"| train | mine\\|a.tsv | 40 | {digests[0]} |" in text
-    assert f"| test | test.tsv | 8 | {digests[1]} |" in text
+    assert "| training texts | 40 |" in text
     assert re.search(r"\| valid \| held out of train \| \d+\.\d \| 50\.0 \|\n\| test \| 8 \| \d+\.\d \| 50\.0 \|", text)
-    assert "epochs 1, batch_size 64, learning_rate 0.001" in text
     assert f"| fingerprint | `{fingerprint(ctx_embed.load('model'))}` |" in text
     assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
     assert "77.6" not in text
@@ -126,10 +123,9 @@ def test_a_distilled_model(tiny_model_path):
     run("distill", "--corpus", "corpus.txt", "--teacher", tiny_model_path, "-o", "model", *small.split())
     text = card("model")
     assert f"distilled from {tiny_model_path}" in text
-    assert f"in float32, fingerprint `{fingerprint(ctx_embed.load(tiny_model_path))}`" in text
+    assert f"{tiny_model_path}, fingerprint `{fingerprint(ctx_embed.load(tiny_model_path))}`" in text
     assert "72 texts were trained on." in text
     assert "On 8 texts that were held out" in text
-    assert f"| corpus | corpus.txt | {hashlib.sha256(Path('corpus.txt').read_bytes()).hexdigest()} |" in text
     assert re.search(r"\| held out distance \| \d\.\d{4} \| \d\.\d{4} \|", text)
 
 
