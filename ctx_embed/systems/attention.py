@@ -201,11 +201,7 @@ def attention_weights(model: SentenceTransformer, texts: Iterable[str]) -> list[
 
 
 def token_encoder(model: SentenceTransformer) -> TokenEncoder:
-    """Return the model's first module.
-
-    Raises:
-        InputError: it is not a system of ctx_embed.
-    """
+    """Return the model's first module; raise an InputError unless it is a system of ctx_embed."""
     module = model[0]
     if not isinstance(module, TokenEncoder):
         raise InputError(

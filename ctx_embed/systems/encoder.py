@@ -72,27 +72,21 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padd
 class SystemEncoder(TokenEncoder):
     """A token encoder whose natural output may have another number of features than its table.
 
-    Subclasses define :attr:`natural_dimension` and :meth:`pooled`, and call :meth:`begin_output` last in ``__init__``.
+    Subclasses define :meth:`pooled`, and call :meth:`begin_output` last in ``__init__``.
     """
 
     ids_may_be_renumbered = True
-    output_dimension: int | None = None
-
-    @property
-    @abstractmethod
-    def natural_dimension(self) -> int:
-        """The number of features of :meth:`pooled`."""
 
     @abstractmethod
     def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return the natural output (B, natural dimension); arguments as for :meth:`TokenEncoder.embed`."""
 
-    def begin_output(self, output_dimension: int | None) -> None:
-        """Add the linear map to ``output_dimension`` features, unless that is None."""
+    def begin_output(self, natural_dimension: int, output_dimension: int | None) -> None:
+        """Add the linear map from the features of :meth:`pooled` to ``output_dimension``, unless that is None."""
         if output_dimension is not None:
             require_size("output_dimension", output_dimension)
-            self.output = nn.Linear(self.natural_dimension, output_dimension)
-        self.output_dimension = output_dimension
+            self.output = nn.Linear(natural_dimension, output_dimension)
+        self.natural_dimension, self.output_dimension = natural_dimension, output_dimension
 
     def get_embedding_dimension(self) -> int:
         """Return the number of features of a sentence embedding."""

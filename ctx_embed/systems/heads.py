@@ -43,16 +43,7 @@ class HeadsEncoder(SystemEncoder):
             self.recurrent = nn.GRU(dimension, hidden, bidirectional=True)
         self.heads = heads
         self.hidden = hidden
-
-    @property
-    def state_dimension(self) -> int:
-        """The number of features of a state."""
-        return 2 * self.hidden or self.dimension
-
-    @property
-    def natural_dimension(self) -> int:
-        """The number of features of all heads' sums."""
-        return self.heads * self.state_dimension
+        self.state_dimension = 2 * hidden or dimension
 
     def states(self, ids: Tensor, offsets: Tensor) -> Tensor:
         """Return H of packed tokens, (N, state dimension)."""
@@ -126,13 +117,15 @@ class Lama(_AskedByContext):
         context: c: ``mean`` of the text's states, or ``learned``, initialised as the mean of the embeddings.
         rank: r.
         layer: l; 0: no layer.
-        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings; None: the system's
+            own, 0 or in :class:`LamaCtx` half the dimension.
         output_dimension: features after a final linear map; None: no map.
 
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835.
     """
 
     config_file_name = "lama_config.json"
+    reads_gru = False
 
     def __init__(
         self,
@@ -143,10 +136,12 @@ class Lama(_AskedByContext):
         context: Literal["mean", "learned"] = "mean",
         rank: int = 1,
         layer: int = 0,
-        hidden: int = 0,
+        hidden: int | None = None,
         output_dimension: int | None = None,
         **table: Unpack[TableOptions],
     ) -> None:
+        if hidden is None:
+            hidden = max(1, dimension // 2) if self.reads_gru else 0
         super().__init__(tokenizer, dimension, heads=heads, hidden=hidden, **table)
         require_size("rank", rank)
         d = scored = self.state_dimension
@@ -158,7 +153,7 @@ class Lama(_AskedByContext):
         self.P = nn.Parameter(torch.randn(d, heads * rank) * d**-0.5)
         self.Q = nn.Parameter(torch.randn(scored, heads * rank) * scored**-0.5)
         self.begin_context(context)
-        self.begin_output(output_dimension)
+        self.begin_output(heads * d, output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return A^T, (N, h), of packed states (N, d)."""
@@ -176,38 +171,11 @@ class LamaCtx(Lama):
 
     H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden), the others as in :class:`Lama`, and so are the options.
 
-    Args:
-        hidden: units per direction; None: half the dimension.
-
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835; Cho et al. (2014) for the GRU.
     """
 
     config_file_name = "lama_ctx_config.json"
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer | PreTrainedTokenizerBase,
-        dimension: int = 256,
-        *,
-        heads: int = 30,
-        context: Literal["mean", "learned"] = "mean",
-        rank: int = 1,
-        layer: int = 0,
-        hidden: int | None = None,
-        output_dimension: int | None = None,
-        **table: Unpack[TableOptions],
-    ) -> None:
-        super().__init__(
-            tokenizer,
-            dimension,
-            heads=heads,
-            context=context,
-            rank=rank,
-            layer=layer,
-            hidden=max(1, dimension // 2) if hidden is None else hidden,
-            output_dimension=output_dimension,
-            **table,
-        )
+    reads_gru = True
 
 
 class Bilinear(_AskedByContext):
@@ -238,7 +206,7 @@ class Bilinear(_AskedByContext):
         d = self.state_dimension
         self.W = nn.Parameter(torch.randn(d, d) * d**-0.5)
         self.begin_context(context)
-        self.begin_output(output_dimension)
+        self.begin_output(d, output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return softmax(e), (N, 1), of packed states (N, d)."""
@@ -289,7 +257,7 @@ class StructuredSelfAttention(HeadsEncoder):
         self.attention_dimension = attention_dimension
         self.penalty = penalty
         self._regularizer: Tensor | float = 0.0
-        self.begin_output(output_dimension)
+        self.begin_output(heads * d, output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return A^T, (N, h), of packed states (N, d); in training, also store the penalty."""
@@ -367,7 +335,7 @@ class AttentivePooling(HeadsEncoder):
                 for name, shape in shapes.get(score, {}).items()
             }
         )
-        self.begin_output(output_dimension)
+        self.begin_output(d, output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """Return softmax(e), (N, 1), of packed states (N, d)."""

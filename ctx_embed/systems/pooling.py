@@ -83,6 +83,7 @@ class DeepAveraging(TokenEncoder):
         hidden = dimension if hidden is None else hidden
         for name, value in (("layers", layers), ("hidden", hidden), ("buckets", buckets)):
             require_size(name, value)
+        self.layers = layers
         self.hidden = hidden
         self.buckets = buckets
         self.bigrams = nn.Embedding(buckets, dimension, _weight=torch.randn(buckets, dimension) * DRAWN_DEVIATION)
@@ -112,11 +113,6 @@ class DeepAveraging(TokenEncoder):
                 weight[:carried, :carried] = torch.eye(carried)
             last.zero_()
             last[:, :carried] = signs.T
-
-    @property
-    def layers(self) -> int:
-        """The number of layers L."""
-        return len(self.maps)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return the network's output for packed documents, (B, m); arguments as for :meth:`TokenEncoder.embed`."""
@@ -168,12 +164,7 @@ class BiGru(SystemEncoder):
         require_size("hidden", hidden)
         self.hidden = hidden
         self.recurrent = nn.GRU(dimension, hidden, bidirectional=True)
-        self.begin_output(output_dimension)
-
-    @property
-    def natural_dimension(self) -> int:
-        """The number of features of both directions."""
-        return 2 * self.hidden
+        self.begin_output(2 * hidden, output_dimension)
 
     def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return the greatest value of each feature, (B, 2 hidden); zero for a text without tokens."""
@@ -239,18 +230,12 @@ class Convolution(SystemEncoder):
         self.convolutions = nn.ModuleList(
             nn.Conv1d(dimension, filters, width, padding=width - 1) for width in self.widths
         )
-        self.begin_output(output_dimension)
-
-    @property
-    def natural_dimension(self) -> int:
-        """The number of features of all filters."""
-        return len(self.widths) * self.filters
+        self.begin_output(len(self.widths) * filters, output_dimension)
 
     def _greatest(self, tokens: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return for each width the greatest values over windows and the windows that hold them, (G, filters) each.
 
-        Args:
-            tokens: (G, L, m), zero where ``mask`` (G, L) is False.
+        ``tokens`` (G, L, m) are zero where ``mask`` (G, L) is False.
         """
         found = []
         for convolution, width in zip(self.convolutions, self.widths, strict=True):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -121,31 +120,25 @@ class TransformerEncoder(TokenEncoder):
             raise InputError(f"heads must divide the dimension {dimension}, got {heads}")
         if not isinstance(norm_first, bool):
             raise InputError(f"norm_first must be true or false, got {norm_first!r}")
+        self.layers = layers
         self.heads = heads
         self.feedforward = feedforward
         self.dropout = dropout
         self.norm_first = norm_first
         self.input_dropout = nn.Dropout(dropout)
-        self.stack = nn.ModuleList(Layer(dimension, heads, feedforward, dropout, norm_first) for _ in range(layers))
+        self.stack: Any = nn.ModuleList(
+            Layer(dimension, heads, feedforward, dropout, norm_first) for _ in range(layers)
+        )
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
         """Initialise the layers to add nothing. The last one subtracts the mean position of a text of usual length."""
-        for layer in self._layers:
+        for layer in self.stack:
             for linear in (layer.out, layer.down):
                 linear.weight.zero_()
                 linear.bias.zero_()
         if self.norm_first:
             layer.down.bias.copy_(-sinusoids(USUAL_LENGTH, self.dimension).mean(0))
-
-    @property
-    def _layers(self) -> Iterable[Layer]:
-        return cast(Iterable[Layer], self.stack)
-
-    @property
-    def layers(self) -> int:
-        """The number of layers N."""
-        return len(self.stack)
 
     def _inputs(self, ids: Tensor, lengths: list[int]) -> Tensor:
         offsets = offsets_of(lengths, ids.device)
@@ -171,7 +164,7 @@ class TransformerEncoder(TokenEncoder):
         groups = list(groups_of(lengths, ids.device))
         x = self._inputs(ids, lengths)
         of_layers: list[list[Tensor]] = []
-        for layer in self._layers:
+        for layer in self.stack:
             query, key, _ = (part.split(lengths) for part in layer.query_key_value(x))
             scale = (self.dimension // self.heads) ** -0.5
             of_layers.append([self_attention_weights(q, k, scale) for q, k in zip(query, key, strict=True)])

@@ -19,7 +19,7 @@ def test_the_list():
 
 def test_json():
     rows = {row["name"]: row for row in json.loads(run("--json", "--dimension", "8"))}
-    options = {"heads": 30, "context": "mean", "rank": 1, "layer": 0, "hidden": 0}
+    options = {"heads": 30, "context": "mean", "rank": 1, "layer": 0, "hidden": None}
     options |= {"output_dimension": None, "max_seq_length": None}
     facts = {"name": "lama", "kind": "system", "parameter_count": 2 * 30 * 8, "options": options}
     assert rows["lama"] == facts | DESCRIPTIONS["lama"]._asdict()

@@ -176,13 +176,14 @@ def test_config_keys_are_the_options():
         assert ["dimension", *option_defaults(name)] == list(cls.config_keys), name
 
 
-def test_the_parameters_are_as_described(tokenizer):
-    for name in SYSTEMS:
-        options = {**option_defaults(name), "m": 12, **SMALL.get(name, {})}
-        options["hidden"] = options.get("hidden") or 12
-        options["feedforward"] = options.get("feedforward") or 48
-        module = system(name)(tokenizer, 12, **SMALL.get(name, {}))
-        assert parameter_count(module) == eval(DESCRIPTIONS[name].parameters, {}, options), name
+@pytest.mark.parametrize(
+    ("name", "count"), [("mean", 0), ("bilinear", 144), ("lama", 720), ("dan", 312), ("bigru", 1872)]
+)
+def test_parameters_exclude_the_tables(tokenizer, name, count):
+    assert parameter_count(system(name)(tokenizer, 12)) == count
+
+
+def test_each_system_is_described():
     assert set(DESCRIPTIONS) == set(SYSTEMS)
     assert not set(EVALUATION_BASELINES) & set(SYSTEMS)
 
