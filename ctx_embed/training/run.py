@@ -1,4 +1,4 @@
-"""The files of a training: the state that it resumes from, its log, and the record and card of its model."""
+"""The files of a training: the state that it resumes from, and the record and card of its model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,33 +66,6 @@ class Checkpoint:
             path.unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
-
-
-@dataclass(frozen=True)
-class TrainingLog:
-    """Appends entries, each with its ``step``, to a file of JSON lines, if there is one; makes its folder."""
-
-    path: Path | None
-
-    def resume(self, step: int) -> None:
-        """Remove the entries after ``step``, from which the run resumes, and entries that were not written whole."""
-        if self.path is None or not self.path.exists():
-            return
-        *lines, _cut_off = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
-        kept = []
-        for line in lines:
-            with suppress(ValueError, LookupError, TypeError):
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-        with replaced_file(self.path) as beside:
-            beside.write_text("".join(kept), encoding="utf-8")
-
-    def add(self, step: int, **figures: Any) -> None:
-        """Append an entry."""
-        if self.path is not None:
-            self.path.parent.mkdir(exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **figures}) + "\n")
 
 
 def require_finite(value: float, step: int) -> None:

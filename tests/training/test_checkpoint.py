@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 from ctx_embed.errors import UnwritableError
 from ctx_embed.fingerprint import identity
-from ctx_embed.training.run import Checkpoint, TrainingLog
+from ctx_embed.training.run import Checkpoint
 from tests.helpers.disk import full_disk
 
 
@@ -69,22 +67,3 @@ def test_remove_takes_what_runs_left_and_nothing_else(output):
     (checkpoint.folder / "notes.txt").write_text("mine")
     checkpoint.remove()
     assert [path.name for path in checkpoint.folder.iterdir()] == ["notes.txt"]
-
-
-def test_a_resumed_log_forgets_what_came_after(tmp_path):
-    log = TrainingLog(tmp_path / "run" / "log.jsonl")
-    log.resume(5)
-    for step in (0, 2, 4):
-        log.add(step, loss=step / 2)
-    with log.path.open("a") as file:
-        # An error of the disk cut one entry off, and the process was killed while it wrote another.
-        file.write('{"step": 2, "lo{"step": 2, "loss": 1.0}\n[3]\n{"step": 5, "lo')
-    log.resume(2)
-    log.add(3, loss=9.0)
-    assert [json.loads(line) for line in log.path.read_text().splitlines()] == [
-        {"step": 0, "loss": 0.0},
-        {"step": 2, "loss": 1.0},
-        {"step": 3, "loss": 9.0},
-    ]
-    log.resume(-1)
-    assert log.path.read_text() == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -36,7 +35,7 @@ from ctx_embed.training.distillation.student import (
     started_student,
     student_options,
 )
-from ctx_embed.training.distillation.teacher import TeacherCache, seen_in_part
+from ctx_embed.training.distillation.teacher import TeacherCache
 from ctx_embed.training.distillation.texts import (
     Block,
     Mixture,
@@ -49,10 +48,9 @@ from ctx_embed.training.distillation.texts import (
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.options import ContextualizerOptions, DistillationJob, Source, require_spare
-from ctx_embed.training.run import RECORD, Checkpoint, TrainingLog, content_hash, distilled_card, file_hashes, finished
+from ctx_embed.training.run import RECORD, Checkpoint, content_hash, distilled_card, file_hashes, finished
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
-LOG = "training.jsonl"
 # The rank of a new Contextualizer.
 RANK = 64
 SUMMARY = ("texts", "trained_texts", "held_out_texts", "held_out_distance", "kept_epoch")
@@ -64,7 +62,7 @@ def distill(
 ) -> dict[str, Any]:
     """Train a student on text files and save it with ``training.json``, the record of how it was made.
 
-    ``training.jsonl`` in the model folder is the log of the training. To resume an interrupted call, repeat it.
+    To resume an interrupted call, repeat it.
 
     Args:
         sources: files, each a whole source, or sources with their options.
@@ -103,13 +101,11 @@ def distill(
     job, material = _read(job, architecture.get("rank"))
     record = {"asked": asked, **_record(job, architecture, material)}
     checkpoint = Checkpoint(job.output, asked)
-    log = checkpoint.folder / LOG
-    training = _prepare(job, architecture, material, checkpoint, TrainingLog(log))
+    training = _prepare(job, architecture, material, checkpoint)
     try:
         history = training.run(progress=job.progress)
     except InputError:
         # Do not resume a training that diverged.
-        log.unlink(missing_ok=True)
         checkpoint.remove()
         raise
     kept = training.kept_epoch
@@ -121,8 +117,8 @@ def distill(
             f"no epoch came closer to the teacher than the start (held-out 1 - cos {distance:.4f}, at the end "
             f"{history[-1]['held_out_distance']:.4f}), so the start is kept; try a lower --learning-rate or more texts"
         )
-    _save(job, material, training.student, {**record, "history": history, **summary}, log)
-    log.unlink(missing_ok=True)
+    record |= {"history": history, "losses": training.losses, **summary, "versions": versions()}
+    _save(job, material, training.student, record)
     checkpoint.remove()
     return summary
 
@@ -189,22 +185,9 @@ def _read(job: DistillationJob, rank: int | None) -> tuple[DistillationJob, _Mat
     for option, weight in (("--pair-weight", job.pair_weight), ("--contrast-weight", job.contrast_weight)):
         if weight > 0 and not len(mixture.pairs):
             raise InputError(f"{option} needs pairs; give a recipe a source of pairs (.jsonl) that has `fair = true`")
-    if job.progress:
-        if job.exclude:
-            # Report this, because 0 may mean that the wrong file was given.
-            say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")
-        texts = [mixture.texts[row] for row in mixture.taught_rows]
-        if repeated := len(texts) - len(set(texts)):
-            say(f"{repeated:,} of {len(texts):,} texts are repetitions; all copies of a text are held out, or none")
-        for name, model, rows in (
-            (job.teacher, teacher, mixture.taught_rows),
-            (job.second_teacher, second_teacher, mixture.second_rows),
-        ):
-            if model is not None and (count := seen_in_part(model, [mixture.texts[row] for row in rows])):
-                say(
-                    f"{name} reads the first {model.max_seq_length} tokens of a text, so it sees {count:,} of "
-                    f"{len(rows):,} texts in part"
-                )
+    if job.progress and job.exclude:
+        # Report this, because 0 may mean that the wrong file was given.
+        say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")
     labelled, phrases = None, None
     if job.labelled:
         labelled = read_labelled_files(job.labelled, job.skip, job.text_field, job.label_field)
@@ -254,7 +237,7 @@ def _record(job: DistillationJob, architecture: Mapping[str, Any], material: _Ma
 
 
 def _prepare(
-    job: DistillationJob, architecture: Mapping[str, Any], material: _Material, checkpoint: Checkpoint, log: TrainingLog
+    job: DistillationJob, architecture: Mapping[str, Any], material: _Material, checkpoint: Checkpoint
 ) -> Distillation:
     """Return the training, ready to run: the teacher's embeddings computed, the student initialised from them."""
     cache = TeacherCache(job.cache or job.output.with_name(job.output.name + ".teacher"), material.teacher)
@@ -305,11 +288,10 @@ def _prepare(
         labelled=material.labelled,
         pairs=material.pairs,
         start_share=0.0 if material.start is None else job.start_share,
-        log=log,
     )
 
 
-def _save(job: DistillationJob, material: _Material, student: TokenEncoder, record: dict[str, Any], log: Path) -> None:
+def _save(job: DistillationJob, material: _Material, student: TokenEncoder, record: dict[str, Any]) -> None:
     """Write the model folder, whole or not at all."""
     student.cpu()
     # A student inherits the labelled texts of its teachers and of the model that it starts from.
@@ -323,9 +305,6 @@ def _save(job: DistillationJob, material: _Material, student: TokenEncoder, reco
     model = SentenceTransformer(modules=[student, Normalize()], device="cpu")
     with replaced_folder(job.output) as beside:
         model.save_pretrained(str(beside), create_model_card=False)
-        record = {**record, "versions": versions()}
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
         card = distilled_card(job.output.name, model, record, model_folder(job.teacher))
         (beside / CARD).write_text(card, encoding="utf-8")
-        if log.exists():
-            shutil.copyfile(log, beside / LOG)

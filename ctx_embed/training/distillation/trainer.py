@@ -6,7 +6,6 @@ teacher's embedding rotated into the student's dimensions, and what the options 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,9 +43,9 @@ from ctx_embed.training.distillation.objectives import (
 from ctx_embed.training.distillation.phrases import Composition
 from ctx_embed.training.distillation.texts import Mixture, Pairs
 from ctx_embed.training.options import DistillationOptions
-from ctx_embed.training.run import Checkpoint, TrainingLog, require_finite
+from ctx_embed.training.run import Checkpoint, require_finite
 
-# A run logs its loss at least about this many times; short runs log it more often.
+# A run records its loss at least about this many times; short runs record it more often.
 FEWEST_LOGGED = 40
 BETAS, WEIGHT_DECAY = (0.9, 0.99), 0.01
 
@@ -64,7 +63,7 @@ class Distillation:
             student (Wortsman et al. 2022, arXiv 2109.01903).
     """
 
-    # Number of steps between saved states, and maximum number between entries of the log.
+    # Number of steps between saved states, and maximum number between recorded losses.
     checkpoint_steps, log_steps = 500, 50
     # Steps between updates of the average, which each take a pass over the whole table; and the steps in which the
     # average decays by the factor ``DistillationOptions.averaging``.
@@ -83,7 +82,6 @@ class Distillation:
         labelled: tuple[Sequence[str], Sequence[str]] | None = None,
         pairs: Pairs | None = None,
         start_share: float = 0.0,
-        log: TrainingLog | None = None,
     ) -> None:
         taught = mixture.taught_rows
         taught = taught[(teacher_embeddings[taught] != 0).any(axis=1)]
@@ -97,9 +95,9 @@ class Distillation:
         self.options = options
         self.checkpoint = checkpoint
         self.pairs = pairs
-        self.log = log or TrainingLog(None)
         self.step = 0
         self.history: list[dict[str, float]] = []
+        self.losses: list[dict[str, float]] = []
         self.kept_epoch = 0
         self.start_share = start_share
         self.start = self.kept = self._weights()
@@ -218,6 +216,7 @@ class Distillation:
                 "table_optimizer": table_optimizer,
                 "step": self.step,
                 "history": self.history,
+                "losses": self.losses,
                 "kept_epoch": self.kept_epoch,
                 "kept": self.kept,
             }
@@ -276,7 +275,6 @@ class Distillation:
         if not by_distance or all(measured["held_out_distance"] < seen["held_out_distance"] for seen in self.history):
             self.kept_epoch, self.kept = epoch, mean
         self.history.append({"epoch": epoch, "step": self.step, **measured})
-        self.log.add(self.step, epoch=epoch, **measured)
         if progress and epoch:
             figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
             say(f"epoch {epoch}: {figures}")
@@ -294,19 +292,16 @@ class Distillation:
             self.trained.load_state_dict(state["trained"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.table_optimizer.load_state_dict(state["table_optimizer"])
-            self.step, self.history = state["step"], state["history"]
+            self.step, self.history, self.losses = state["step"], state["history"], state["losses"]
             self.kept_epoch, self.kept = state["kept_epoch"], state["kept"]
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
-        # If the run starts from the beginning, delete all entries of an earlier log.
-        self.log.resume(self.step if self.history else -1)
         if not self.history:
             self._end_epoch(0, progress)
         options = self.options
         per_epoch = len(list(seeded_batches(len(self.rows), options.batch_size, options.seed, 0)))
         total = per_epoch * options.epochs
         log_steps = min(self.log_steps, max(1, total // FEWEST_LOGGED))
-        began, first = time.monotonic(), self.step
         with Meter("distilling", total, "batches", done=self.step, shown=progress) as meter:
             for epoch in range(self.step // per_epoch, options.epochs):
                 self.student.train()
@@ -319,9 +314,7 @@ class Distillation:
                     require_finite(losses["loss"], self.step)
                     meter.update()
                     if self.step % log_steps == 0:
-                        rate = options.learning_rate_at(self.step - 1, total)
-                        speed = (self.step - first) / (time.monotonic() - began)
-                        self.log.add(self.step, **losses, learning_rate=rate, batches_a_second=round(speed, 2))
+                        self.losses.append({"step": self.step, **losses})
                     if self.step % self.checkpoint_steps == 0 and self.step < total:
                         self._save()
                         meter.note(f"loss {losses['loss']:.4f}")
