@@ -138,10 +138,7 @@ def _largest(parts: dict[str, float]) -> list[tuple[str, float]]:
 
 
 class TorchEncoder:
-    """A SentenceTransformer that returns embeddings before any normalisation.
-
-    Its pickle holds the files of the saved model, without anything that can be computed.
-    """
+    """A SentenceTransformer that returns embeddings before any normalisation."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         self.model = model
@@ -157,12 +154,6 @@ class TorchEncoder:
         """Return the name and config of each module."""
         modules: list[Any] = list(self.model.children())
         return [{"module": type(module).__name__, **getattr(module, "get_config_dict", dict)()} for module in modules]
-
-    def about(self) -> list[tuple[str, str]]:
-        """Return a description of the model for a card."""
-        from ctx_embed.model_card import facts
-
-        return facts(self.model)
 
     @property
     def dimension(self) -> int:
@@ -181,11 +172,6 @@ class TorchEncoder:
         """Write the model folder."""
         self.model.save_pretrained(str(folder))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        with tempfile.TemporaryDirectory() as folder:
-            self.save(Path(folder))
-            return _unpacked, (_packed(Path(folder)),)
-
 
 class SavedEncoder:
     """A saved Contextualizer that returns embeddings before any normalisation, without torch.
@@ -194,14 +180,13 @@ class SavedEncoder:
     is temporary and is deleted with this object.
     """
 
-    def __init__(self, folder: Path, *, owned: bool = False) -> None:
-        self.folder = folder
-        self._embedder = Embedder.load(folder)
+    def __init__(self, embedder: Embedder, *, owned: bool = False) -> None:
+        self._embedder, self.folder = embedder, embedder.saved.folder
         if owned:
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         # The classifier's head reads the whole embedding.
-        self._embedder.truncate_dim = None
-        self.dimension = self._embedder.dimension
+        embedder.truncate_dim = None
+        self.dimension = embedder.dimension
 
     @property
     def fingerprint(self) -> str:
@@ -223,17 +208,6 @@ class SavedEncoder:
             *({"module": other.kind.rpartition(".")[2]} for other in others),
         ]
 
-    def about(self) -> list[tuple[str, str]]:
-        """Return a description of the model for a card."""
-        from ctx_embed.model_card import listed
-
-        first = self.modules()[0]
-        return [
-            ("dimension", f"{self.dimension} (float32)"),
-            ("encoder", " ".join([f"{first.pop('module')}:", listed(first)])),
-            ("fingerprint", f"`{self.fingerprint}`"),
-        ]
-
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return (texts, m) float32."""
         return self._embedder.encode(texts, normalize=False, prompt="")
@@ -244,7 +218,7 @@ class SavedEncoder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.folder == DEFAULT_MODEL:
-            return _shipped, (self.fingerprint,)
+            return SavedEncoder, (self._embedder,)
         return _unpacked, (_packed(self.folder),)
 
 
@@ -253,7 +227,7 @@ def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | 
     folder = DEFAULT_MODEL if str(path) == "default" else Path(path)
     if device is None and folder.is_dir():
         try:
-            return _shipped_encoder(folder) if folder == DEFAULT_MODEL else SavedEncoder(folder)
+            return _shipped_encoder() if folder == DEFAULT_MODEL else SavedEncoder(Embedder.load(folder))
         except UnsupportedModelError:
             pass
     from ctx_embed.loading import load
@@ -262,19 +236,9 @@ def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | 
 
 
 @cache
-def _shipped_encoder(folder: Path) -> SavedEncoder:
+def _shipped_encoder() -> SavedEncoder:
     """Return the encoder of the shipped model, opened once for all classifiers over it."""
-    return SavedEncoder(folder)
-
-
-def _shipped(fingerprint: str) -> SavedEncoder | TorchEncoder:
-    encoder = open_encoder("default")
-    if fingerprint != encoder.fingerprint:
-        raise InputError(
-            "the classifier was pickled with another default model than this version of ctx-embed has; fit it again, "
-            "or use TextClassifier.save, which keeps the model"
-        )
-    return encoder
+    return SavedEncoder(Embedder.load())
 
 
 def _packed(folder: Path) -> dict[str, bytes]:
@@ -283,21 +247,13 @@ def _packed(folder: Path) -> dict[str, bytes]:
     return {name: file.read_bytes() for name, file in files.items() if name not in NOT_COPIED}
 
 
+def _unpacked(files: dict[str, bytes]) -> SavedEncoder:
+    folder = Path(tempfile.mkdtemp(prefix="ctx-embed-"))
+    _write(folder, files)
+    return SavedEncoder(Embedder.load(folder), owned=True)
+
+
 def _write(folder: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-
-
-def _unpacked(files: dict[str, bytes]) -> SavedEncoder | TorchEncoder:
-    folder = Path(tempfile.mkdtemp(prefix="ctx-embed-"))
-    _write(folder, files)
-    try:
-        return SavedEncoder(folder, owned=True)
-    except UnsupportedModelError:
-        from ctx_embed.loading import load
-
-        try:
-            return TorchEncoder(load(folder))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file, require_replaceable
-from ctx_embed.model_card import facts, name_of, page, table, usage
+from ctx_embed.model_card import facts, listed, name_of, page, table, usage
 from ctx_embed.progress import say
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from ctx_embed.classify.predictor import Predictor
 
 # The record in a model folder: how the model was made, and whether the same command has already made it.
 RECORD = "training.json"
@@ -116,17 +118,21 @@ def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | N
     return record
 
 
-def classifier_card(
-    name: str, about: Sequence[tuple[str, str]], labels: Sequence[Any], record: Mapping[str, Any], start: Path | None
-) -> str:
-    """Return the card of a classifier in the folder ``name``, from what its encoder is and the record of its run.
+def classifier_card(name: str, predictor: Predictor, record: Mapping[str, Any], start: Path | None) -> str:
+    """Return the card of a classifier in the folder ``name``, from the record of its run.
 
     ``start`` is the folder of the model that the run started from; None: from scratch.
     """
     origin = "scratch" if start is None else name_of(start)
-    result, data = record["result"], record["data"]
-    named = ", ".join(map(repr, labels)) if len(labels) <= MOST_LABELS else f"{len(labels)}, see classifier.json"
-    described = [*about, ("labels", named), ("training texts", f"{data['train']['rows']:,}")]
+    result, data, labels = record["result"], record["data"], predictor.head.labels
+    module = dict(record["options"]["modules"][0])
+    described = [
+        ("dimension", str(predictor.encoder.dimension)),
+        ("encoder", f"{module.pop('module')}: {listed(module)}"),
+        ("fingerprint", f"`{predictor.encoder.fingerprint}`"),
+        ("labels", ", ".join(map(repr, labels)) if len(labels) <= MOST_LABELS else f"{len(labels)}"),
+        ("training texts", f"{data['train']['rows']:,}"),
+    ]
     if result["words"]:
         described.append(("words", f"{result['words']:,} words and pairs of words"))
     if start is not None:
