@@ -154,18 +154,16 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
                 given = given.detach().cpu().float()
             try:
                 rows: NDArray[Any] = np.asarray(given)
+                got = f"an array {rows.shape} of {rows.dtype}"
             except ValueError:
+                rows, got = np.empty(0), "rows of different lengths"
+            if embeddings is None and rows.ndim == 2:
+                embeddings = np.empty((len(texts), rows.shape[1]), np.float32)
+            shape = None if embeddings is None else (len(batch), embeddings.shape[1])
+            if embeddings is None or rows.shape != shape or not rows.size or rows.dtype.kind not in "biuf":
                 raise InputError(
-                    f"encoder {encoder.name!r} must return rows of one length, got different ones"
-                ) from None
-            if rows.ndim != 2 or len(rows) != len(batch):
-                raise InputError(
-                    f"encoder {encoder.name!r} must return one row for each text, got shape {rows.shape} for "
-                    f"{len(batch)} texts"
-                )
-            if rows.dtype.kind not in "biuf" or rows.shape[1] == 0:
-                raise InputError(
-                    f"encoder {encoder.name!r} must return numbers, got rows of {rows.shape[1]} {rows.dtype}"
+                    f"encoder {encoder.name!r} must return a row of numbers for each text, all of one length, got "
+                    f"{got} for {len(batch)} texts"
                 )
             with np.errstate(over="ignore"):
                 rows = rows.astype(np.float32)
@@ -173,13 +171,6 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
             if not finite.all():
                 text = batch[int(np.argmin(finite))]
                 raise InputError(f"encoder {encoder.name!r} returned NaN or infinity for the text {text[:40]!r}")
-            if embeddings is None:
-                embeddings = np.empty((len(texts), rows.shape[1]), np.float32)
-            if rows.shape[1] != embeddings.shape[1]:
-                raise InputError(
-                    f"encoder {encoder.name!r} must return rows of one length, got {embeddings.shape[1]} numbers for "
-                    f"some texts and {rows.shape[1]} for others"
-                )
             embeddings[places] = rows
             meter.update(len(places))
     if embeddings is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,26 +22,6 @@ from ctx_embed.fingerprint import identity
 FORMAT = 3
 
 
-def _seal(content: bytes) -> bytes:
-    return b"\n" + hashlib.sha256(content).hexdigest().encode()
-
-
-def write_sealed(path: Path, content: bytes) -> None:
-    """Write ``content`` and its checksum; errors are those of :func:`ctx_embed.files.replaced_file`."""
-    with replaced_file(path) as temporary:
-        temporary.write_bytes(content + _seal(content))
-
-
-def read_sealed(path: Path) -> bytes | None:
-    """Return the content; None if the file is missing or damaged."""
-    try:
-        sealed = path.read_bytes()
-    except OSError:
-        return None
-    length = max(0, len(sealed) - len(_seal(b"")))
-    return sealed[:length] if sealed[length:] == _seal(sealed[:length]) else None
-
-
 def stored_score(
     folder: Path | None, key: tuple[Any, ...] | None, make: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
@@ -51,18 +32,20 @@ def stored_score(
     if folder is None or key is None:
         return make()
     path = folder / f"{identity(__version__, FORMAT, *key)[:40]}.json"
-    if (content := read_sealed(path)) is not None:
-        stored: dict[str, Any] = json.loads(content)
+    # A file that is missing or damaged is written again.
+    with suppress(OSError, ValueError):
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return stored
     made = make()
-    write_sealed(path, json.dumps(made).encode())
+    with replaced_file(path) as beside:
+        beside.write_text(json.dumps(made), encoding="utf-8")
     return made
 
 
 class EmbeddingCache:
     """The embeddings of one encoder: it embeds each text once, and later runs read them from disk.
 
-    An encoder with a key has them in ``FOLDER/<its key>/<hash of the texts>.npy``; without a folder none are stored.
+    An encoder with a key has them in ``FOLDER/<its key>/<hash of the texts>.npz``; without a folder none are stored.
     """
 
     def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:
@@ -81,16 +64,15 @@ class EmbeddingCache:
             for text in texts:
                 data = text.encode("utf-8", "surrogatepass")
                 digest.update(f"{len(data)} ".encode() + data)
-            path = self.folder / f"{digest.hexdigest()[:32]}.npy"
-            if (content := read_sealed(path)) is not None:
-                return np.load(io.BytesIO(content))
+            path = self.folder / f"{digest.hexdigest()[:32]}.npz"
+            with suppress(OSError, ValueError, LookupError, EOFError, BadZipFile), path.open("rb") as file:
+                return np.load(file)["embeddings"]
         unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
         if unseen:
             self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
         embeddings = np.stack([self._rows[text] for text in texts])
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stream = io.BytesIO()
-            np.save(stream, embeddings)
-            write_sealed(path, stream.getvalue())
+            with replaced_file(path) as beside, beside.open("wb") as file:
+                np.savez(file, embeddings=embeddings)
         return embeddings

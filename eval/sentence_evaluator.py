@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from ctx_embed.texts import as_texts
 class ProbeEvaluator(SentenceEvaluator):
     """The accuracy of a probe on the model's embeddings, for ``SentenceTransformerTrainer(evaluator=...)``.
 
-    A call returns ``{NAME_accuracy, NAME_std}`` as fractions of 1 and, if given an output folder, appends a row to
-    ``probe_evaluation_NAME_results.csv`` there.
+    A call returns ``{NAME_accuracy, NAME_std}`` as fractions of 1.
 
     Args:
         labels: one label for each text; a list, array, series or generator.
@@ -68,16 +66,6 @@ class ProbeEvaluator(SentenceEvaluator):
         embed = EmbeddingCache(as_encoder(model, self.name or "model"))
         score = score_probe(self.examples, embed, PROTOCOLS[self.protocol], self.seed)
         scores = {"accuracy": score.mean / 100, "std": score.std / 100}
-        if output_path is not None:
-            folder = Path(output_path)
-            folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f"probe_evaluation{'_' * bool(self.name)}{self.name}_results.csv"
-            is_new = not path.exists()
-            with path.open("a", newline="", encoding="utf-8") as file:
-                rows = csv.writer(file)
-                if is_new:
-                    rows.writerow(["epoch", "steps", *scores])
-                rows.writerow([epoch, steps, *scores.values()])
         metrics = self.prefix_name_to_metrics(scores, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics

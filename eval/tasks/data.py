@@ -6,11 +6,9 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import TASKS, HubSource, Row, Task
@@ -146,10 +144,10 @@ def _checked_judgements(task: Task, data: TaskData) -> TaskData:
             raise InputError(f"{task.name}: {what} ids must differ, got {twice[0]!r} twice")
     documents, queries = ({row[0]: row[1] for row in data.subsets[name]} for name in ("corpus", "queries"))
     judged: dict[tuple[str, str], str] = {}
-    conflicts: dict[tuple[str, str], None] = {}
+    conflicts: list[tuple[str, str]] = []
     for query, document, relevance in data.subsets["qrels"]:
         if int(judged.get((query, document), relevance)) != int(relevance):
-            conflicts[query, document] = None
+            conflicts.append((query, document))
         judged[query, document] = relevance
     if not any(query in queries and document in documents for query, document in judged):
         raise InputError(f"{task.name}: no judgement names a query and a document of the collection")
@@ -164,22 +162,15 @@ def _checked_judgements(task: Task, data: TaskData) -> TaskData:
         and int(judged.get((query, query), 0)) <= 0
         and f" {words_of(text)} " in f" {words_of(documents[query])} "
     ]
-    remarks = []
-    if unknown:
-        remarks.append(f"unknown queries in {_share(unknown, judged)} judgements: these are left out")
-    if absent:
-        remarks.append(
-            f"unknown documents in {_share(absent, judged)} judgements: these count as not found, as in trec_eval"
-        )
-    if conflicts:
-        remarks.append(f"contradicting judgements in {_share(conflicts, judged)} cases: the last counts")
-    if own:
-        cases = _share(own, queries)
-        remarks.append(
-            f"queries that are documents too in {cases} cases: each is left out of its own results, as in BEIR"
-        )
+    kinds = (
+        ("unknown queries", unknown, judged, "judgements: these are left out"),
+        ("unknown documents", absent, judged, "judgements: these count as not found, as in trec_eval"),
+        ("contradicting judgements", [*dict.fromkeys(conflicts)], judged, "cases: the last counts"),
+        ("queries that are documents too", own, queries, "cases: each is left out of its own results, as in BEIR"),
+    )
+    remarks = [
+        f"{what} in {len(found):,} of {len(of):,} (such as {found[0]!r}) {follows}"
+        for what, found, of, follows in kinds
+        if found
+    ]
     return replace(data, own=frozenset(own), remarks=tuple(remarks))
-
-
-def _share(found: Collection[Any], of: Collection[Any]) -> str:
-    return f"{len(found):,} of {len(of):,} (such as {next(iter(found))!r})"

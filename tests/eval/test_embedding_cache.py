@@ -11,6 +11,7 @@ from ctx_embed.eval.cache import EmbeddingCache
 from ctx_embed.eval.encoders import load_encoder
 from tests.helpers.errors import error
 
+NEEDED = "must return a row of numbers for each text, all of one length"
 TEXTS = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
 
 
@@ -25,16 +26,16 @@ def test_rows_in_the_order_of_the_texts_whatever_the_batches(drawn):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((1, 4)), "must return one row for each text, got shape (1, 4) for 2 texts"),
-        (np.zeros(2), "must return one row for each text, got shape (2,) for 2 texts"),
+        (np.zeros((1, 4)), f"{NEEDED}, got an array (1, 4) of float64 for 2 texts"),
+        (np.zeros(2), f"{NEEDED}, got an array (2,) of float64 for 2 texts"),
         (np.array([[0.0, 1.0], [0.0, np.nan]]), "returned NaN or infinity for the text 'b'"),
         (np.array([[-np.inf, 1.0], [0.0, 1.0]]), "returned NaN or infinity for the text 'a'"),
         (np.array([[1.0], [1e300]]), "returned NaN or infinity for the text 'b'"),
-        (None, "must return one row for each text, got shape () for 2 texts"),
-        (np.array([["1"], ["2"]]), "must return numbers, got rows of 1 <U1"),
-        (np.zeros((2, 3), complex), "must return numbers, got rows of 3 complex128"),
-        (np.zeros((2, 0)), "must return numbers, got rows of 0 float64"),
-        ([[1.0], [1.0, 2.0]], "must return rows of one length, got different ones"),
+        (None, f"{NEEDED}, got an array () of object for 2 texts"),
+        (np.array([["1"], ["2"]]), f"{NEEDED}, got an array (2, 1) of <U1 for 2 texts"),
+        (np.zeros((2, 3), complex), f"{NEEDED}, got an array (2, 3) of complex128 for 2 texts"),
+        (np.zeros((2, 0)), f"{NEEDED}, got an array (2, 0) of float64 for 2 texts"),
+        ([[1.0], [1.0, 2.0]], f"{NEEDED}, got rows of different lengths for 2 texts"),
     ],
 )
 def test_unusable_embeddings_name_the_encoder(rows, message):
@@ -43,7 +44,7 @@ def test_unusable_embeddings_name_the_encoder(rows, message):
 
 def test_what_cannot_be_embedded(drawn):
     odd = Encoder("odd", lambda texts: np.ones((len(texts), len(texts[0]))))
-    message = "encoder 'odd' must return rows of one length, got 1 numbers for some texts and 2 for others"
+    message = f"encoder 'odd' {NEEDED}, got an array (1, 2) of float64 for 1 texts"
     assert error(embed, odd, ["a", "bb"], 1) == message
     assert error(embed, drawn, []) == "no texts to embed"
     message = "encoder 'tfidf' is fitted on the texts of a task and has no embeddings without one"
@@ -84,19 +85,19 @@ def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
 
 def test_a_damaged_file_is_made_anew(drawn, tmp_path):
     first = EmbeddingCache(drawn, tmp_path)(["a", "b"])
-    (path,) = tmp_path.rglob("*.npy")
+    (path,) = tmp_path.rglob("*.npz")
     whole = path.read_bytes()
-    # A byte of the head, one of the numbers, one of the seal.
-    changed = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (20, 140, len(whole) - 1)]
+    # A byte of the name, one of the head of the array, one of the numbers.
+    changed = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (32, 100, 300)]
     for damage in (b"", b"not numpy", whole[:-4], *changed):
         path.write_bytes(damage)
         np.testing.assert_array_equal(EmbeddingCache(drawn, tmp_path)(["a", "b"]), first)
         assert path.read_bytes() == whole
-    np.testing.assert_array_equal(np.load(path), first)
+    np.testing.assert_array_equal(np.load(path)["embeddings"], first)
 
 
 def test_texts_are_told_apart_by_their_borders_and_kept_by_a_key(drawn, tmp_path):
     mine = Encoder("mine", lambda texts: np.ones((len(texts), 2)))
     for encoder, texts in ((mine, ["a"]), (drawn, ["a", "b c"]), (drawn, ["a b", "c"])):
         EmbeddingCache(encoder, tmp_path)(texts)
-    assert len(list(tmp_path.rglob("*.npy"))) == 2
+    assert len(list(tmp_path.rglob("*.npz"))) == 2

@@ -16,16 +16,12 @@ LABELS = ["0", "1"] * 10
 TEXTS = [f"{('a dull film', 'the good cat')[i % 2]} {'and rain ' * (i % 5)}" for i in range(20)]
 
 
-def test_it_gives_the_score_of_the_probe(tiny_model, tmp_path):
+def test_it_gives_the_score_of_the_probe(tiny_model):
     evaluator = ProbeEvaluator(LABELS, TEXTS, name="mine", seed=2)
-    metrics = evaluator(tiny_model, str(tmp_path / "eval"), epoch=1, steps=7)
+    metrics = evaluator(tiny_model)
     expected = PROTOCOLS["quick"].score(frozen(as_encoder(tiny_model).encode(TEXTS)), LABELS, 2)
     assert metrics == {"mine_accuracy": expected.mean / 100, "mine_std": expected.std / 100}
     assert evaluator.primary_metric == "mine_accuracy"
-    evaluator(tiny_model, str(tmp_path / "eval"), epoch=2, steps=8)
-    lines = (tmp_path / "eval" / "probe_evaluation_mine_results.csv").read_text().splitlines()
-    assert lines[0] == "epoch,steps,accuracy,std"
-    assert [line.split(",")[:2] for line in lines[1:]] == [["1", "7"], ["2", "8"]]
 
 
 def test_files_series_arrays_and_generators(tiny_model, tmp_path):
