@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.progress import Meter
-from ctx_embed.rows.opening import find_sources, opened, suffix_of
+from ctx_embed.rows.opening import find_sources, opened
 from ctx_embed.rows.reading import Fields, estimated_count, read_documents
-from ctx_embed.rows.table import CSV, JSON, KINDS, LABELLED, PARQUET, TEXT, TSV, kind_of, open_parquet, open_rows
+from ctx_embed.rows.table import CSV, JSON, JSONL, KINDS, LABELLED, PARQUET, TEXT, TSV, kind_of, open_parquet, open_rows
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.texts import well_formed
 
@@ -254,7 +254,7 @@ def dedupe(
 
     Args:
         sources: files of one format (text, JSONL, CSV, TSV or Parquet, plain or gzip), folders of them, or ``-`` for
-            standard input. Blank lines of text are left out.
+            standard input. Blank lines of text are left out; the rows of a JSON array become lines.
         output: the file to write, compressed if its name ends in ``.gz``; ``-`` is standard output.
         groups: a JSONL file to write, with one line for each kept row that has near-duplicates: the numbers of these
             rows (counted from 1 over all sources), their texts, and the similarity of each dropped row to the kept one.
@@ -281,9 +281,15 @@ def dedupe(
         raise InputError(f"cannot write {output}: it is named both for the rows and for their groups")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctx-embed-")))
-        files = [spooled(folder) if file == "-" else file for file in named]
-        form = common_form(files, text_field, encoding)
-        require_kind(Path(output), form.kind)
+        copied = folder / "input"
+        if "-" in named:
+            # Standard input can be read only once.
+            if sys.stdin is None:
+                raise InputError("standard input is closed")
+            with copied.open("wb") as copy:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        files = [str(copied) if source == "-" else source for source in named]
+        form = common_form(files, Path(output), text_field, encoding)
         texts = StoredTexts(folder, stack.enter_context((folder / "texts").open("w+b")), progress)
         documents = (document for file in files for document in read_documents(file, text_field, encoding=encoding))
         texts.read((document.text for document in documents), files)
@@ -427,18 +433,8 @@ class Form(NamedTuple):
     quoted: bool
 
 
-def spooled(folder: Path) -> str:
-    """Copy standard input to a file, so that it can be read twice; return its path."""
-    if sys.stdin is None:
-        raise InputError("standard input is closed")
-    path = folder / "input"
-    with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-    return str(path)
-
-
-def common_form(files: Sequence[str], text_field: str | None, encoding: str | None = None) -> Form:
-    """Return the common format of some files."""
+def common_form(files: Sequence[str], output: Path, text_field: str | None, encoding: str | None) -> Form:
+    """Return the common format of some files; raise an InputError if the output's name does not suit it."""
     kinds: dict[str, str] = {}
     quoted = False
     for file in files:
@@ -448,22 +444,17 @@ def common_form(files: Sequence[str], text_field: str | None, encoding: str | No
     if len(kinds) > 1:
         (one, first), (other, second), *_ = kinds.items()
         raise InputError(f"all files must have one format, got {one} ({first}) and {other} ({second})")
-    return Form(next(iter(kinds)), quoted)
-
-
-def require_kind(path: Path, kind: str) -> None:
-    """Raise an InputError if the name of an output does not suit the format of the rows."""
-    if str(path) == "-":
+    (kind,) = kinds
+    # The rows of a JSON array become lines.
+    written = {LABELLED: (TEXT, TSV), JSON: (JSONL,)}.get(kind, (kind,))
+    if str(output) == "-":
         if kind == PARQUET:
             raise InputError("Parquet cannot be written to standard output; name a file")
-        return
-    suffixes = [".json"] if kind == JSON else [suffix for suffix, named in KINDS.items() if named == kind]
-    is_other = (
-        suffix_of(path) not in suffixes if suffixes else kind_of(path) not in (TEXT, TSV)[: 1 + (kind == LABELLED)]
-    )
-    if is_other:
+    elif kind_of(output) not in written:
+        suffixes = [suffix for suffix, named in KINDS.items() if named == written[0]]
         wanted = f"end in {' or '.join(suffixes)}" if suffixes else "be that of a text file, e.g. end in .txt"
-        raise InputError(f"cannot write {path}: the rows stay in the format of the input, so its name must {wanted}")
+        raise InputError(f"cannot write {output}: the rows stay in the format of the input, so its name must {wanted}")
+    return Form(kind, quoted)
 
 
 def copy_rows(
@@ -521,7 +512,6 @@ def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output:
             output.write("\t".join(cells) + "\n")
 
     header: list[str] | None = None
-    between = "[\n"
     for file in files:
         with open_rows(file, kind=kind, encoding=encoding) as table:
             for number, raw in table.raw:
@@ -539,9 +529,6 @@ def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output:
                 if not next(chosen):
                     continue
                 if kind == JSON:
-                    output.write(f"{between}{json.dumps(raw, ensure_ascii=False)}")
-                    between = ",\n"
+                    output.write(f"{json.dumps(raw, ensure_ascii=False)}\n")
                 else:
                     write(raw.values())
-    if kind == JSON:
-        output.write("\n]\n")

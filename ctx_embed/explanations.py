@@ -49,6 +49,14 @@ class ContextPath:
     to_previous: tuple[float, ...]
     to_last: tuple[float, ...]
 
+    def rows(self) -> list[list[str]]:
+        """Return k, ||c^k||, ||z^k|| and both cosines as text, for each k; the first has no update."""
+        columns = (self.context_norms, (None, *self.correction_norms), (None, *self.to_previous), self.to_last)
+        return [
+            [str(k), *("" if number is None else f"{number:.3f}" for number in numbers)]
+            for k, numbers in enumerate(zip(*columns, strict=True))
+        ]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
@@ -105,14 +113,8 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON values."""
         path = None if self.path is None else {name: list(values) for name, values in vars(self.path).items()}
-        weights = self.weights.tolist()
-        return {
-            "text": self.text,
-            "tokens": list(self.tokens),
-            "axes": list(self.axes),
-            "weights": weights,
-            "path": path,
-        }
+        listed = {"tokens": list(self.tokens), "axes": list(self.axes), "weights": self.weights.tolist()}
+        return {"text": self.text, **listed, "path": path}
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,10 +354,8 @@ def section(explanation: Explanation, *, is_open: bool = True, contexts: bool = 
     else:
         parts.append(f"<p>{NOTHING}</p>")
     if contexts and (path := explanation.path) is not None:
-        moved = [(None, None), *zip(path.correction_norms, path.to_previous, strict=True)]
         rows = []
-        for k, (norm, of_step, to_last) in enumerate(zip(path.context_norms, moved, path.to_last, strict=True)):
-            numbers = ("" if number is None else f"{number:.3f}" for number in (norm, *of_step, to_last))
+        for k, *numbers in path.rows():
             cells = "".join(f"<td>{number}</td>" for number in numbers)
             rows.append(f'<tr><th scope="row">{k}</th>{cells}</tr>')
         norms = ("step k", "‖c<sup>k</sup>‖", "‖z<sup>k</sup>‖")
@@ -434,8 +434,7 @@ def renderable(explanation: Explanation, *, contexts: bool = False) -> Renderabl
         parts.append(Text(NOTHING))
     if contexts and (path := explanation.path) is not None:
         table = Table("step k", "|c^k|", "|z^k|", "cos(c^k, c^(k-1))", "cos(c^k, c^K)", box=None, pad_edge=False)
-        for k, (norm, to_last) in enumerate(zip(path.context_norms, path.to_last, strict=True)):
-            moved = ("", "") if k == 0 else (f"{path.correction_norms[k - 1]:.3f}", f"{path.to_previous[k - 1]:.3f}")
-            table.add_row(str(k), f"{norm:.3f}", *moved, f"{to_last:.3f}")
+        for row in path.rows():
+            table.add_row(*row)
         parts.append(table)
     return Group(*parts)
