@@ -108,9 +108,8 @@ def run(
     reader = DataReader(data)
 
     from ctx_embed.eval.encoders import load_encoder
-    from ctx_embed.eval.evaluation import evaluate
+    from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
     from ctx_embed.eval.reports import notes, tables, write_report
-    from ctx_embed.eval.results import EvaluationOptions
 
     options = EvaluationOptions(cast("ProtocolName", protocol), tuple(dict.fromkeys(seeds)), folds, cost=cost)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
@@ -175,7 +174,7 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
     # A missing file is found before the statistics, whose libraries are slow to import.
     for path in (first, second):
         read_results(path)
-    from ctx_embed.eval.results import compare as compared
+    from ctx_embed.eval.evaluation import compare as compared
 
     differences = compared(first, second, (encoders[0], encoders[-1]) if encoders else (None, None))
     if as_json:

@@ -19,7 +19,7 @@ def systems(dimension: int, as_json: bool) -> None:
     Example: ctx-embed systems --json
     Example: ctx-embed train reviews.tsv -o model --encoder lama --option heads=10
     """
-    from ctx_embed.systems.registry import listing
+    from ctx_embed.systems import listing
 
     rows = listing(dimension)
     if as_json:

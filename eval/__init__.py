@@ -19,9 +19,8 @@ from ctx_embed.lazy import lazy_names
 if TYPE_CHECKING:
     from ctx_embed.encoders import as_encoder
     from ctx_embed.eval.encoders import load_encoder
-    from ctx_embed.eval.evaluation import evaluate
+    from ctx_embed.eval.evaluation import Evaluation, EvaluationOptions, compare, evaluate
     from ctx_embed.eval.reports import write_report
-    from ctx_embed.eval.results import Evaluation, EvaluationOptions, compare
     from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
     from ctx_embed.eval.tasks.catalogue import find_tasks
     from ctx_embed.eval.tasks.data import DataReader
@@ -41,11 +40,11 @@ __all__ = [
 
 _HOMES = {
     "DataReader": "ctx_embed.eval.tasks.data",
-    "Evaluation": "ctx_embed.eval.results",
-    "EvaluationOptions": "ctx_embed.eval.results",
+    "Evaluation": "ctx_embed.eval.evaluation",
+    "EvaluationOptions": "ctx_embed.eval.evaluation",
     "ProbeEvaluator": "ctx_embed.eval.sentence_evaluator",
     "as_encoder": "ctx_embed.encoders",
-    "compare": "ctx_embed.eval.results",
+    "compare": "ctx_embed.eval.evaluation",
     "evaluate": "ctx_embed.eval.evaluation",
     "find_tasks": "ctx_embed.eval.tasks.catalogue",
     "load_encoder": "ctx_embed.eval.encoders",

@@ -1,37 +1,203 @@
-"""Evaluation of encoders on tasks: read the data once, embed each text once, score each encoder on each task."""
+"""Evaluation of encoders on tasks: read the data once, embed each text once, score each encoder; and comparisons.
+
+An :class:`Evaluation` has the options and results, and the JSON from which reports are made.
+"""
 
 from __future__ import annotations
 
+import platform
+import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from ctx_embed import progress
+from ctx_embed import __version__, progress
 from ctx_embed.encoders import Encoder, as_encoder
-from ctx_embed.errors import InputError
+from ctx_embed.errors import DamagedError, InputError, unknown_name
 from ctx_embed.eval.cache import EmbeddingCache, stored_score
-from ctx_embed.eval.cost import cost_of, sample_of
+from ctx_embed.eval.cost import Cost, cost_of, sample_of
 from ctx_embed.eval.encoders import WORDS, load_encoder
-from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
-from ctx_embed.eval.scoring.probes import PAPER, PROTOCOLS, ProbeScore, mean_of_seeds
-from ctx_embed.eval.scoring.score import (
-    FOLDS,
-    Examples,
-    Score,
-    end_to_end,
-    from_json,
-    score_collection,
-    score_few_shot,
-    score_probe,
-    score_similarity,
-    training_options,
+from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, read_results
+from ctx_embed.eval.scoring import score as scoring
+from ctx_embed.eval.scoring.probes import (
+    PAPER,
+    PAPER_TITLE,
+    PROTOCOL_NAMES,
+    PROTOCOLS,
+    ProbeScore,
+    ProtocolName,
+    mean_of_seeds,
 )
-from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, Task, find_tasks
+from ctx_embed.eval.scoring.ranking import SimilarityScore
+from ctx_embed.eval.scoring.score import Examples, Score, from_json
+from ctx_embed.eval.scoring.statistics import Difference, Interval, correlation_interval, mean_interval
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, METRICS, PUBLISHED_SOURCES, Task, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.training.labelled_texts import are_known, warning
+
+PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """The options of an evaluation.
+
+    Attributes:
+        protocol: how probes are fitted, see :data:`ctx_embed.eval.scoring.probes.PROTOCOLS`; or ``paper``.
+        seeds: seeds of folds and fits; the score is the mean over them. Nine at most.
+        folds: number of outer folds; None uses the protocol's.
+        cost: measure each encoder's speed and memory.
+    """
+
+    protocol: ProtocolName = "standard"
+    seeds: tuple[int, ...] = (0,)
+    folds: int | None = None
+    cost: bool = False
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOL_NAMES:
+            raise unknown_name("protocol", self.protocol, PROTOCOL_NAMES)
+        if not 1 <= len(set(self.seeds)) == len(self.seeds) <= 9:
+            raise InputError(f"seeds must be 1 to 9 different integers, got {list(self.seeds)}")
+
+
+@dataclass(repr=False)
+class Evaluation:
+    """The results of an evaluation.
+
+    Attributes:
+        options: how it was measured.
+        tasks, encoders: in the order requested, including those without a result.
+        data: the data of each task that could be read, by name.
+        scores: the scores by (encoder's name, task's name).
+        costs: the costs by encoder's name.
+        labelled: number of a probe task's rows with a text that the encoder saw with a label in its training, by
+            (encoder's name, task's name).
+        failures: one line for each failure.
+    """
+
+    options: EvaluationOptions
+    tasks: list[Task]
+    encoders: list[Encoder]
+    data: dict[str, TaskData] = field(default_factory=dict)
+    scores: dict[tuple[str, str], Score] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
+    labelled: dict[tuple[str, str], int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """All results, unrounded, as JSON values.
+
+        They are ``format_version``, ``date``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (null: the
+        protocol's), ``units``, ``versions``, ``encoders`` (name, fingerprint, cost, remark), ``tasks`` (kind, metric,
+        source, rows, sha256, floor, published scores, judgements, remarks), ``published_sources``, ``results`` (one for
+        each encoder and task: mean, interval, the score of each row, the difference from the first encoder, and the
+        number of texts that the encoder was trained on with labels) and ``failures``.
+        """
+        options = self.options
+        tasks = [task for task in self.tasks if task.name in self.data]
+        described = {task.name: _task_json(task, self) for task in tasks}
+        cited = {name for task in tasks for name in task.published}
+        first = self.encoders[0].name
+        results = []
+        for (encoder, task), score in self.scores.items():
+            result: dict[str, Any] = {"encoder": encoder, "task": task, "mean": score.mean}
+            # The 95 % interval over the rows is Wilson's, Fisher's or Student's.
+            interval: Interval
+            if isinstance(score, ProbeScore):
+                result["std"], interval = score.std, score.interval
+            elif isinstance(score, SimilarityScore):
+                sizes = [len(score.cosines[name]) for name in score.subsets]
+                interval = correlation_interval([*score.subsets.values()], sizes)
+            else:
+                result["measures"], interval = score.measures, mean_interval(score.ndcg)
+            result["interval"] = interval
+            result["score"] = asdict(score)
+            if encoder != first and (first, task) in self.scores:
+                versus = scoring.difference(score, self.scores[first, task], described[task].get("gold", {}))
+                result["versus"] = {"encoder": first, **asdict(versus)}
+            results.append({**result, "labelled": self.labelled.get((encoder, task), 0)})
+        return {
+            "format_version": FORMAT_VERSION,
+            "date": date.today().isoformat(),
+            "protocol": options.protocol,
+            "protocol_title": PAPER_TITLE if options.protocol == PAPER else PROTOCOLS[options.protocol].title,
+            "seeds": list(options.seeds),
+            "folds": options.folds,
+            "units": "accuracies in percent, correlations, nDCG, recall and MRR times 100",
+            "versions": {
+                "python": platform.python_version(),
+                "ctx_embed": __version__,
+                **{package: version(package) for package in PACKAGES},
+            },
+            "encoders": [
+                {
+                    "name": encoder.name,
+                    "fingerprint": encoder.fingerprint,
+                    "cost": asdict(self.costs[encoder.name]) if encoder.name in self.costs else None,
+                    "remark": encoder.remark,
+                }
+                for encoder in self.encoders
+            ],
+            "tasks": list(described.values()),
+            "published_sources": {name: source for name, source in PUBLISHED_SOURCES.items() if name in cited},
+            "results": results,
+            "failures": self.failures,
+        }
+
+    def __repr__(self) -> str:
+        names = ", ".join(encoder.name for encoder in self.encoders)
+        scores = "1 score" if len(self.scores) == 1 else f"{len(self.scores)} scores"
+        return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {scores})"
+
+    def __str__(self) -> str:
+        return as_markdown(self.report)
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+    @property
+    def asked(self) -> int:
+        """The number of scores requested: pairs of an encoder and a task that it suits."""
+        return sum(suits(encoder, task) for encoder in self.encoders for task in self.tasks)
+
+
+def suits(encoder: Encoder, task: Task) -> bool:
+    """Return whether the encoder can be scored on the task; an encoder without cosines suits probes only."""
+    return task.kind == "probe" or not encoder.probes_only
+
+
+def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
+    data = evaluation.data[task.name]
+    described: dict[str, Any] = {
+        "name": task.name,
+        "kind": task.kind,
+        "metric": METRICS[task.kind],
+        "source": data.source,
+        "rows": data.rows,
+        "rows_by_subset": {name: len(rows) for name, rows in data.subsets.items()},
+        "sha256": data.sha256,
+        "published": dict(task.published),
+        "remarks": list(data.remarks),
+    }
+    if task.kind == "probe":
+        rows = Counter(row[0] for subset in data.subsets.values() for row in subset)
+        floors = (score.floor for (_, name), score in evaluation.scores.items() if name == task.name)  # type: ignore[union-attr]
+        described["rows_by_label"] = dict(sorted(rows.items()))
+        described["floor"] = next(floors, None)
+        described["per_label"] = task.per_label
+        described["repeated"] = Examples.from_data(data).repeated
+    elif task.kind == "similarity":
+        described["gold"] = {name: [float(row[0]) for row in rows] for name, rows in data.subsets.items()}
+        described["without"], described["left_out"] = task.without, data.left_out
+    return described
 
 
 def evaluate(
@@ -150,25 +316,86 @@ def _score(task: Task, data: TaskData, embed: EmbeddingCache, folder: Path | Non
         return stored_score(folder, None if identity is None else (*identity, *how), make)
 
     if task.kind != "probe":
-        compute = score_collection if task.kind == "retrieval" else score_similarity
+        compute = scoring.score_collection if task.kind == "retrieval" else scoring.score_similarity
         return from_json(task.kind, kept(lambda: asdict(compute(data, embed))))
     examples = Examples.from_data(data)
     per_label = task.per_label
     if per_label is not None:
-        few = kept(lambda: asdict(score_few_shot(examples, embed, per_label)), "few-shot", per_label)
+        few = kept(lambda: asdict(scoring.score_few_shot(examples, embed, per_label)), "few-shot", per_label)
         return from_json("probe", few)
 
     def probe(seed: int) -> ProbeScore:
         if options.protocol == PAPER:
-            folds = options.folds or FOLDS
-            training = vars(training_options(encoder))
-            return end_to_end(
+            folds = options.folds or scoring.FOLDS
+            training = vars(scoring.training_options(encoder))
+            return scoring.end_to_end(
                 encoder, examples, seed, folds, lambda fold, make: kept(make, PAPER, seed, folds, training, fold)
             )
         protocol = PROTOCOLS[options.protocol]
         protocol = replace(protocol, folds=options.folds or protocol.folds)
         how = (options.protocol, seed, protocol.folds)
-        stored = kept(lambda: asdict(score_probe(examples, embed, protocol, seed)), *how)
+        stored = kept(lambda: asdict(scoring.score_probe(examples, embed, protocol, seed)), *how)
         return cast("ProbeScore", from_json("probe", stored))
 
     return mean_of_seeds([probe(seed) for seed in options.seeds])
+
+
+def compare(
+    first: Evaluation | dict[str, Any] | str | Path,
+    second: Evaluation | dict[str, Any] | str | Path,
+    encoders: tuple[str | None, str | None] = (None, None),
+) -> dict[str, Difference]:
+    """Return the differences of two evaluations, the second minus the first, by task.
+
+    Args:
+        first, second: evaluations, their reports, or files or folders that :func:`ctx_embed.eval.write_report` wrote.
+        encoders: the encoder of each; None selects the first.
+
+    Warns:
+        UserWarning: probes were measured with different protocols, seeds or folds.
+
+    Raises:
+        InputError: a file holds no report, an encoder is unknown, or no task is in both on the same data.
+    """
+    names = dict.fromkeys(str(given) for given in (first, second) if isinstance(given, str | Path))
+    scores: list[dict[str, Score]] = []
+    try:
+        read = [read_results(Path(given)) if isinstance(given, str | Path) else given for given in (first, second)]
+        reports = [each if isinstance(each, dict) else each.report for each in read]
+        for report, encoder in zip(reports, encoders, strict=True):
+            known = [entry["name"] for entry in report["encoders"]]
+            name = known[0] if encoder is None else encoder
+            if name not in known:
+                raise InputError(f"the encoder must be one of the report's ({', '.join(known)}), got {name!r}")
+            kinds = {task["name"]: task["kind"] for task in report["tasks"]}
+            results = [result for result in report["results"] if result["encoder"] == name]
+            scores.append({each["task"]: from_json(kinds[each["task"]], each["score"]) for each in results})
+        tasks, others = ({task["name"]: task for task in report["tasks"]} for report in reports)
+        shared = [task for task in scores[0] if task in scores[1] and tasks[task]["sha256"] == others[task]["sha256"]]
+        if not shared:
+            raise InputError(
+                "the two reports must share a task on the same data, got none; there is nothing to compare"
+            )
+        if any(tasks[task]["kind"] == "probe" and not tasks[task].get("per_label") for task in shared):
+            said = [
+                f"{what} {' and '.join('its own' if report[what] is None else str(report[what]) for report in reports)}"
+                for what in ("protocol", "seeds", "folds")
+                if reports[0][what] != reports[1][what]
+            ]
+            if said:
+                warnings.warn(
+                    f"the two results were measured differently ({'; '.join(said)}), so part of a difference "
+                    "in accuracy may come from this",
+                    stacklevel=2,
+                )
+        return {
+            task: scoring.difference(scores[1][task], scores[0][task], tasks[task].get("gold", {})) for task in shared
+        }
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        damage = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DamagedError(
+            f"{' or '.join(names) or 'the results'}: must be an unchanged result of eval run ({damage:.100}); run it "
+            "again"
+        ) from error

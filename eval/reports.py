@@ -12,7 +12,7 @@ from ctx_embed.files import replaced_file
 from ctx_embed.training.labelled_texts import warning
 
 if TYPE_CHECKING:
-    from ctx_embed.eval.results import Evaluation
+    from ctx_embed.eval.evaluation import Evaluation
 
 FORMAT_VERSION = 1
 # Keys that a report must have.
@@ -48,7 +48,7 @@ def write_report(evaluation: Evaluation | dict[str, Any], folder: str | Path) ->
     """Write results.json and results.md into a folder.
 
     Args:
-        evaluation: an evaluation, or its :attr:`~ctx_embed.eval.results.Evaluation.report`.
+        evaluation: an evaluation, or its :attr:`~ctx_embed.eval.evaluation.Evaluation.report`.
         folder: created if missing; its parent must exist.
 
     Raises:

@@ -233,7 +233,7 @@ class Head:
             tensors, words = load_file(folder / TENSORS), None
             described = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
             if isinstance(described, dict) and described.pop("format", None) != FORMAT:
-                raise InputError(f"{folder}: made by another development version; make it again with ctx-embed train")
+                raise InputError("made by another development version; make it again with ctx-embed train")
             if "pairs" in tensors:
                 known = (folder / WORDS).read_text(encoding="utf-8").split("\n")
                 vocabulary = Vocabulary(known if known != [""] else [], tensors["pairs"])
@@ -241,10 +241,7 @@ class Head:
             head = cls(tensors["weight"], tensors["bias"], words=words, **described)
             if not isinstance(head.labels, list):
                 raise ValueError("labels must be a list")
-            try:
-                require_labels(head.labels)
-            except InputError as error:
-                raise ValueError(error) from None
+            require_labels(head.labels)
             if len({(type(label), label) for label in head.labels}) < len(head.labels):
                 raise ValueError("labels must differ")
             count = len(head.labels)
@@ -265,8 +262,8 @@ class Head:
                 raise ValueError("weights must be finite")
             if not all(isinstance(getattr(head, flag), bool) for flag in FLAGS):
                 raise ValueError(f"{', '.join(FLAGS)} must be true or false")
-        except InputError:
-            raise
+        except InputError as error:
+            raise InputError(f"{folder}: {error}") from None
         except (OSError, ValueError, LookupError, TypeError, SafetensorError, RecursionError) as error:
             reason, *_ = str(error).split("\n")
             raise InputError(f"{folder}: the head cannot be loaded ({type(error).__name__}: {reason})") from None

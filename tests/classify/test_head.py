@@ -113,16 +113,17 @@ def described(**changes) -> str:
         (described(normalized="yes"), "ValueError: multi_label, normalized"),
         (described(labels="ab"), "ValueError: labels must be a list"),
         (described(labels=["a", "a"]), "ValueError: labels must differ"),
-        (described(labels=[{}, []]), "ValueError: labels must be strings, finite"),
-        (described(labels=["a", 1]), "ValueError: labels must be of one type, got int, str"),
-        (described(labels=[1, float("nan")]), "ValueError: labels must be strings, finite numbers or booleans, got n"),
+        (described(labels=[{}, []]), "labels must be strings, finite"),
+        (described(labels=["a", 1]), "labels must be of one type, got int, str"),
+        (described(labels=[1, float("nan")]), "labels must be strings, finite numbers or booleans, got n"),
     ],
 )
 def test_a_damaged_description(tmp_path, content, message):
     Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"]).save(tmp_path)
     (tmp_path / "classifier.json").write_text(content)
     line = error(Head.load, tmp_path)
-    assert line.startswith(f"{tmp_path}: the head cannot be loaded ({message}")
+    assert line.startswith(f"{tmp_path}: ")
+    assert message in line
     assert "\n" not in line
 
 

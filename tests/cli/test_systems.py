@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import json
 
-from ctx_embed.systems import SYSTEMS
-from ctx_embed.systems.registry import DESCRIPTIONS
+from ctx_embed.systems import DESCRIPTIONS, SYSTEMS
 from tests.helpers.cli import Command
 
 COMMAND = Command("systems")

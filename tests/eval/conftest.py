@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.encoders import Encoder
-from ctx_embed.eval.evaluation import evaluate
-from ctx_embed.eval.results import EvaluationOptions
+from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 

@@ -7,10 +7,9 @@ import pytest
 
 from ctx_embed import eval as front
 from ctx_embed.encoders import Encoder
-from ctx_embed.eval import evaluation
 from ctx_embed.eval.encoders import load_encoder
-from ctx_embed.eval.evaluation import evaluate
-from ctx_embed.eval.results import EvaluationOptions
+from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
+from ctx_embed.eval.scoring import score
 from ctx_embed.eval.scoring.probes import PROTOCOLS, frozen, mean_of_seeds
 from ctx_embed.eval.scoring.ranking import paired, spearman
 from ctx_embed.eval.tasks.catalogue import find_tasks
@@ -109,11 +108,11 @@ def test_an_interrupted_run_resumes(folder, drawn, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "score_collection", stopped)
+        patch.setattr(score, "score_collection", stopped)
         with pytest.raises(KeyboardInterrupt):
             evaluate([drawn], tasks, DataReader(folder), QUICK, cache=cache)
     for done in ("score_probe", "score_similarity"):
-        monkeypatch.setattr(evaluation, done, stopped)
+        monkeypatch.setattr(score, done, stopped)
     again = evaluate([drawn], tasks, DataReader(folder), QUICK, cache=cache)
     monkeypatch.undo()
     assert again.scores == evaluate([drawn], tasks, DataReader(folder), QUICK).scores

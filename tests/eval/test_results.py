@@ -6,10 +6,11 @@ import re
 
 import pytest
 
+from ctx_embed.eval.evaluation import compare
 from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, notes, read_results, tables
-from ctx_embed.eval.results import compare, difference
 from ctx_embed.eval.scoring.probes import ProbeScore
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
+from ctx_embed.eval.scoring.score import difference
 from tests.helpers.errors import error
 
 

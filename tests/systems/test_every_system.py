@@ -13,9 +13,18 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 
 from ctx_embed import load
-from ctx_embed.systems import SYSTEMS, attention, option_defaults, parameter_count, require_options, system, untrained
+from ctx_embed.systems import (
+    DESCRIPTIONS,
+    EVALUATION_BASELINES,
+    SYSTEMS,
+    attention,
+    option_defaults,
+    parameter_count,
+    require_options,
+    system,
+    untrained,
+)
 from ctx_embed.systems.heads import SCORES
-from ctx_embed.systems.registry import DESCRIPTIONS, EVALUATION_BASELINES
 from ctx_embed.systems.transformer import sinusoids
 from tests.conftest import SENTENCES
 from tests.helpers.errors import error

@@ -7,9 +7,8 @@ import numpy as np
 
 from ctx_embed import load
 from ctx_embed.encoders import as_encoder
-from ctx_embed.eval.evaluation import evaluate
+from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.reports import notes
-from ctx_embed.eval.results import EvaluationOptions
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.loading import DEFAULT_MODEL

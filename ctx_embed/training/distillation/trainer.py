@@ -21,25 +21,8 @@ from torch.optim.swa_utils import AveragedModel
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
 from ctx_embed.training.batches import PackedTexts, held_out, numbered, seeded_batches
+from ctx_embed.training.distillation import objectives
 from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
-from ctx_embed.training.distillation.objectives import (
-    Batch,
-    Contrasts,
-    Genres,
-    LabelHead,
-    Labels,
-    Objective,
-    Partners,
-    Relations,
-    SecondTeacher,
-    Similarity,
-    TaughtLabels,
-    Words,
-    places_of,
-    similarity_loss,
-    taught_labels,
-    triples,
-)
 from ctx_embed.training.distillation.phrases import Composition
 from ctx_embed.training.distillation.texts import Mixture, Pairs
 from ctx_embed.training.options import DistillationOptions
@@ -133,42 +116,42 @@ class Distillation:
         mixture: Mixture,
         labelled: tuple[Sequence[str], Sequence[str]] | None,
         second: tuple[NDArray[np.float16], NDArray[np.float32]] | None,
-    ) -> dict[str, tuple[Objective, float]]:
+    ) -> dict[str, tuple[objectives.Objective, float]]:
         """Return the terms of the loss and their weights."""
         options, dimension = self.options, self.student.get_embedding_dimension()
         read = options.label_dimensions(dimension, int((~self.rotation.any(0)).sum()))
-        terms: dict[str, tuple[Objective, float]] = {"similarity": (Similarity(), 1.0)}
+        terms: dict[str, tuple[objectives.Objective, float]] = {"similarity": (objectives.Similarity(), 1.0)}
         if options.relation_weight > 0:
-            terms["relations"] = Relations(), options.relation_weight
+            terms["relations"] = objectives.Relations(), options.relation_weight
         if labelled is not None:
-            labels = Labels(read, self.student.text_tokenizer, *labelled, options.seed)
+            labels = objectives.Labels(read, self.student.text_tokenizer, *labelled, options.seed)
             terms["labels"] = labels, options.label_weight
         if options.word_weight > 0:
             counts = np.bincount(self.packed.ids, minlength=self.student.entries)
-            terms["words"] = Words(dimension, counts), options.word_weight
+            terms["words"] = objectives.Words(dimension, counts), options.word_weight
         if options.genre_weight > 0:
-            terms["genres"] = Genres(read, mixture.genres), options.genre_weight
+            terms["genres"] = objectives.Genres(read, mixture.genres), options.genre_weight
         if options.pair_weight > 0:
             absent = np.flatnonzero(np.isin(self.same, self.same[self.held_out_rows]) | ~mixture.shown)
             of_pairs = self.packed, mixture.pairs, absent, self.teacher, self.same
-            partners = Partners(*of_pairs, options.pair_batch, options.seed, mixture.genres)
+            partners = objectives.Partners(*of_pairs, options.pair_batch, options.seed, mixture.genres)
             terms["partners"] = partners, options.pair_weight
         if options.contrast_weight > 0:
             shown = mixture.pairs[mixture.shown[mixture.pairs].all(1)]
-            contrasts = triples(mixture.texts, shown, mixture.opposed)
-            apart = Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
+            contrasts = objectives.triples(mixture.texts, shown, mixture.opposed)
+            apart = objectives.Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
             terms["contrasts"] = apart, options.contrast_weight
         if second is not None and options.second_weight > 0:
-            taught = SecondTeacher(
+            taught = objectives.SecondTeacher(
                 self.packed, mixture.second_rows, *second, self.held_out_rows, options.relation_weight
             )
             terms["second"] = taught, options.second_weight
         if second is not None and labelled is not None and options.second_label_weight > 0:
             head = terms["labels"][0].head
-            assert isinstance(head, LabelHead)
+            assert isinstance(head, objectives.LabelHead)
             rows = mixture.second_rows
-            probabilities = taught_labels(second[0], [mixture.texts[row] for row in rows], *labelled)
-            objective = TaughtLabels(head, places_of(rows, len(mixture.texts)), probabilities)
+            probabilities = objectives.taught_labels(second[0], [mixture.texts[row] for row in rows], *labelled)
+            objective = objectives.TaughtLabels(head, objectives.places_of(rows, len(mixture.texts)), probabilities)
             terms["taught_labels"] = objective, options.second_label_weight
         return terms
 
@@ -188,7 +171,7 @@ class Distillation:
         self.student.eval()
         rows = self.held_out_rows
         parts = [self.embed(*self.packed.batch(rows[start : start + 1024])) for start in range(0, len(rows), 1024)]
-        return float(similarity_loss(torch.cat(parts), self._teacher_rows(rows) @ self.rotation))
+        return float(objectives.similarity_loss(torch.cat(parts), self._teacher_rows(rows) @ self.rotation))
 
     @torch.no_grad()
     def measures(self) -> dict[str, float]:
@@ -234,7 +217,7 @@ class Distillation:
         teacher = self._teacher_rows(rows)
         ids, lengths = self.packed.batch(rows)
         ids = ids.to(self.device)
-        batch = Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
+        batch = objectives.Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
         # Embed all texts of the step in one pass: rows of entries that several texts share are then computed once.
         more = {name: texts for name, (term, _) in self.objectives.items() if (texts := term.more_texts(batch))}
         ids = torch.cat([ids, *(ids.to(self.device) for ids, _ in more.values())])

@@ -66,25 +66,22 @@ class ClassifierNetwork(nn.Module):
         self.head.weight.copy_(torch.from_numpy(weight))
         self.head.bias.copy_(torch.from_numpy(bias))
 
-    def trained_head(self) -> Head:
-        """Return a copy of the head."""
+    def classifier(self) -> Predictor:
+        """Return the classifier as it is now, with a copy of the head."""
+        self.eval()
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
-        return Head(weight, bias, self.labels, self.multi_label, words=self.words)
+        head = Head(weight, bias, self.labels, self.multi_label, words=self.words)
+        return Predictor(TorchEncoder(self.encoder), head)
 
     def predictor(self) -> Predictor:
         """Return the trained classifier. The token table is rounded to the int8 rows that are saved."""
         if isinstance(module := self.encoder[0], TokenEncoder):
             module.round_table()
-        return Predictor(TorchEncoder(self.encoder), self.trained_head())
-
-    def logits(self, texts: Sequence[str]) -> Floats:
-        """Return the logits (texts, classes), without dropout; raise an InputError unless they are finite."""
-        self.eval()
-        return self.trained_head().logits(embedded(self.encoder, texts), texts)
+        return self.classifier()
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
         """Return the most likely label of each text, or with several labels a tuple of them."""
-        return list(self.trained_head().chosen(self.logits(texts))) if len(texts) else []
+        return self.classifier().predict(texts)
 
     def accuracy(self, data: Labelled) -> float:
         """Return the accuracy on labelled texts, see :func:`label_accuracy`."""
@@ -265,7 +262,7 @@ def _run(
                         weight = weight.double() + total[key] if key in total else weight.double()
                     total[key] = weight
                 network.load_state_dict(state["best"])
-                held_out.append(torch.from_numpy(network.logits(measured.texts)))
+                held_out.append(torch.from_numpy(network.classifier().logits(measured.texts)))
             if checkpoint is not None:
                 checkpoint.save({**state, "classifier": network.state_dict(), "optimizer": optimizer.state_dict()})
     averaged = {

@@ -8,8 +8,7 @@ import pytest
 
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.encoders import Encoder, as_encoder
-from ctx_embed.eval.evaluation import evaluate
-from ctx_embed.eval.results import EvaluationOptions
+from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.scoring import score as module
 from ctx_embed.eval.scoring.probes import folds_of
 from ctx_embed.eval.scoring.score import Examples, end_to_end, training_options

@@ -265,7 +265,7 @@ def test_words_are_read_if_they_make_held_out_labels_likelier(encoder):
     for valid in (None, data):
         model, _ = train_classifier(encoder(), data, valid, options, words=True, progress=False)
         assert model.accuracy(data) > 0.95
-        assert model.trained_head().words is model.words is not None
+        assert model.classifier().head.words is model.words is not None
     model, _ = train_classifier(encoder(), data, None, options, progress=False)
     assert model.words is None
     shuffled = Labelled(labels[::-1], data.texts)
