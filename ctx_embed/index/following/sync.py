@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,7 +47,6 @@ BATCH_CHARACTERS = 8_000_000
 EMPTY = "empty"
 # A folder that has lost this many files, and more than half of all, is synchronised only if the caller insists.
 MANY_FILES = 20
-CHANGED = "changed while it was read"
 
 
 class Change(NamedTuple):
@@ -225,6 +223,13 @@ def content_hash(file: File) -> bytes:
     return digest.digest()
 
 
+def _is_as_listed(file: File) -> bool:
+    with suppress(OSError):
+        found = os.stat(file.path)
+        return (found.st_size, modified_of(found)) == (file.size, file.modified)
+    return False
+
+
 class _Step:
     """The changes of one commit; documents of several files are embedded together."""
 
@@ -233,10 +238,7 @@ class _Step:
         self.folder = folder
         self.result = result
         self._documents: list[Document] = []
-        self._waiting: set[Id | None] = set()
         self._characters = 0
-        # The metadata that documents of the current file get.
-        self._written: dict[Id, dict[str, Any]] = {}
 
     def take(self, change: Change, texts: list[Extracted] | Exception) -> None:
         """Make one change; new documents are stored when a batch of them is full."""
@@ -268,10 +270,11 @@ class _Step:
 
     def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
         """Replace a file's documents with those that it now contains, and record the file."""
-        store, old = self.edit.store, self._ids_of(record)
-        new: list[Id] = []
+        store, old, options = self.edit.store, self._ids_of(record), self.folder.options
+        # The metadata that the documents of the file get, by their ids.
+        new: dict[Id, dict[str, Any]] = {}
         problem: UnreadableFileError | None = None
-        digest, self._written = b"", {}
+        digest, before = b"", None
         try:
             if not file.size:
                 # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
@@ -279,45 +282,59 @@ class _Step:
             digest = content_hash(file)
             if isinstance(texts, Exception):
                 raise texts
-            options = self.folder.options
             named = file._replace(source=f"{self.folder.prefix}{file.source}")
             is_table = suffix_of(file.path) in RECORD_SUFFIXES
-            if is_table and holds_records(file.path, options.documents, options.text_field):
-                documents = partial(record_documents, named, options.text_field)
+            has_records = is_table and holds_records(file.path, options.documents, options.text_field)
+            if has_records:
+                parts = in_blocks(record_documents(named, options.text_field), writer.BATCH_DOCUMENTS)
             else:
                 texts = list(extract(file.path)) if is_table else texts
-                documents = partial(iter, list(documents_of(named, texts, options.documents)))
-            # All ids are read first, so that a file is stored completely or not at all.
-            new = self._new_ids(documents(), record)
-            self._add_all(documents(), new)
+                parts = iter([list(documents_of(named, texts, options.documents))])
+            part, following = next(parts, None), next(parts, None)
+            if following is not None:
+                # A long table is stored as it is read, but as a whole or not at all.
+                self.store()
+                store.run("SAVEPOINT file")
+                before = self.edit.state, self.edit.counted, self.result.passages
+            while part is not None:
+                if has_records and following is None and not _is_as_listed(file):
+                    raise _TryAgainError("changed while it was read")
+                self._add(part, record, new)
+                part, following = following, next(parts, None)
+            if not new:
+                raise UnreadableFileError(EMPTY, counted=True)
         except UnreadableFileError as error:
-            problem, new = error, []
+            problem = error
         except OSError as error:
-            problem, new = _TryAgainError(f"cannot be read ({error.strerror})"), []
+            problem = _TryAgainError(f"cannot be read ({error.strerror})")
+        if before is not None:
+            if problem is None:
+                self.store()
+            else:
+                store.run("ROLLBACK TO file")
+                self.edit.state, self.edit.counted, self.result.passages = before
+                self._documents, self._characters = [], 0
+            store.run("RELEASE file")
         if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
             # Perhaps a download that was cut short: what the file said before stays until it can be read.
             records.record(store, self.folder, file, records.READ_AGAIN, b"", None, False)
             self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
             return
-        seen, now = file.modified, None
-        # The file may have changed since it was listed, or be gone.
-        with suppress(OSError):
-            found = os.stat(file.path)
-            now = found.st_size, modified_of(found)
-        if isinstance(problem, _TryAgainError) or (problem is None and now != (file.size, file.modified)):
+        seen = file.modified
+        if isinstance(problem, _TryAgainError) or (problem is None and not _is_as_listed(file)):
             seen, digest = records.READ_AGAIN, b""
         said = (None, False) if problem is None else (str(problem), problem.counted)
         number = records.record(store, self.folder, file, seen, digest, *said)
-        kept = set(new)
-        self.edit.delete([identifier for identifier in old if identifier not in kept])
         if problem is not None:
+            self.edit.delete(old)
             self.result.leave_out(file.source, str(problem), named=not problem.counted)
             self.result.removed += bool(old)
             return
+        self.edit.delete([identifier for identifier in old if identifier not in new])
         store.run_many(
             "INSERT INTO origins VALUES (?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
-            ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in self._written.items()),
+            ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in new.items()),
         )
         self.result.documents += len(new)
         if record is None or record.problem is not None:
@@ -325,62 +342,36 @@ class _Step:
         else:
             self.result.changed += 1
 
-    def _new_ids(self, documents: Iterator[Document], record: RecordedFile | None) -> list[Id]:
-        """Return the ids of the documents of a file; raise UnreadableFileError if they cannot be stored."""
-        # The ids in order, each once.
-        ids: dict[Id, None] = {}
-        try:
-            for number, document in enumerate(documents, 1):
+    def _add(self, documents: list[Document], record: RecordedFile | None, new: dict[Id, dict[str, Any]]) -> None:
+        """Add documents of a file to those that wait, and to ``new``, unless one of them cannot be stored."""
+        by_id: dict[Id, Document] = {}
+        for number, document in enumerate(documents, len(new) + 1):
+            try:
                 metadata_json(document.metadata, number)
                 identifier = checked_id(document.id, number)
-                if identifier in ids:
-                    place = f"line {document.metadata['line']}: " if "line" in document.metadata else ""
-                    raise UnreadableFileError(f"{place}the id {identifier!r} comes twice")
-                ids[identifier] = None
-        except InputError as error:
-            raise UnreadableFileError(str(error)) from None
-        if not ids:
-            raise UnreadableFileError(EMPTY, counted=True)
-        owners = self.edit.store.run_among(
-            "SELECT d.id, o.file FROM documents d LEFT JOIN origins o ON o.id = d.id WHERE d.id IN ({})", list(ids)
-        )
-        own = -1 if record is None else record.number
-        taken = self._waiting & ids.keys() or {identifier for identifier, owner in owners if owner != own}
-        for identifier in ids:
-            if identifier in taken:
+            except InputError as error:
+                raise UnreadableFileError(str(error)) from None
+            if identifier in by_id or identifier in new:
+                place = f"line {document.metadata['line']}: " if "line" in document.metadata else ""
+                raise UnreadableFileError(f"{place}the id {identifier!r} comes twice")
+            by_id[identifier] = document
+        select = "SELECT d.id, o.file, o.written FROM documents d LEFT JOIN origins o ON o.id = d.id WHERE d.id IN ({})"
+        stored = {identifier: of for identifier, *of in self.edit.store.run_among(select, list(by_id))}
+        waiting, own = {document.id for document in self._documents}, -1 if record is None else record.number
+        for identifier in by_id:
+            if identifier in waiting or (identifier in stored and stored[identifier][0] != own):
                 raise _TryAgainError(f"the id {identifier!r} belongs to a document from elsewhere")
-        return list(ids)
-
-    def _add_all(self, documents: Iterator[Document], ids: list[Id]) -> None:
-        """Add the documents of a file that have these ids; add none if the file has changed since its ids were read."""
-        added, parts = 0, in_blocks(documents, writer.BATCH_DOCUMENTS)
-        while added < len(ids):
-            try:
-                part = next(parts, [])
-            except (InputError, OSError, UnreadableFileError):
-                part = []
-            of_part = ids[added : added + len(part)]
-            if not part or [document.id for document in part] != of_part:
-                self.store()
-                self.edit.delete(ids[:added])
-                raise _TryAgainError(CHANGED)
+        for identifier, known in self.edit.store.find(list(stored)).items():
             # Metadata that people have changed in the stored documents stay.
-            stored = self.edit.store.find(of_part)
-            select = "SELECT id, written FROM origins WHERE id IN ({})"
-            written = dict(self.edit.store.run_among(select, list(stored)))
-            for identifier, document in zip(of_part, part, strict=True):
-                if identifier in written:
-                    before, now, new = json.loads(written[identifier]), stored[identifier].metadata, document.metadata
-                    changed = {name: value for name, value in now.items() if (name, value) not in before.items()}
-                    kept = {name: value for name, value in new.items() if name in now or name not in before}
-                    document = replace(document, metadata={**kept, **changed})
-                self._documents.append(document)
-            self._waiting |= {document.id for document in part}
-            self._written |= {document.id: document.metadata for document in part if document.id is not None}
-            self._characters += sum(len(document.text) for document in part)
-            added += len(part)
-            if len(self._documents) >= writer.BATCH_DOCUMENTS or self._characters >= BATCH_CHARACTERS:
-                self.store()
+            written, now, fields = json.loads(stored[identifier][1]), known.metadata, by_id[identifier].metadata
+            changed = {name: value for name, value in now.items() if (name, value) not in written.items()}
+            kept = {name: value for name, value in fields.items() if name in now or name not in written}
+            by_id[identifier] = replace(by_id[identifier], metadata={**kept, **changed})
+        new |= {identifier: document.metadata for identifier, document in by_id.items()}
+        self._documents += by_id.values()
+        self._characters += sum(len(document.text) for document in by_id.values())
+        if len(self._documents) >= writer.BATCH_DOCUMENTS or self._characters >= BATCH_CHARACTERS:
+            self.store()
 
     def store(self) -> None:
         """Embed and store the waiting documents."""
@@ -388,4 +379,3 @@ class _Step:
         self.edit.add(self._documents, replacing=True)
         self.result.passages += self.edit.state.next_row - before
         self._documents, self._characters = [], 0
-        self._waiting.clear()

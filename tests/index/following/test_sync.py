@@ -237,19 +237,19 @@ def test_messages_are_one_printable_line(index, folder):
     assert "d" * 100 not in message
 
 
+@pytest.mark.parametrize("batch", [1, 2048])
 @pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.csv\n", None])
-def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
+def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now, batch):
+    monkeypatch.setattr(sync.writer, "BATCH_DOCUMENTS", batch)
     index.sync(folder, include=["/*.jsonl", "/plain.csv"])
     read = sync.record_documents
 
-    calls = []
-
     def changing(file, text_field):
+        documents = read(file, text_field)
         if file.source == "table.csv":
-            calls.append(1)
-            if len(calls) > 1:
-                os.unlink(file.path) if now is None else (folder / "table.csv").write_text(now)
-        return read(file, text_field)
+            yield next(documents)
+            os.unlink(file.path) if now is None else (folder / "table.csv").write_text(now)
+        yield from documents
 
     with monkeypatch.context() as patched:
         patched.setattr(sync, "record_documents", changing)
