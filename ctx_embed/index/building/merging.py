@@ -14,9 +14,8 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.documents import DocumentStore, VectorTable
 from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
-from ctx_embed.index.storage.vectors import VectorTable
 from ctx_embed.index.writing.writer import TakenIdError
 from ctx_embed.progress import Meter
 from ctx_embed.texts import Embedded

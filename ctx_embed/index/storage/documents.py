@@ -1,23 +1,26 @@
-"""The documents of an index in SQLite: their ids, texts, metadata and passages."""
+"""The documents of an index in SQLite: their ids, texts, metadata and passages, and the vectors of these."""
 
 from __future__ import annotations
 
 import json
 import numbers
 import re
+import zlib
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
+from operator import lt, ne
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.storage.database import Database, checksum
+from ctx_embed.index.storage.database import Database, Settings, checksum
 from ctx_embed.index.storage.filters import ALL, Condition
+from ctx_embed.index.storage.vectors import DTYPES, Rows, Vectors
 from ctx_embed.texts import well_formed
 
 Id: TypeAlias = str | int
@@ -27,8 +30,8 @@ LARGEST_ID = 2**63 - 1
 # Maximum depth of nested metadata; JSON readers, including SQLite's, fail at some greater depth.
 DEEPEST_METADATA = 100
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-# Number of documents to read at a time.
-DOCUMENTS_AT_ONCE = 2048
+# Number of documents, and of vectors, to read at a time.
+ROWS_AT_ONCE = 2048
 # The passages of a document as one text, which its checksum covers, and the columns of a document.
 _SPANS = (
     "(SELECT group_concat(start || ' ' || stop) FROM passages AS p "
@@ -40,10 +43,7 @@ _CHECKSUM = f"checksum_of(passages, id, metadata, text, {_SPANS})"
 
 @dataclass(frozen=True)
 class Stored:
-    """A stored document; ``cut`` says where its passages start and stop, None if the document is one passage.
-
-    ``row`` is the row of its first passage, and ``passages`` their number.
-    """
+    """A stored document: the row of its first passage, their number, and where they are cut (None: one passage)."""
 
     row: int
     passages: int
@@ -79,10 +79,7 @@ class Passage(NamedTuple):
 
 
 def checked_id(identifier: Any, number: int | None = None) -> Id:
-    """Return an id as it is stored: a string without lone surrogates, or a 64-bit integer, also of NumPy.
-
-    Raise InputError if it is neither; ``number`` is that of the document, from 1, for the message.
-    """
+    """Return an id as it is stored: a string without lone surrogates, or a 64-bit integer, also of NumPy."""
     place = "" if number is None else f"document {number}: "
     if isinstance(identifier, str):
         if well_formed(identifier) != identifier:
@@ -96,14 +93,10 @@ def checked_id(identifier: Any, number: int | None = None) -> Id:
 
 
 def metadata_json(metadata: Any, number: int) -> str:
-    """Return metadata as the JSON that is stored; lone surrogates become U+FFFD.
+    """Return metadata as the JSON that is stored, or raise InputError; lone surrogates become U+FFFD.
 
     Scalars of NumPy become numbers, and dates and times strings in ISO 8601. A field that is NaN, or missing as pandas
     has it, is left out.
-
-    Raises:
-        InputError: the metadata is not a dictionary with string keys, or has a value that JSON cannot hold (such as
-            infinity) or that is nested too deeply.
     """
     if not isinstance(metadata, dict) or not all(isinstance(name, str) for name in metadata):
         raise InputError(f"document {number}: the metadata must be a dictionary with string keys, got {metadata!r:.60}")
@@ -122,11 +115,7 @@ def metadata_json(metadata: Any, number: int) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Return a value without types of NumPy and pandas: times as ISO 8601, and missing values in lists as None.
-
-    Raise RecursionError if lists and objects are nested deeper than ``depth``; raise OverflowError
-    for an integer that SQLite would read as infinity.
-    """
+    """Return a value without types of NumPy and pandas: times as ISO 8601, and missing values in lists as None."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict | list | tuple):
@@ -138,6 +127,7 @@ def _plain(value: Any, depth: int) -> Any:
     if _is_missing(value):
         return None
     if type(value) is int:
+        # SQLite reads integers as infinity where this raises OverflowError.
         float(value)
     if isinstance(value, date):
         return value.isoformat()
@@ -154,10 +144,9 @@ def _is_missing(value: Any) -> bool:
 
 
 def embedded_texts(text: str, metadata: Mapping[str, Any], spans: Sequence[Span], titled: bool) -> list[str]:
-    """Return the text to embed for each passage of a document.
+    """Return the text to embed for each passage; ``titled`` puts the document's title before those that lack it.
 
-    In a document of several passages, ``titled`` puts the metadata field ``title`` before passages without it, since a
-    passage alone seldom says what the document is about.
+    A passage alone seldom says what its document is about.
     """
     title = metadata.get("title")
     passages = [text[start:stop] for start, stop in spans]
@@ -193,11 +182,7 @@ class DocumentStore(Database):
         return found
 
     def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
-        """Return a key for each row: equal for rows of one document, or of one value of a metadata field.
-
-        The field is given by its path, see :func:`.filters.field_path`; None groups by document, and so do rows whose
-        documents lack the field.
-        """
+        """Return a key for each row: its document, or the document's value of the field at ``path`` if it has one."""
         select = (
             "SELECT row, json_type(metadata, ?), json_extract(metadata, ?) FROM documents WHERE row <= ? "
             "ORDER BY row DESC LIMIT 1"
@@ -223,12 +208,9 @@ class DocumentStore(Database):
         return self._stored(found)
 
     def all(self, condition: Condition = ALL, offset: int = 0, limit: int = LARGEST_ID) -> Iterator[Stored]:
-        """Yield at most ``limit`` of the documents that match a condition, in order, without the first ``offset``.
-
-        Call it inside :meth:`reading` or :meth:`writing`; memory is bounded.
-        """
+        """Yield the documents that match a condition, in order and bounded memory, inside a transaction."""
         row = -1
-        while documents := self.after(row, min(limit, DOCUMENTS_AT_ONCE), condition, offset):
+        while documents := self.after(row, min(limit, ROWS_AT_ONCE), condition, offset):
             yield from documents
             row, offset, limit = documents[-1].row, 0, limit - len(documents)
 
@@ -305,3 +287,81 @@ class DocumentStore(Database):
     def automatic(self, ids: Sequence[Id]) -> set[Id]:
         """Return which of the given ids the index has assigned itself."""
         return {identifier for (identifier,) in self.run_among("SELECT id FROM automatic WHERE id IN ({})", ids)}
+
+
+class VectorTable:
+    """The vectors of one model. Codes say their data type by their length; a zero vector has an empty code.
+
+    Call the methods inside a transaction of the database; all of them raise DamagedError if a vector is damaged.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.database = database
+        self.dimension = settings.dimension
+        self.dtype = settings.dtype
+        self.name = f"vectors_{settings.table}"
+        self._types = {self.dimension * dtype.scalar().itemsize: dtype for dtype in DTYPES.values()}
+
+    def put(self, rows: Sequence[int] | range, vectors: Vectors) -> None:
+        """Store the vectors (n, dimension) of n new rows, or of rows whose data type changes."""
+        codes = np.ascontiguousarray(DTYPES[self.dtype].encode(vectors))
+        width = codes.itemsize * self.dimension
+        content = codes.tobytes()
+        parts = (content[start : start + width] for start in range(0, len(content), width))
+        filled = (part if there else b"" for part, there in zip(parts, np.any(vectors, axis=1), strict=True))
+        self.database.run_many(
+            f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)",
+            ((row, code, zlib.crc32(code)) for row, code in zip(rows, filled, strict=True)),
+        )
+
+    def get(self, rows: Rows) -> Vectors:
+        """Return the vectors (n, dimension) of rows, in their order."""
+        # Not np.unique, which imports NumPy's masked arrays. One statement for any number of rows is prepared once.
+        wanted = sorted(set(rows.tolist()))
+        among = "row IN (SELECT value FROM json_each(?)) ORDER BY row"
+        found = self.database.run(f"SELECT row, code, checksum FROM {self.name} WHERE {among}", (str(wanted),))
+        if len(found) < len(wanted):
+            raise self.database.damaged("vectors are missing")
+        vectors = self._decoded(found)
+        return vectors[np.searchsorted(wanted, rows)] if len(wanted) else vectors
+
+    def blocks(self, after: int = -1) -> Iterator[tuple[Rows, Vectors]]:
+        """Yield rows beyond ``after`` and their vectors, a few thousand at a time, without zero vectors."""
+        select = f"SELECT row, code, checksum FROM {self.name} WHERE row > ? ORDER BY row LIMIT {ROWS_AT_ONCE}"
+        while found := self.database.run(select, (after,)):
+            if found[0][0] <= after:
+                raise self.database.damaged("its vectors are out of order")
+            after = found[-1][0]
+            vectors = self._decoded(found)
+            kept = np.array([bool(code) for _, code, _ in found])
+            if kept.any():
+                rows = np.array([row for row, _, _ in found], np.int64)
+                yield (rows, vectors) if kept.all() else (rows[kept], vectors[kept])
+
+    def zeros(self, first: int = 0) -> Rows:
+        """Return the rows from ``first`` on whose vectors are zero."""
+        select = f"SELECT row FROM {self.name} WHERE code = x'' AND row >= ?"
+        return np.array(self.database.run(select, (first,)), np.int64).ravel()
+
+    def _decoded(self, found: Sequence[tuple[Any, ...]]) -> Vectors:
+        """Return the vectors of rows, codes and checksums, after checking them."""
+        if not found:
+            return np.zeros((0, self.dimension), np.float32)
+        rows, codes, checksums = zip(*found, strict=True)
+        if set(map(type, codes)) != {bytes} or any(map(ne, map(zlib.crc32, codes), checksums)):
+            raise self.database.damaged("the checksum of a vector is wrong")
+        # A damaged table may repeat rows without end.
+        if not all(map(lt, rows, rows[1:])):
+            raise self.database.damaged("its vectors are out of order")
+        widths = np.array(list(map(len, codes)))
+        vectors = np.zeros((len(codes), self.dimension), np.float32)
+        for width in set(widths.tolist()) - {0}:
+            if width not in self._types:
+                raise self.database.damaged("a vector has a wrong size")
+            dtype, chosen = self._types[width], widths == width
+            parts = np.frombuffer(b"".join(compress(codes, chosen)), dtype.scalar)
+            decoded = dtype.decode(parts.reshape(-1, self.dimension))
+            if chosen.all():
+                return decoded
+            vectors[chosen] = decoded
+        return vectors

@@ -22,10 +22,10 @@ from ctx_embed.index.storage.database import (
     Settings,
     require_time,
 )
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.documents import DocumentStore, VectorTable
 from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.storage.filters import parse_filter
-from ctx_embed.index.storage.vectors import Mask, Rows, Vectors, VectorTable
+from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
 from ctx_embed.text.normalisation import indexed
 
 if TYPE_CHECKING:
@@ -90,10 +90,7 @@ def database_of(folder: Path) -> Path:
 
 
 class IndexFolder:
-    """An index: its documents, and the settings and all else of its newest generation.
-
-    ``memory_map`` leaves FAISS's vectors on disk, whatever its kind.
-    """
+    """An index on disk; ``memory_map`` leaves FAISS's vectors there, whatever its kind."""
 
     settings: Settings
 
@@ -137,10 +134,9 @@ class IndexFolder:
         return InputError(f"{self.path}: was embedded again with another model meanwhile; open it again")
 
     def require_in_place(self, *, no_copy: bool = False) -> None:
-        """Raise InputError if the index that was opened has been replaced or removed.
+        """Raise InputError if the index that was opened has been replaced or removed; ``no_copy``: only by a copy.
 
-        ``no_copy``: raise it only if a copy, such as a backup, replaced the index. If another index did, the
-        opened one still answers. Beside a copy it must not: both are known by the same name.
+        After another index replaced it, the opened one still answers. A copy and it are known by the same name.
         """
         place: tuple[int, int] | None = None
         with suppress(OSError):
@@ -153,10 +149,7 @@ class IndexFolder:
             raise InputError(f"{self.path}: another index has replaced it; open it again")
 
     def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the number and the fields of each passage in the order of rows, inside :meth:`read`.
-
-        Fields are id, text and metadata, and start if the document has several passages.
-        """
+        """Yield the row of each passage, and its id, text, metadata and, in a cut document, start, inside a read."""
         for document in self.documents.all():
             for (row, text), (start, _) in zip(document.texts(), document.spans, strict=True):
                 place = {"start": start} if document.passages > 1 else {}
@@ -218,11 +211,6 @@ class View:
             mask[: len(before.rows)] &= before.readable
         mask[self.positions(self.vectors.zeros(first))] = False
         return mask
-
-    @cached_property
-    def readable_count(self) -> int:
-        """The number of passages whose vectors are not zero."""
-        return int(self.readable.sum())
 
     def positions(self, rows: Rows) -> Rows:
         """Return the positions (n,) of rows that the view has."""
@@ -346,7 +334,7 @@ class View:
         """
         # Most searches may find all passages, which needs no masks.
         mask = None if allowed is None or allowed is self.live else self.readable & allowed
-        found = self.readable_count if mask is None else int(mask.sum())
+        found = int(np.count_nonzero(self.readable if mask is None else mask))
         wanted = min(k, found)
         faiss = self.faiss
         if not wanted:

@@ -1,23 +1,15 @@
-"""The vectors of an index: a table with a row for each passage, in the data type of the index, each with a checksum.
-
-Unit vectors are stored as float32, float16 or int8, by the name of the data type.
-"""
+"""How vectors are stored: as float32, float16 or int8, by the name of the data type, in pages that fit them."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
-from operator import lt, ne
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-
-if TYPE_CHECKING:
-    from ctx_embed.index.storage.database import Database, Settings
 
 Vectors: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = NDArray[np.int64]
@@ -33,10 +25,6 @@ class DType(NamedTuple):
     scalar: Any
     encode: Callable[[Vectors], NDArray[Any]]
     decode: Callable[[NDArray[Any]], Vectors]
-
-
-def _to_float32(vectors: NDArray[Any]) -> Vectors:
-    return np.ascontiguousarray(vectors, np.float32)
 
 
 def _to_int8(vectors: Vectors) -> NDArray[np.int8]:
@@ -77,8 +65,9 @@ def _from_float16(halves: NDArray[np.float16]) -> Vectors:
     return vectors
 
 
+_FLOAT32 = partial(np.ascontiguousarray, dtype=np.float32)
 DTYPES = {
-    DEFAULT: DType(np.float32, _to_float32, _to_float32),
+    DEFAULT: DType(np.float32, _FLOAT32, _FLOAT32),
     "float16": DType(np.float16, lambda vectors: vectors.astype(np.float16), _from_float16),
     "int8": DType(np.int8, _to_int8, _from_int8),
 }
@@ -91,8 +80,6 @@ def checked_dtype(dtype: Any) -> str:
     return dtype
 
 
-# Number of rows to read at a time.
-READ_ROWS = 2048
 # Sizes of SQLite's pages to choose from, and the largest part of a page that may stay empty.
 PAGE_SIZES, LARGEST_WASTE = (4096, 8192, 16384, 32768), 0.15
 # Bytes that SQLite stores for a row besides its code, and for a page besides its rows.
@@ -115,89 +102,3 @@ def schema(number: int) -> tuple[str, str]:
         f"CREATE TABLE vectors_{number} (row INTEGER PRIMARY KEY, code BLOB NOT NULL, checksum INTEGER NOT NULL)",
         f"CREATE INDEX zeros_{number} ON vectors_{number} (row) WHERE code = x''",
     )
-
-
-class VectorTable:
-    """The vectors of one model. Codes say their data type by their length; a zero vector has an empty code.
-
-    Call the methods inside a transaction of the database; all of them raise DamagedError if a vector is damaged.
-    """
-
-    def __init__(self, database: Database, settings: Settings) -> None:
-        self.database = database
-        self.dimension = settings.dimension
-        self.dtype = settings.dtype
-        self.name = f"vectors_{settings.table}"
-        self._types = {
-            self.dimension * dtype.scalar().itemsize: (dtype.scalar, dtype.decode) for dtype in DTYPES.values()
-        }
-
-    def put(self, rows: Sequence[int] | range, vectors: Vectors) -> None:
-        """Store the vectors (n, dimension) of n new rows, or of rows whose data type changes."""
-        codes = np.ascontiguousarray(DTYPES[self.dtype].encode(vectors))
-        width = codes.itemsize * self.dimension
-        content = codes.tobytes()
-        parts = (content[start : start + width] for start in range(0, len(content), width))
-        filled = (part if there else b"" for part, there in zip(parts, np.any(vectors, axis=1), strict=True))
-        self.database.run_many(
-            f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)",
-            ((row, code, zlib.crc32(code)) for row, code in zip(rows, filled, strict=True)),
-        )
-
-    def get(self, rows: Rows) -> Vectors:
-        """Return the vectors (n, dimension) of rows, in their order."""
-        # Not np.unique, which imports NumPy's masked arrays. One statement for any number of rows is prepared once.
-        wanted = sorted(set(rows.tolist()))
-        among = "row IN (SELECT value FROM json_each(?)) ORDER BY row"
-        found = self.database.run(f"SELECT row, code, checksum FROM {self.name} WHERE {among}", (str(wanted),))
-        if len(found) < len(wanted):
-            raise self.database.damaged("vectors are missing")
-        vectors = self._decoded(found)
-        return vectors[np.searchsorted(wanted, rows)] if len(wanted) else vectors
-
-    def blocks(self, after: int = -1) -> Iterator[tuple[Rows, Vectors]]:
-        """Yield rows beyond ``after`` and their vectors, a few thousand at a time, without zero vectors."""
-        select = f"SELECT row, code, checksum FROM {self.name} WHERE row > ? ORDER BY row LIMIT {READ_ROWS}"
-        while found := self.database.run(select, (after,)):
-            if found[0][0] <= after:
-                raise self.database.damaged("its vectors are out of order")
-            after = found[-1][0]
-            vectors = self._decoded(found)
-            kept = np.array([bool(code) for _, code, _ in found])
-            if kept.any():
-                rows = np.array([row for row, _, _ in found], np.int64)
-                yield (rows, vectors) if kept.all() else (rows[kept], vectors[kept])
-
-    def zeros(self, first: int = 0) -> Rows:
-        """Return the rows from ``first`` on whose vectors are zero."""
-        select = f"SELECT row FROM {self.name} WHERE code = x'' AND row >= ?"
-        return np.array(self.database.run(select, (first,)), np.int64).ravel()
-
-    def other_types(self, count: int) -> list[int]:
-        """Return at most ``count`` rows whose vectors have another data type than new ones."""
-        width = self.dimension * DTYPES[self.dtype].scalar().itemsize
-        select = f"SELECT row FROM {self.name} WHERE length(code) NOT IN (0, ?) LIMIT ?"
-        return [row for (row,) in self.database.run(select, (width, count))]
-
-    def _decoded(self, found: Sequence[tuple[Any, ...]]) -> Vectors:
-        """Return the vectors of rows, codes and checksums, after checking them."""
-        if not found:
-            return np.zeros((0, self.dimension), np.float32)
-        rows, codes, checksums = zip(*found, strict=True)
-        if set(map(type, codes)) != {bytes} or any(map(ne, map(zlib.crc32, codes), checksums)):
-            raise self.database.damaged("the checksum of a vector is wrong")
-        # A damaged table may repeat rows without end.
-        if not all(map(lt, rows, rows[1:])):
-            raise self.database.damaged("its vectors are out of order")
-        widths = np.array(list(map(len, codes)))
-        vectors = np.zeros((len(codes), self.dimension), np.float32)
-        for width in set(widths.tolist()) - {0}:
-            if width not in self._types:
-                raise self.database.damaged("a vector has a wrong size")
-            scalar, decode = self._types[width]
-            chosen = widths == width
-            decoded = decode(np.frombuffer(b"".join(compress(codes, chosen)), scalar).reshape(-1, self.dimension))
-            if chosen.all():
-                return decoded
-            vectors[chosen] = decoded
-        return vectors

@@ -25,12 +25,13 @@ from ctx_embed.index.storage.documents import (
     DocumentStore,
     Id,
     Span,
+    VectorTable,
     checked_id,
     embedded_texts,
     metadata_json,
 )
 from ctx_embed.index.storage.folder import IndexFolder, View
-from ctx_embed.index.storage.vectors import Vectors, VectorTable, schema
+from ctx_embed.index.storage.vectors import DTYPES, Vectors, schema
 from ctx_embed.index.writing.chunking import Cut, chunker
 from ctx_embed.progress import Meter
 from ctx_embed.text.normalisation import indexed
@@ -443,10 +444,12 @@ class Writer:
         while True:
             with store.writing():
                 vectors = VectorTable(store, store.present())
-                rows = vectors.other_types(ROWS_AT_ONCE)
-                if not rows:
+                select = f"SELECT row FROM {vectors.name} WHERE length(code) NOT IN (0, ?) LIMIT {ROWS_AT_ONCE}"
+                width = vectors.dimension * DTYPES[vectors.dtype].scalar().itemsize
+                rows = np.array(store.run(select, (width,)), np.int64).ravel()
+                if not len(rows):
                     break
-                vectors.put(rows, vectors.get(np.array(rows, np.int64)))
+                vectors.put(rows.tolist(), vectors.get(rows))
                 store.finish(store.state())
                 changed = True
         self.tidy(store, changed)
