@@ -34,7 +34,7 @@ def notes(tmp_path_factory):
 
 
 def test_documents_come_in_pages_of_bounded_size(notes, monkeypatch):
-    monkeypatch.setattr(storage, "DOCUMENTS_AT_ONCE", 2)
+    monkeypatch.setattr(storage, "ROWS_AT_ONCE", 2)
     assert list(notes) == list(notes.documents()) == NOTES
     assert notes["dog"] == NOTES[1]
     with pytest.raises(KeyError):
@@ -47,7 +47,7 @@ def test_documents_come_in_pages_of_bounded_size(notes, monkeypatch):
 
 
 def test_changes_while_documents_are_read_do_not_affect_them(index, monkeypatch):
-    monkeypatch.setattr(storage, "DOCUMENTS_AT_ONCE", 2)
+    monkeypatch.setattr(storage, "ROWS_AT_ONCE", 2)
     index.add([f"text {number}" for number in range(7)])
     seen = []
     for document in index.documents():

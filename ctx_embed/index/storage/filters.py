@@ -126,8 +126,7 @@ Filter: TypeAlias = "Comparison | Among | Contains | IsNull | Not | Junction"
 class Condition:
     """A condition on the columns of the table `documents`, the values of its parameters, and the fields it compares.
 
-    ``fields`` are paths, see :func:`field_path`. A field that is also tested with ``is null`` may be missing and is not
-    among them.
+    ``fields`` are paths, see :func:`field_path`, without those that ``is null`` says may be missing.
     """
 
     sql: str
@@ -147,36 +146,19 @@ class _Token(NamedTuple):
 
 def parse(text: str) -> Filter:
     """Return the tree of a filter; InputError names the place where it does not follow the grammar above."""
-    if not isinstance(text, str):
-        raise InputError(f"the filter must be a string, e.g. 'year >= 2020', got {described(text)}")
-    parser = _Parser(text)
-    tree = parser.any()
-    if parser.token is not None:
-        raise parser.unexpected("'and', 'or' or the end")
-    return tree
+    return _Parser(text).whole()
 
 
 def parse_filter(text: str) -> Condition:
     """Return the SQL condition of a filter; raise InputError like :func:`parse`."""
-    tree = parse(text)
-    condition, parts = _condition(tree), list(_comparisons(tree))
-    optional = {part.path for part in parts if isinstance(part, IsNull)}
-    fields = dict.fromkeys(_json_path(part.path) for part in parts if part.path not in optional)
-    return Condition(condition.sql, condition.values, tuple(fields))
-
-
-def _comparisons(tree: Filter) -> Iterator[Comparison | Among | Contains | IsNull]:
-    if isinstance(tree, Not | Junction):
-        for part in tree.parts if isinstance(tree, Junction) else [tree.part]:
-            yield from _comparisons(part)
-    else:
-        yield tree
+    parser, values = _Parser(text), list[Any]()
+    sql = _sql(parser.whole(), values)
+    fields = dict.fromkeys(_json_path(path) for path in parser.compared if path not in parser.optional)
+    return Condition(sql, tuple(values), tuple(fields))
 
 
 def field_path(text: str) -> str:
     """Return SQLite's JSON path of a field, written as in a filter: ``year``, ``author.name``, ```any name```."""
-    if not isinstance(text, str):
-        raise InputError(f"the field must be a string, e.g. 'year', got {described(text)}")
     parser = _Parser(text, "field", "year")
     path = parser.path()
     if parser.token is not None:
@@ -185,15 +167,20 @@ def field_path(text: str) -> str:
 
 
 class _Parser:
-    """Reads a filter token by token; ``token`` is the next token, None at the end."""
+    """Reads a filter token by token; ``token`` is the next token, None at the end.
 
-    def __init__(self, text: str, kind: str = "filter", example: str = 'year >= 2020 and lang = "en"') -> None:
+    ``compared`` are the fields of all comparisons so far, and ``optional`` those that are tested with ``is null``.
+    """
+
+    def __init__(self, text: str, kind: str = "filter", example: str = "year >= 2020") -> None:
+        if not isinstance(text, str):
+            raise InputError(f"the {kind} must be a string, e.g. {example!r}, got {described(text)}")
         self.text = text
         self.kind = kind
-        self.example = example
-        self.depth = 0
-        self.comparisons = 0
-        self.values_read = 0
+        self.example = f'{example} and lang = "en"' if kind == "filter" else example
+        self.depth = self.values_read = 0
+        self.compared: list[Path] = []
+        self.optional: set[Path] = set()
         if len(text) > _LONGEST:
             raise self.error(f"it has {len(text):,} characters, more than {_LONGEST:,}")
         self.tokens = self.scan()
@@ -230,6 +217,12 @@ class _Parser:
         self.token = next(self.tokens, None)
         return token
 
+    def whole(self) -> Filter:
+        tree = self.any()
+        if self.token is not None:
+            raise self.unexpected("'and', 'or' or the end")
+        return tree
+
     def any(self) -> Filter:
         return self.joined("or", lambda: self.joined("and", self.negation))
 
@@ -248,21 +241,21 @@ class _Parser:
             tree = Not(self.negation())
         elif self.takes("("):
             tree = self.any()
-            if not self.takes(")"):
-                raise self.unexpected("')'")
+            self.needed(")", "')'")
         else:
             tree = self.comparison()
         self.depth -= 1
         return tree
 
     def comparison(self) -> Filter:
-        self.comparisons += 1
-        if self.comparisons > _MOST_COMPARISONS:
+        if len(self.compared) == _MOST_COMPARISONS:
             raise self.error(f"it has more than {_MOST_COMPARISONS} comparisons; use 'in' with a list")
         path = self.path()
+        self.compared.append(path)
         if self.takes("is"):
             negated = self.takes("not") is not None
             self.needed("null", "'null'")
+            self.optional.add(path)
             return IsNull(path, negated)
         if self.takes("contains"):
             return Contains(path, self.value())
@@ -280,11 +273,9 @@ class _Parser:
         operator, value = _OPERATORS[token.text], self.value()
         return Among(path, (value,), negated=True) if operator == "!=" else Comparison(path, operator, value)
 
-    def needed(self, kind: str, name: str) -> _Token:
-        token = self.takes(kind)
-        if token is None:
+    def needed(self, kind: str, name: str) -> None:
+        if not self.takes(kind):
             raise self.unexpected(name)
-        return token
 
     def path(self) -> Path:
         token = self.takes("name", "field")
@@ -328,40 +319,71 @@ def _json_path(path: Path) -> str:
     return "$" + "".join(f'."{name}"' for name in path)
 
 
-def _condition(tree: Filter) -> Condition:
+def _sql(tree: Filter, values: list[Any]) -> str:
+    """Return a filter as SQL, false but never NULL where types differ, and add its parameters to ``values``."""
     if isinstance(tree, Junction):
-        parts = [_condition(part) for part in tree.parts]
-        sql = f" {tree.word.upper()} ".join(part.sql for part in parts)
-        return Condition(f"({sql})", tuple(value for part in parts for value in part.values))
+        return f"({f' {tree.word.upper()} '.join([_sql(part, values) for part in tree.parts])})"
     if isinstance(tree, Not):
-        part = _condition(tree.part)
-        return Condition(f"NOT {part.sql}", part.values)
+        return f"NOT {_sql(tree.part, values)}"
     path = _json_path(tree.path)
     if isinstance(tree, IsNull):
-        return _is_null(path, tree.negated)
+        values.append(path)
+        return f"(ifnull(json_type(metadata, ?), 'null') {'!=' if tree.negated else '='} 'null')"
     if isinstance(tree, Contains):
+        values += [path, path, tree.value]
         element = (
             "EXISTS (SELECT 1 FROM json_each(metadata, ?) AS element WHERE json_type(metadata, ?) = 'array' "
             f"AND element.type IN ({_TYPES[type(tree.value)]}) AND element.value = ?)"
         )
         if not isinstance(tree.value, str):
-            return Condition(element, (path, path, tree.value))
-        substring = "ifnull(json_type(metadata, ?) = 'text' AND instr(json_extract(metadata, ?), ?) > 0, 0)"
-        return Condition(f"({element} OR {substring})", (path, path, tree.value, path, path, tree.value))
+            return element
+        values += [path, path, tree.value]
+        return f"({element} OR ifnull(json_type(metadata, ?) = 'text' AND instr({_FIELD}, ?) > 0, 0))"
     if isinstance(tree, Among):
-        return _among(path, tree.values, tree.negated)
+        present = _sql(IsNull(tree.path, negated=True), values) if tree.negated else ""
+        either = " OR ".join(_among(path, tree.values, values))
+        return f"({present} AND NOT ({either}))" if tree.negated else f"({either})"
     start = moment_of(tree.value)
     if start is None:
-        return _extracted(path, [tree.value], f"{tree.operator} ?")
+        values += [path, path, tree.value]
+        return _typed(_TYPES[type(tree.value)], f"{_FIELD} {tree.operator} ?")
     # A date stands for its whole day.
     is_day = len(str(tree.value)) == _DAY
     end = f"{start[:8]}{_LAST}" if is_day else start
     bounds = {"=": (start, end), "<": (start,), ">=": (start,), "<=": (end,), ">": (end,)}[tree.operator]
     compared = "BETWEEN ? AND ?" if tree.operator == "=" else f"{tree.operator} ?"
+    values += [path, path, *bounds, path, tree.value]
     # Fields that are other strings than dates, whose moment is NULL, are compared as strings.
-    either = f"coalesce(moment_of({_FIELD}) {compared}, {_FIELD} {tree.operator} ?)"
-    sql = f"ifnull(json_type(metadata, ?) = 'text' AND {either}, 0)"
-    return Condition(sql, (path, path, *bounds, path, tree.value))
+    return _typed("'text'", f"coalesce(moment_of({_FIELD}) {compared}, {_FIELD} {tree.operator} ?)")
+
+
+def _typed(kinds: str, comparison: str) -> str:
+    return f"ifnull(json_type(metadata, ?) IN ({kinds}) AND {comparison}, 0)"
+
+
+def _among(path: str, listed: Sequence[Value], values: list[Any]) -> Iterator[str]:
+    """Yield alternatives of SQL for a field in a list, see :func:`_sql`."""
+    moments: dict[str, str] = {}
+    groups: dict[str, list[Value]] = {}
+    for value in listed:
+        if (moment := moment_of(value)) is not None:
+            moments[str(value)] = moment
+        else:
+            groups.setdefault(_TYPES[type(value)], []).append(value)
+    for kinds, group in groups.items():
+        values += [path, path, *group]
+        yield _typed(kinds, f"{_FIELD} IN ({','.join('?' * len(group))})")
+    if moments:
+        # A date stands for its whole day. Fields that are other strings, whose moment is NULL, are compared as strings.
+        days = [moment[:8] for value, moment in moments.items() if len(value) == _DAY]
+        times = [moment for value, moment in moments.items() if len(value) > _DAY]
+        among, moment = "IN (SELECT value FROM json_each(?))", f"moment_of({_FIELD})"
+        chosen = [(sql, found) for sql, found in ((f"substr({moment}, 1, 8)", days), (moment, times)) if found]
+        values.append(path)
+        for found in (*(found for _, found in chosen), list(moments)):
+            values += [path, json.dumps(found)]
+        either = " OR ".join(f"{sql} {among}" for sql, _ in chosen)
+        yield _typed("'text'", f"coalesce({either}, {_FIELD} {among})")
 
 
 @lru_cache(maxsize=10_000)
@@ -402,44 +424,6 @@ def next_day(day: str) -> str:
     """Return the date after a date."""
     # The last day of the calendar, 9999-12-31, has no next day.
     return str(date.fromisoformat(day) + timedelta(days=1)) if day < "9999-12-31" else f"{day}T23:59:59.999"
-
-
-def _extracted(path: str, values: Sequence[Value], comparison: str) -> Condition:
-    """Return a comparison of a field with values of one type; false, never NULL, if the field's type differs."""
-    sql = f"ifnull(json_type(metadata, ?) IN ({_TYPES[type(values[0])]}) AND json_extract(metadata, ?) {comparison}, 0)"
-    return Condition(sql, (path, path, *values))
-
-
-def _is_null(path: str, negated: bool) -> Condition:
-    return Condition(f"(ifnull(json_type(metadata, ?), 'null') {'!=' if negated else '='} 'null')", (path,))
-
-
-def _among(path: str, values: Sequence[Value], negated: bool) -> Condition:
-    dates: dict[str, str] = {}
-    groups: dict[str, list[Value]] = {}
-    for value in values:
-        if (moment := moment_of(value)) is not None:
-            dates[str(value)] = moment
-        else:
-            groups.setdefault(_TYPES[type(value)], []).append(value)
-    parts = [_extracted(path, group, f"IN ({','.join('?' * len(group))})") for group in groups.values()]
-    if dates:
-        # A date stands for its whole day. Fields that are other strings, whose moment is NULL, are compared as strings.
-        days = [moment[:8] for value, moment in dates.items() if len(value) == _DAY]
-        times = [moment for value, moment in dates.items() if len(value) > _DAY]
-        moment, listed = f"moment_of({_FIELD})", "IN (SELECT value FROM json_each(?))"
-        chosen = [(sql, found) for sql, found in ((f"substr({moment}, 1, 8)", days), (moment, times)) if found]
-        either = f"coalesce({' OR '.join(f'{sql} {listed}' for sql, _ in chosen)}, {_FIELD} {listed})"
-        values_of = [
-            each for found in (*(found for _, found in chosen), list(dates)) for each in (path, json.dumps(found))
-        ]
-        parts.append(Condition(f"ifnull(json_type(metadata, ?) = 'text' AND {either}, 0)", (path, *values_of)))
-    sql = f"({' OR '.join(part.sql for part in parts)})"
-    parameters = tuple(parameter for part in parts for parameter in part.values)
-    if not negated:
-        return Condition(sql, parameters)
-    present = _is_null(path, True)
-    return Condition(f"({present.sql} AND NOT {sql})", (*present.values, *parameters))
 
 
 def unknown_fields_message(unknown: Mapping[str, Sequence[str]]) -> str:
