@@ -1,4 +1,5 @@
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,69 +86,15 @@ def test_other_code_is_cut_where_it_is_least_indented():
     assert all(passage.startswith("function f") and passage.endswith("}") for passage in found)
 
 
-# Source code, and the first lines of the parts that are cut before definitions and after them.
-CODE = {
-    "c": (
-        "#ifndef SUM_H\n#include <stdio.h>\n/* Adds. */\nint add(int a, int b) {\n  return a + b;\n}\n"
-        "struct pair { int a; };\n#endif\n",
-        ["/* Adds. */", "struct pair { int a; };"],
-    ),
-    "cpp": (
-        "namespace shop {\n// Holds.\ntemplate <class T>\nclass Cart {\n public:\n  // Adds.\n  void add(T t) {}\n"
-        "  int size() { return 1; }\n};\nint f() { return 2; }\n}\n",
-        ["namespace shop {", "// Holds.", "  // Adds.", "  int size() { return 1; }", "int f() { return 2; }"],
-    ),
-    "csharp": (
-        "using System;\nnamespace Shop {\n  /// Holds.\n  [Serializable]\n  public class Cart {\n"
-        "    public int Size { get; set; }\n    void Add() { }\n  }\n}\n",
-        ["namespace Shop {", "  /// Holds.", "    public int Size { get; set; }", "    void Add() { }"],
-    ),
-    "go": (
-        'package shop\nimport "fmt"\n// F does.\nfunc F() int {\n\treturn 1\n}\ntype Cart struct { n int }\n'
-        "func (c Cart) Size() {}\n",
-        ["// F does.", "type Cart struct { n int }", "func (c Cart) Size() {}"],
-    ),
-    "java": (
-        "package shop;\n/** A cart. */\n@Deprecated\npublic class Cart {\n  int n;\n  @Override\n"
-        "  public int size() { return 1; }\n  Cart() { }\n}\n",
-        ["/** A cart. */", "  @Override", "  Cart() { }"],
-    ),
-    "javascript": (
-        'import a from "a";\n/** Adds. */\nexport function add(a, b) {\n  return a + b;\n}\nconst twice = (a) => {\n'
-        "  return a + a;\n};\nexport class Cart {\n  // The size.\n  size() { return 1; }\n  add() { }\n}\nadd(1);\n",
-        ["/** Adds. */", "const twice = (a) => {", "export class Cart {", "  // The size.", "  add() { }", "add(1);"],
-    ),
-    "ruby": (
-        "require 'a'\n# A shop.\nmodule Shop\n  class Cart\n    # The size.\n    def size\n      1\n    end\n"
-        "    def self.add; end\n  end\nend\ndef top; end\n",
-        ["# A shop.", "  class Cart", "    # The size.", "    def self.add; end", "def top; end"],
-    ),
-    "rust": (
-        "use a;\n/// A cart.\n#[derive(Debug)]\npub struct Cart { n: i32 }\nimpl Cart {\n    /// New.\n"
-        "    pub fn new() -> Cart { Cart { n: 1 } }\n    fn size(&self) {}\n}\nfn main() {}\n",
-        ["/// A cart.", "impl Cart {", "    /// New.", "    fn size(&self) {}", "fn main() {}"],
-    ),
-    "typescript": (
-        "interface A { a: string }\nexport abstract class B {\n  constructor(private a: A) {}\n  @log()\n"
-        "  m(): void {}\n}\nexport default function g() {}\n",
-        [
-            "interface A { a: string }",
-            "export abstract class B {",
-            "  constructor(private a: A) {}",
-            "  @log()",
-            "export default function g() {}",
-        ],
-    ),
-}
+SAMPLES = sorted((Path(__file__).parent / "code").iterdir())
 
 
-@pytest.mark.parametrize("language", CODE)
-def test_code_is_cut_before_definitions_with_what_stands_above_them(language):
-    text, expected = CODE[language]
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.suffix)
+def test_code_is_cut_before_definitions_with_what_stands_above_them(path):
+    """Samples have § where a part begins."""
+    parts = path.read_text(encoding="utf-8").rstrip("\n").split("§")[1:]
+    text = "".join(parts)
     blocks = code(text)
-    firsts = [text[block.start : block.stop].split("\n")[0] for block in blocks]
-    assert firsts[firsts[0] not in expected :] == expected
-    indents = [len(first) - len(first.lstrip()) for first in firsts]
+    assert [text[block.start : block.stop] for block in blocks] == [part.rstrip("\n") for part in parts]
+    indents = [len(part) - len(part.lstrip()) for part in parts]
     assert sorted(blocks, key=lambda block: block.depth) == [blocks[n] for n in np.argsort(indents, kind="stable")]
-    # Nothing is lost or repeated but the ends of lines.
-    assert "\n".join(text[block.start : block.stop] for block in blocks) == text.rstrip("\n")
