@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from huggingface_hub import metadata_load
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.sentence_transformer import losses
 
 import ctx_embed
@@ -15,6 +15,7 @@ from ctx_embed.fingerprint import fingerprint
 from ctx_embed.model_card import inherited, table
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.cli import Command
+from tests.test_sentence_transformers import arguments
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +44,9 @@ def test_the_untouched_default_keeps_its_card():
 @pytest.mark.filterwarnings("default")  # other people's deprecations inside the trainer
 def test_the_default_trained_by_sentence_transformers():
     model = SentenceTransformer(str(ctx_embed.path()), device="cpu", trust_remote_code=True)
-    trainer = SentenceTransformerTrainer(
-        model=model,
-        args=SentenceTransformerTrainingArguments(
-            output_dir="run", max_steps=1, learning_rate=1e-3, report_to="none", use_cpu=True, save_strategy="no",
-            disable_tqdm=True, dataloader_pin_memory=False,
-        ),
-        train_dataset=Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]}),
-        loss=losses.MultipleNegativesRankingLoss(model),
-    )  # fmt: skip
-    trainer.train()
+    options = arguments("run", max_steps=1, learning_rate=1e-3, save_strategy="no")
+    pairs = Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]})
+    SentenceTransformerTrainer(model, options, pairs, loss=losses.MultipleNegativesRankingLoss(model)).train()
     model.save_pretrained("tuned")
     text = card("tuned")
     assert "# tuned\n\nSentence embeddings: trained with sentence-transformers." in text

@@ -1,4 +1,4 @@
-"""What sentence-transformers' users do with a model: prompts, truncation, precision, pools, training, checkpoints."""
+"""What sentence-transformers' users do with a model: pools of processes, training, checkpoints."""
 
 import copy
 

@@ -9,8 +9,6 @@ from ctx_embed import load
 
 pytest.importorskip("llama_index.core", reason="the extra llama-index is not installed")
 
-from llama_index.core import Document
-from llama_index.core.node_parser import SemanticSplitterNodeParser
 
 from ctx_embed.integrations.llama_index import CtxEmbedding
 
@@ -32,12 +30,6 @@ def test_embeddings_are_the_models():
     stored = embedding.to_dict()
     assert stored["model_name"] == "default"
     assert CtxEmbedding.from_dict(stored).get_query_embedding("a cat") == embedding.get_query_embedding("a cat")
-
-
-def test_the_semantic_splitter():
-    splitter = SemanticSplitterNodeParser(embed_model=CtxEmbedding(), buffer_size=1, breakpoint_percentile_threshold=50)
-    nodes = splitter.get_nodes_from_documents([Document(text=" ".join(TEXTS))])
-    assert len(nodes) > 1
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):

@@ -6,9 +6,6 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 
 from ctx_embed import load
 from ctx_embed.integrations.shared import shared_model
@@ -58,14 +55,6 @@ def test_neither_a_clone_nor_a_pickle_holds_the_model():
     assert len(pickle.dumps(transformer)) < 1000
     assert clone(transformer).get_params() == {"model": "default", "truncate_dim": None, "batch_size": 512}
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(transformer)).transform(TEXTS), before)
-
-
-def test_a_grid_search_over_the_dimension():
-    pipeline = make_pipeline(EmbeddingTransformer(), LogisticRegression())
-    grid = GridSearchCV(pipeline, {"embeddingtransformer__truncate_dim": [2, 64, None]}, cv=2, error_score="raise")
-    grid.fit(pd.Series(TEXTS), LABELS)
-    assert set(grid.best_params_) == {"embeddingtransformer__truncate_dim"}
-    assert grid.predict(["what a great film", "a dull, cold film"]).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import ctx_embed
 from ctx_embed import Contextualizer, InputError, second_order
 from ctx_embed.modules import contextualizer as contextualizer_module
 from ctx_embed.modules import token_encoder
-from ctx_embed.modules.contextualizer import grouped
 from ctx_embed.numpy_model.embedder import PackedContextualizer
 from ctx_embed.second_order import paper
 from ctx_embed.systems.pooling import MeanEmbedding
@@ -157,13 +156,6 @@ def test_million_tokens_are_finite(tokenizer):
         module = drawn(tokenizer, positions=positions).float()
         with torch.no_grad():
             assert module.embed(torch.arange(1_000_000) % 50, [1_000_000]).isfinite().all()
-
-
-def test_grouped_keeps_all_documents():
-    lengths = [3, 0, 4, 2000, 1, 1, 9, 0]
-    groups = list(grouped(lengths, most=5, long=100))
-    assert groups == [(0, [3, 0]), (3, [4]), (7, [2000]), (2007, [1, 1]), (2009, [9]), (2018, [0])]
-    assert list(grouped([], most=5, long=100)) == []
 
 
 # Options and errors

@@ -15,32 +15,22 @@ TEXT = "I don't know, said one of the men."
 
 
 def test_it_is_a_fast_tokenizer_of_transformers(shipped_model):
-    view = shipped_model.tokenizer
+    view, own = shipped_model.tokenizer, shipped_model[0].backend_tokenizer
     assert isinstance(view, PreTrainedTokenizerFast)
-    assert len(view.vocab) == shipped_model[0].backend_tokenizer.get_vocab_size()
-    assert view.tokenize(TEXT) == shipped_model[0].backend_tokenizer.encode(TEXT).tokens
+    assert len(view.vocab) == own.get_vocab_size()
+    assert view.tokenize(TEXT) == own.encode(TEXT).tokens
     assert shipped_model.tokenizer is view
-
-
-def test_the_first_and_the_last_id_are_padding(shipped_model):
-    view = shipped_model.tokenizer
-    assert view.encode("a cat", add_special_tokens=False) == shipped_model[0].backend_tokenizer.encode("a cat").ids
-    assert view.encode("a cat") == [
-        view.pad_token_id,
-        *view.encode("a cat", add_special_tokens=False),
-        view.pad_token_id,
-    ]
+    # The first and the last id are padding.
+    ids = view.encode("a cat", add_special_tokens=False)
+    assert ids == own.encode("a cat").ids
+    assert view.encode("a cat") == [view.pad_token_id, *ids, view.pad_token_id]
     assert view.decode(view.encode("unbelievably a cat"), skip_special_tokens=True) == "unbelievably a cat"
 
 
 def test_ids_of_phrases_are_decoded(shipped_model):
-    ids = shipped_model.preprocess([TEXT])["input_ids"][0].tolist()
+    ids, read = shipped_model.preprocess([TEXT])["input_ids"][0].tolist(), "i don ' t know, said one of the men."
     assert max(ids) >= len(shipped_model.tokenizer)
-    assert shipped_model.tokenizer.decode(ids) == "i don ' t know, said one of the men."
-    assert shipped_model.tokenizer.batch_decode([ids, ids[:1]]) == [
-        "i don ' t know, said one of the men.",
-        "i don ' t know",
-    ]
+    assert shipped_model.tokenizer.batch_decode([ids, ids[:1]]) == [read, "i don ' t know"]
 
 
 def test_the_model_stays_the_same(shipped_model):

@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
@@ -201,12 +200,6 @@ def test_other_models_are_refused_or_run_on_torch_without_a_word_to_users(tokeni
         assert isinstance(load_embedder(tmp_path / "mean"), SentenceTransformer)
     assert [record.levelname for record in caplog.records if "runs on torch" in record.message] == ["INFO"]
     assert error(Embedder.load, tmp_path / "nothing").endswith("nothing: no such model folder")
-
-
-def test_what_is_finished_is_checked_too(embedder):
-    finish = partial(error, embedder.finished, np.ones((2, embedder.dimension), np.float32), np.array([1, 1]))
-    assert "unknown precision" in finish(precision="int4")
-    assert "truncate_dim must be" in finish(truncate_dim=0)
 
 
 def test_names_for_people(embedder):
