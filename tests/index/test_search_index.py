@@ -99,6 +99,13 @@ def test_texts_with_lone_surrogates_and_long_ones(index, hash_model):
     assert index.search(long, k=1)[0].text == long
 
 
+def nested(levels: int) -> dict[str, Any]:
+    value: Any = 1
+    for level in range(levels - 1):
+        value = [value] if level % 2 else {"a": value}
+    return {"b": value}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -117,16 +124,23 @@ def test_texts_with_lone_surrogates_and_long_ones(index, hash_model):
         ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate; give it another id"),
         ((["a"], None, [[1]]), "document 1: the metadata must be a dictionary with string keys, got [1]"),
         ((["a"], None, [{1: 2}]), "document 1: the metadata must be a dictionary with string keys, got {1: 2}"),
+        *(
+            (
+                (["a"], None, [nested(levels)]),
+                "document 1: the metadata is nested more than 100 levels deep; flatten it",
+            )
+            for levels in (DEEPEST_METADATA + 1, 990)
+        ),
         ((["a"], None, [{"x": {1, 2}}]), "document 1: the metadata field 'x' cannot be stored as JSON (Object of"),
         ((["a"], None, [{"x": float("inf")}]), "document 1: the metadata field 'x' cannot be stored as JSON (Out of"),
     ],
 )
 def test_what_cannot_be_added_is_one_line_and_changes_nothing(index, arguments, message):
-    index.add(["kept"], ["stored"])
+    index.add(["kept"], ["stored"], [nested(DEEPEST_METADATA)])
     said = error(index.add, *arguments)
     assert said.startswith(message)
     assert "\n" not in said
-    assert index.count() == 1
+    assert index.count() == index.count("b is not null") == 1
     assert index.verify() == []
     assert index.add(["next"]) == [0]
 
@@ -162,20 +176,6 @@ def test_a_closed_index_says_so_to_those_who_search_it_too(index):
     index.close()
     for work in (index.count, partial(index.add, ["a"]), partial(index.search, "a")):
         assert "this index is closed; open it again" in error(work)
-
-
-def test_deep_metadata_are_refused(index):
-    def nested(levels: int) -> dict:
-        value: Any = 1
-        for level in range(levels - 1):
-            value = [value] if level % 2 else {"a": value}
-        return {"b": value}
-
-    index.add(["a"], metadata=[nested(DEEPEST_METADATA)])
-    assert index.count("b is not null") == 1
-    for levels in (DEEPEST_METADATA + 1, 990):
-        message = "document 1: the metadata is nested more than 100 levels deep; flatten it"
-        assert error(index.add, ["a"], metadata=[nested(levels)]) == message
 
 
 def test_places_without_an_index_or_without_room_for_one(path, hash_model, tmp_path):
