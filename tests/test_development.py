@@ -1,26 +1,14 @@
 import gzip
 import json
-import os
 import re
-import subprocess
-import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "development.py"
 LAW = {"Keeping of bees": "No more than four hives may stand on a lot.", "Dogs": "Every dog must have a licence."}
-
-
-@pytest.fixture
-def law(tmp_path):
-    """Return a data folder whose only file holds two headings and their sections."""
-    (tmp_path / "pairs").mkdir()
-    rows = [json.dumps({"query": heading, "passage": section}) for heading, section in LAW.items()]
-    with gzip.open(tmp_path / "pairs" / "heading_section_dc_code.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.write("\n".join(rows))
-    return tmp_path
 
 
 @pytest.fixture
@@ -33,10 +21,14 @@ def development(monkeypatch):
     return development
 
 
-def test_the_command_compares_models_and_keyword_search(development, law, tmp_path):
+def test_the_command_compares_models_and_keyword_search(development, tmp_path):
+    (tmp_path / "pairs").mkdir()
+    rows = [json.dumps({"query": heading, "passage": section}) for heading, section in LAW.items()]
+    with gzip.open(tmp_path / "pairs" / "heading_section_dc_code.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(rows))
     output = tmp_path / "scores.json"
-    command = [sys.executable, SCRIPT, "default", "bm25", "--data", law, "--sets", "law", "--json", output]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    command = ["default", "bm25", "--data", tmp_path, "--sets", "law", "--json", output]
+    CliRunner().invoke(development.main, list(map(str, command)), catch_exceptions=False)
     first, second = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert (first["model"], first["measure"], first["score"], first["n"]) == ("default", "law", 100, 2)
     # BM25 finds "dog" for "Dogs", but nothing for bees.
