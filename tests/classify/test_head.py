@@ -25,12 +25,8 @@ def test_outputs():
     several = Head(head.weight, head.bias, head.labels, multi_label=True)
     assert several.chosen(logits) == [("a", "b"), ("b", "c")]
     assert several.probabilities(logits)[0] == pytest.approx(1 / (1 + np.exp([-2, -1, 2.5])))
-    assert error(head.logits, np.full((1, 2), np.nan), [""]) == (
-        "the classifier's outputs are not finite; train it with a lower learning rate"
-    )
-
-
-def test_a_head_over_embeddings_of_length_one():
+    assert error(head.logits, np.full((1, 2), np.nan), [""]).startswith("the classifier's outputs are not finite; ")
+    # A head over embeddings of length one.
     head = Head(np.array([[1.0, 0], [0, 1]]), np.zeros(2), ["a", "b"], normalized=True)
     assert head.logits(np.array([[3.0, 4], [0, 0]]), ["", ""]).tolist() == [[0.6, 0.8], [0, 0]]
 
@@ -74,24 +70,20 @@ def test_files(tmp_path, labels):
     assert [(type(label), label) for label in loaded.labels] == [(type(label), label) for label in labels]
     assert (loaded.multi_label, loaded.normalized, loaded.indicators) == (True, True, False)
     (tmp_path / "classifier.json").write_text(json.dumps({"labels": ["-", "+"]}))
-    assert error(Head.load, tmp_path) == (
-        f"{tmp_path}: made by another development version; make it again with ctx-embed train"
-    )
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: made by another development version; make it again")
 
 
 def test_damaged_words(tmp_path):
     vocabulary = Vocabulary(["a", "b"], np.array([[0, 1]]))
     head = Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"], words=Words(vocabulary, np.ones((3, 2))))
     head.save(tmp_path)
-    (tmp_path / "words.txt").write_text("a")
-    assert (
-        error(Head.load, tmp_path)
-        == f"{tmp_path}: the head cannot be loaded (ValueError: pairs of shape (1, 2) for 1 words)"
-    )
-    (tmp_path / "words.txt").write_text("a\na")
-    assert "words and pairs must differ" in error(Head.load, tmp_path)
-    (tmp_path / "words.txt").write_text("a\nb\nc")
-    assert "4 words for weights of shape (3, 2)" in error(Head.load, tmp_path)
+    for content, message in (
+        ("a", f"{tmp_path}: the head cannot be loaded (ValueError: pairs of shape (1, 2) for 1 words)"),
+        ("a\na", "words and pairs must differ"),
+        ("a\nb\nc", "4 words for weights of shape (3, 2)"),
+    ):
+        (tmp_path / "words.txt").write_text(content)
+        assert message in error(Head.load, tmp_path)
     (tmp_path / "words.txt").unlink()
     assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (FileNotFoundError")
 
@@ -106,14 +98,11 @@ def described(**changes) -> str:
         ("{", "JSONDecodeError: Expecting property name enclosed in double quotes"),
         ("[" * 100_000, "RecursionError: "),
         ("[]", "TypeError: "),
-        ('{"format": 1}', "TypeError: "),
         (described(labels=["a", "b", "c"]), "ValueError: 3 labels for weights of shape (2, 3)"),
-        (described(words=3), "TypeError: "),
         (described(code="x"), "TypeError: "),
         (described(normalized="yes"), "ValueError: multi_label, normalized"),
         (described(labels="ab"), "ValueError: labels must be a list"),
         (described(labels=["a", "a"]), "ValueError: labels must differ"),
-        (described(labels=[{}, []]), "labels must be strings, finite"),
         (described(labels=["a", 1]), "labels must be of one type, got int, str"),
         (described(labels=[1, float("nan")]), "labels must be strings, finite numbers or booleans, got n"),
     ],
@@ -127,18 +116,14 @@ def test_a_damaged_description(tmp_path, content, message):
     assert "\n" not in line
 
 
-@pytest.mark.parametrize(
-    ("weight", "bias", "labels", "message"),
-    [
-        (np.ones((3, 3)), np.ones(2), ["a", "b"], "2 labels for weights of shape (3, 3)"),
-        (np.ones(2), np.ones(2), ["a", "b"], "2 labels for weights of shape (2,)"),
-        (np.ones((0, 3)), np.ones(0), [], "0 labels"),
-        (np.ones((2, 3)), np.full(2, np.nan), ["a", "b"], "weights must be finite"),
-    ],
-)
-def test_damaged_weights(tmp_path, weight, bias, labels, message):
-    Head(weight, bias, labels).save(tmp_path)
-    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (ValueError: {message}")
+def test_damaged_weights(tmp_path):
+    for weight, bias, message in (
+        (np.ones((3, 3)), np.ones(2), "2 labels for weights of shape (3, 3)"),
+        (np.ones(2), np.ones(2), "2 labels for weights of shape (2,)"),
+        (np.ones((2, 3)), np.full(2, np.nan), "weights must be finite"),
+    ):
+        Head(weight, bias, ["a", "b"]).save(tmp_path)
+        assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (ValueError: {message}")
 
 
 @pytest.mark.parametrize("name", ["classifier.json", "classifier.safetensors"])
@@ -150,3 +135,45 @@ def test_files_that_are_cut_pipes_or_not_there(tmp_path, name):
     assert error(Head.load, tmp_path).startswith(f"{tmp_path}: not a classifier (no {name}); make one with ")
     os.mkfifo(tmp_path / name)
     assert error(Head.load, tmp_path).startswith(f"{tmp_path}: not a classifier (no {name})")
+
+
+FOODS = ["Very good!", "very good food", "good, not bad", "bad food", "bad food, very", "", "odd"]
+
+
+def names(vocabulary: Vocabulary) -> list[str]:
+    return [vocabulary.name(feature) for feature in range(len(vocabulary))]
+
+
+def test_words_and_pairs_of_two_texts_by_frequency_and_first_occurrence():
+    vocabulary = Vocabulary.learn(FOODS, 100)
+    assert names(vocabulary) == ["very", "good", "food", "bad", ",", "very good", "bad food"]
+    assert names(Vocabulary.learn(FOODS, 3)) == ["very", "good", "food"]
+    # Pairs bring their words.
+    part, features = vocabulary.part(np.array([6]))
+    assert (names(part), features.tolist()) == (["food", "bad", "bad food"], [2, 3, 6])
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a", "b"], ["a b"]])
+def test_no_features(texts):
+    vocabulary = Vocabulary.learn(texts, 100)
+    assert len(vocabulary) == 0
+    assert vocabulary.matrix(["a b c", ""]).shape == (2, 0)
+    assert Words(vocabulary, np.zeros((0, 2))).logits(["a b c", ""]).tolist() == [[0, 0], [0, 0]]
+
+
+def test_features_are_counted_once_for_each_occurrence():
+    vocabulary = Vocabulary(["a", "b"], np.array([[0, 1], [1, 0]]))
+    texts = ["a b a", "b", "a c b", "A\nB", "a" * 3]
+    dense = vocabulary.matrix(texts).toarray()
+    expected = [[2, 1, 1, 1], [0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
+    lengths = np.array([3, 1, 3, 2, 1])
+    assert dense == pytest.approx(np.array(expected) / np.sqrt(2 * lengths)[:, None])
+    weight = np.random.default_rng(0).normal(size=(4, 3))
+    assert Words(vocabulary, weight).logits(texts) == pytest.approx(dense @ weight, abs=1e-6)
+
+
+def test_a_text_has_the_same_sum_in_any_batch():
+    vocabulary = Vocabulary.learn(FOODS, 100)
+    weight = np.random.default_rng(0).normal(size=(len(vocabulary), 2))
+    words = Words(vocabulary, weight)
+    assert np.array_equal(words.logits(FOODS), np.concatenate([words.logits([text]) for text in FOODS]))

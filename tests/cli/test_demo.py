@@ -30,10 +30,9 @@ def small(monkeypatch, tiny_model_path, tmp_path):
     return tmp_path
 
 
-def test_queries_are_answered(small):
+def test_queries_are_answered(small, monkeypatch):
     result = run("--query", DOCSTRINGS["city.train"], "--query", "dull film", "-k", "2")
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
+    assert (result.exit_code, result.stderr) == (0, "")
     count, *answers = result.stdout.split("\n\n")
     assert count.startswith("4 docstrings indexed in ")
     assert count.endswith(f" s; {demo.RANKED}")
@@ -43,16 +42,13 @@ def test_queries_are_answered(small):
     assert second[0] == "dull film"
     assert len(first) == len(second) == 3
     assert list(small.iterdir()) == []
-
-
-def test_the_sample_queries_and_one_line_a_hit(small, monkeypatch):
+    # The sample queries, and a line for each hit.
     lines = run("-k", "9").stdout.splitlines()
     assert len(lines) == 1 + len(demo.QUERIES) * (2 + len(DOCSTRINGS))
     assert set(demo.QUERIES) <= set(lines)
     assert any(line.endswith("  garden.cat: A dog barked at the cat in the garden.") for line in lines)
     monkeypatch.setattr(demo, "standard_library_docstrings", dict)
-    said = "this Python has no source files of its standard library; install them to run the demo"
-    assert COMMAND.fails() == said
+    assert COMMAND.fails().startswith("this Python has no source files of its standard library; ")
 
 
 def test_docstrings_of_a_library(tmp_path, monkeypatch):

@@ -71,40 +71,32 @@ def test_context_lines(tree):
     ]
 
 
-def test_json_lines_and_files():
+def test_json_lines_files_and_nothing_found():
     (found,) = map(json.loads, run(QUESTION, ".", "--json").stdout.splitlines())
     assert (found["path"], found["line"], found["nearest_line"]) == ("security.md", 1, 5)
     assert found["nearest"] == found["text"][slice(*found["highlight"])] == PASSWORDS
     assert found["relevance"] > 0.9
     assert run("passwords", ".", "-l").stdout == "security.md\n"
-
-
-def test_nothing_found_is_status_1():
     found = run("which river flows through Vienna?", ".")
     assert (found.stdout, found.exit_code) == ("", 1)
     assert "--min-relevance 0 shows the nearest" in found.stderr
     assert run("xylophone", ".", "--mode", "words").exit_code == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_mistakes_are_one_line_and_status_2(tree):
+    SearchIndex.create(tree / "a.index").close()
+    for arguments, said in (
         (["x", "nowhere"], "Error: nowhere: no such file or folder\n"),
         (["?", "."], "Error: the question must have a word, got '?'\n"),
         (["x", ".", "--model", "./nowhere"], "nowhere"),
         (["x", "a.index"], "is a search index; search it with ctx-embed index query"),
-    ],
-)
-def test_mistakes_are_one_line_and_status_2(tree, arguments, said):
-    SearchIndex.create(tree / "a.index").close()
-    found = run(*arguments)
-    assert (found.stdout, found.exit_code) == ("", 2)
-    assert said in found.stderr
+    ):
+        found = run(*arguments)
+        assert (found.stdout, found.exit_code) == ("", 2)
+        assert said in found.stderr
     # An index is not searched as files.
     assert run("passwords", ".", "--min-relevance", "0", "-l").stdout == "security.md\nbaking.txt\n"
-
-
-def test_a_file_that_cannot_be_read_is_status_2_after_the_hits(tree):
+    # After the hits, a file that cannot be read is status 2 as well.
     (tree / "broken.txt.gz").write_bytes(b"\x1f\x8b\x08\x00broken")
     found = run("passwords", ".")
     assert (found.stdout, found.exit_code) == (HIT, 2)

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 
-import numpy as np
 import pytest
 
 from ctx_embed import TextClassifier
-from ctx_embed.classify.predictor import Predictor
-from ctx_embed.cli.predict import _cells, predicted_rows
+from ctx_embed.cli.predict import _cells
 from ctx_embed.errors import UnknownTextsWarning
 from ctx_embed.rows.reading import read_documents
-from ctx_embed.texts import Document
 from tests.helpers.cli import Command
 
 COMMAND = Command("predict")
@@ -58,13 +53,10 @@ def test_files(model):
     for name in ("found.tsv", "found.jsonl", "found.json", "found.csv"):
         assert succeeds(model, source, "-o", name) == f"2 predictions in {name}\n"
         assert [document.text for document in read_documents(name)] == ["a glad film", 'a sad, "sad"\tbook']
+        assert [document.metadata["label"] for document in read_documents(name)] == ["pos", "neg"]
     assert Path("found.jsonl").read_text() == succeeds(model, source, "--jsonl")
     before = Path("found.json").read_text()
     assert before == succeeds(model, source, "--json")
-    with open("found.csv", newline="", encoding="utf-8") as opened:
-        header, *rows = csv.reader(opened)
-    assert header == ["text", "label", "probability"]
-    assert [row[:2] for row in rows] == [["a glad film", "pos"], ['a sad, "sad"\tbook', "neg"]]
     broken = file("broken.jsonl", '{"text": "a"}', "{")
     for arguments, message in (
         ((source, "-o", "found.xml"), "cannot write found.xml: its name must end in .jsonl, .json, .csv, .tsv"),
@@ -83,6 +75,8 @@ def test_json(model):
     assert rows[1] == {"text": "", "label": None, "probabilities": None}
     found = TextClassifier.load(model).predict_proba("a glad film")
     assert list(rows[0]["probabilities"].values()) == pytest.approx(found.tolist(), abs=1e-6)
+    (on_torch, _, _) = json.loads(succeeds(model, source, "--json", "--device", "cpu"))
+    assert list(on_torch["probabilities"].values()) == pytest.approx(found.tolist(), abs=1e-4)
     (row,) = json.loads(succeeds(model, "-", "--json", "--field", "a", input='{"a": "sad \\ud800", "b": 1}\n'))
     assert (row["text"], row["metadata"]) == ("sad \ufffd", {"b": 1})
 
@@ -99,13 +93,6 @@ def test_no_column_is_lost(model, name):
     assert [document.metadata.get("label") for document in found] == ["pos", None, "neg"]
 
 
-def test_batches_change_nothing(model):
-    predictor, documents = Predictor.load(model), [Document(text) for text in (*TEXTS, "", *TEXTS)]
-    together, apart = (list(predicted_rows(predictor, documents, at_once=count)) for count in (100, 3))
-    assert [row["label"] for row in apart] == [row["label"] for row in together]
-    assert apart[9]["probabilities"] == pytest.approx(together[9]["probabilities"], abs=1e-6)
-
-
 def test_several_labels(several):
     source = file("new.csv", "text,n", "a good film,1", ",2", "so sad,3")
     rows = json.loads(succeeds(several, source, "--json"))
@@ -120,14 +107,11 @@ def test_several_labels(several):
 
 
 def test_prediction_loads_neither_torch_nor_scikit_learn(model):
-    source = file("new.txt", "a glad film")
     script = (
         "import sys; from ctx_embed.cli.main import main; main(standalone_mode=False);"
-        "print({'torch', 'sklearn', 'scipy', 'sentence_transformers', 'faiss'} & set(sys.modules))"
+        "assert not {'torch', 'sklearn', 'scipy', 'sentence_transformers', 'faiss'} & set(sys.modules)"
     )
-    command = [sys.executable, "-c", script, "predict", str(model), source]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1:] == ["set()"]
+    subprocess.run([sys.executable, "-c", script, "predict", model, file("new.txt", "a glad film")], check=True)
 
 
 def test_an_explanation_of_a_text_without_known_words_has_no_minus_zero():
@@ -143,35 +127,15 @@ def test_evaluate(model):
     assert result["accuracy"] == 0.5
     assert [row["label"] for row in result["classes"]] == ["neg", "pos", "odd"]
     assert result["confusion"] == [[1, 0, 0], [1, 1, 0], [1, 0, 0]]
-    report = """
-        accuracy 0.5000
-
-              precision  recall     f1  texts
-        neg       0.333   1.000  0.500      1
-        pos       1.000   0.500  0.667      2
-        odd       0.000   0.000  0.000      1
-        mean      0.444   0.500  0.389      4
-
-        true \\ predicted  neg  pos  odd
-        neg                 1    0    0
-        pos                 1    1    0
-        odd                 1    0    0
-    """
-    assert succeeds(model, source, "--evaluate", "-o", "found.tsv").strip() == dedent(report).strip()
+    report = succeeds(model, source, "--evaluate", "-o", "found.tsv")
+    for line in ("accuracy 0.5000", "mean 0.444 0.500 0.389 4", "odd 1 0 0"):
+        assert line in map(" ".join, map(str.split, report.splitlines()))
     assert [document.metadata["label"] for document in read_documents("found.tsv")] == ["pos", "neg", "neg", "neg"]
     result = run(model, source, "--evaluate", "--json", "-o", "found.csv")
     assert (json.loads(result.stdout)["texts"], result.stderr.splitlines()[-1]) == (4, "4 predictions in found.csv")
     table = file("test.csv", "stars,review", "pos,a glad film", "neg,so sad")
     fields = ["--field", "review", "--label-field", "stars"]
     assert json.loads(succeeds(model, table, "--evaluate", "--json", *fields))["accuracy"] == 1
-
-
-def test_on_torch(model):
-    source = file("new.txt", *TEXTS)
-    on_torch = json.loads(succeeds(model, source, "--json", "--device", "cpu"))
-    found = json.loads(succeeds(model, source, "--json"))
-    numbers = [[list(row["probabilities"].values()) for row in rows] for rows in (on_torch, found)]
-    assert np.allclose(*numbers, atol=1e-4)
 
 
 def test_mistakes(model):
@@ -191,15 +155,13 @@ def test_mistakes(model):
     ):
         assert fails(*arguments, input="").startswith(message)
     for options, message in (
-        (("--json", "--jsonl"), "--json and --jsonl cannot be combined"),
         (("-o", "a.json", "--json"), "the name of FILE sets the format; leave out --json and --jsonl"),
         (("--label-field", "a"), "--label-field needs --evaluate"),
     ):
         assert fails(model, source, *options, code=2) == message
 
 
-@pytest.mark.parametrize("device", [(), ("--device", "cpu")])
-def test_texts_of_unknown_tokens_give_a_warning(model, device):
-    with pytest.warns(UnknownTextsWarning, match="2 of 3 texts have too few words"):
-        lines = succeeds(model, file("ru.txt", "Привет как дела", "Ночь была темна", "good film"), *device)
-    assert lines.count("\n") == 3
+def test_texts_of_unknown_tokens_give_a_warning(model):
+    for device in ((), ("--device", "cpu")):
+        with pytest.warns(UnknownTextsWarning, match="2 of 3 texts have too few words"):
+            succeeds(model, file("ru.txt", "Привет как дела", "Ночь была темна", "good film"), *device)

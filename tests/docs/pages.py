@@ -112,7 +112,7 @@ def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
     before = sys.modules["__main__"]
     try:
         sys.modules["__main__"] = module  # where pickle looks for what a page defines
-        with contextlib.chdir(folder) if sys.version_info >= (3, 11) else _chdir(folder):
+        with _chdir(folder):
             for step in steps(page):
                 yield step, _run_or_name(page, step, module.__dict__)
     finally:

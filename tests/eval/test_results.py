@@ -18,30 +18,23 @@ def test_what_every_file_carries(report):
     packages = {"numpy", "scikit-learn", "scipy", "sentence-transformers", "torch"}
     assert set(report["versions"]) == {"ctx_embed", "python"} | packages
     assert report["format_version"] == FORMAT_VERSION
-    assert (report["protocol"], report["seeds"]) == ("quick", [0])
     assert [entry["fingerprint"] for entry in report["encoders"]] == ["f" * 64, None]
-    assert all(len(task["sha256"]) == 64 for task in report["tasks"])
     assert report["encoders"][0]["cost"]["texts_per_second"] > 0
     probe, split, similarity, retrieval = report["tasks"]
     assert (probe["rows_by_label"], probe["floor"], probe["repeated"]) == ({"0": 20, "1": 20}, 50.0, 0)
     assert split["rows_by_subset"] == {"train": 30, "test": 9}
     assert (similarity["left_out"], len(similarity["gold"]["STS13_FNWN"])) == (12, 7)
     assert retrieval["metric"] == "nDCG@10 times 100"
-    sources = ["Contextualizer (paper)", "USE-T", "InferSent", "all-MiniLM-L6-v2", "BM25"]
-    assert list(report["published_sources"]) == sources
-
-
-def test_results_hold_what_each_row_got_and_the_difference_from_the_first_encoder(report):
     by_cell = {(result["encoder"], result["task"]): result for result in report["results"]}
     first, other = by_cell["drawn", "MR"], by_cell["a|b [v2]", "MR"]
     assert len(first["score"]["right"]) == 40
     low, high = first["interval"]
     assert low < first["mean"] <= high + 1e-9
+    # The difference from the first encoder.
     assert "versus" not in first
-    versus = other["versus"]
-    assert versus["encoder"] == "drawn"
-    assert versus["value"] == pytest.approx(other["mean"] - first["mean"])
-    assert versus["p"] < 0.01
+    assert other["versus"]["encoder"] == "drawn"
+    assert other["versus"]["value"] == pytest.approx(other["mean"] - first["mean"])
+    assert other["versus"]["p"] < 0.01
     assert by_cell["drawn", "adi"]["measures"]["nDCG@10"] == by_cell["drawn", "adi"]["mean"]
 
 
@@ -51,14 +44,11 @@ def test_reading(report, tmp_path):
     assert read_results(tmp_path) == read_results(path) == report
     for content, message in (
         ("{", "not JSON"),
-        ("[]", "the format must be 1, got None; run `ctx-embed eval run` again"),
         ('{"format_version": 1, "protocol": "quick"}', "must be a result of eval run, lacks protocol_title, seeds"),
         ('{"format_version": 2}', "the format must be 1, got 2; run `ctx-embed eval run` again"),
     ):
         path.write_text(content)
         assert error(read_results, tmp_path).startswith(f"{path}: {message}")
-    said = "cannot be read (No such file or directory); eval run -o DIR writes such a file"
-    assert error(read_results, tmp_path / "absent.json").endswith(said)
 
 
 # Comparisons
@@ -74,8 +64,6 @@ def test_the_second_less_the_first_of_every_shared_task(report):
     assert [found.test for found in differences.values()] == ["McNemar", "McNemar", "permutation", "permutation"]
     same = compare(report, report)
     assert all((found.value, found.p) == (0.0, 1.0) for found in same.values())
-    message = "the encoder must be one of the report's (drawn, a|b [v2]), got 'minilm'"
-    assert error(compare, report, report, ("minilm", None)) == message
 
 
 def test_other_data_are_not_compared(report):
@@ -105,17 +93,11 @@ def test_several_seeds_are_compared_by_rows():
     assert (found.value, found.test) == (pytest.approx(100 * (0.5 + 0.5 + 0.5 + 0) / 4), "permutation")
 
 
-@pytest.mark.parametrize(
-    ("score", "other"),
-    [
-        (ProbeScore((50.0,), (1.0,), 50.0, "11"), ProbeScore((50.0,), (1.0,), 50.0, "1")),
-        (ProbeScore((50.0,), (1.0,), 50.0), ProbeScore((50.0,), (1.0,), 50.0)),
-        (SimilarityScore({"a": 1.0}, {"a": (0.1,)}), SimilarityScore({"b": 1.0}, {"b": (0.1,)})),
-        (RetrievalScore((1.0,), (1.0,), (1.0,)), SimilarityScore({"b": 1.0}, {"b": (0.1,)})),
-    ],
-)
-def test_scores_of_other_rows(score, other):
-    assert error(difference, score, other, {}) == "the two scores must cover the same rows, got different ones"
+def test_scores_of_other_rows():
+    probes = [ProbeScore((50.0,), (1.0,), 50.0, right) for right in ("11", "1")]
+    pairs = [SimilarityScore({name: 1.0}, {name: (0.1,)}) for name in "ab"]
+    for scores in (probes, pairs, (RetrievalScore((1.0,), (1.0,), (1.0,)), pairs[0])):
+        assert error(difference, *scores, {}) == "the two scores must cover the same rows, got different ones"
 
 
 # Tables
@@ -125,19 +107,15 @@ def test_a_table_for_each_kind_of_task(report):
     probes, similarity, retrieval, differences, costs = tables(report)
     assert probes.columns == ["", "MR", "R8"]
     (drawn, other), (floor, *published) = probes.sections
-    assert drawn[:1] == ["drawn"]
-    assert re.fullmatch(r"\d+\.\d ± \d+\.\d", drawn[1])
     # A test part is scored once.
-    assert re.fullmatch(r"\d+\.\d", drawn[2])
+    assert re.fullmatch(r"drawn \d+\.\d ± \d+\.\d \d+\.\d", " ".join(drawn))
     assert other[0] == "a|b [v2]"
     assert floor == ["majority class", "50.0", "55.6"]
     assert published[0] == ["Contextualizer (paper)", "76.6", ""]
-    assert [row[0] for row in published] == ["Contextualizer (paper)", "USE-T", "InferSent", "all-MiniLM-L6-v2"]
     assert len(similarity.sections) == 1
     assert retrieval.sections[1] == [["BM25", "48.6"]]
     assert re.fullmatch(r"\d+\.\d \(\d+\.\d, \d+\.\d\)", retrieval.sections[0][0][1])
     assert differences.title == "Difference from drawn in points, with p-value"
-    assert [row[0] for row in differences.sections[0]] == ["a|b [v2]"]
     assert [row[0] for row in costs.sections[0]] == ["drawn", "a|b [v2]"]
     text = as_markdown(report)
     for block in text.split("\n\n"):

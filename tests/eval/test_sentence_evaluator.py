@@ -40,30 +40,18 @@ def test_files_series_arrays_and_generators(tiny_model, tmp_path):
     assert error(ProbeEvaluator, LABELS, table).startswith(said)
     said = "there must be as many labels as texts, got 20 labels and 1 texts"
     assert error(ProbeEvaluator, LABELS, TEXTS[:1]) == said
-    assert error(ProbeEvaluator, LABELS, TEXTS, protocol="x").startswith("unknown protocol 'x'")
 
 
 def test_the_trainer_calls_it_and_keeps_the_best(tokenizer, tmp_path):
     model = make_model(tokenizer)
     pairs = Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]})
+    epochs = {"num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
     arguments = SentenceTransformerTrainingArguments(
-        str(tmp_path),
-        num_train_epochs=2,
-        per_device_train_batch_size=4,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_mine_accuracy",
-        report_to="none",
-        use_cpu=True,
+        str(tmp_path), **epochs, metric_for_best_model="eval_mine_accuracy", report_to="none", use_cpu=True
     )
-    trainer = SentenceTransformerTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=pairs,
-        loss=losses.MultipleNegativesRankingLoss(model),
-        evaluator=ProbeEvaluator(LABELS, TEXTS, name="mine"),
-    )
+    loss = losses.MultipleNegativesRankingLoss(model)
+    evaluator = ProbeEvaluator(LABELS, TEXTS, name="mine")
+    trainer = SentenceTransformerTrainer(model, arguments, train_dataset=pairs, loss=loss, evaluator=evaluator)
     trainer.train()
     scores = [entry["eval_mine_accuracy"] for entry in trainer.state.log_history if "eval_mine_accuracy" in entry]
     assert len(scores) >= 2

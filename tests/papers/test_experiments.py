@@ -7,14 +7,15 @@ import json
 import re
 import shlex
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ctx_embed.systems import parameter_count, without_vocabulary
-from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, whole, write_report, write_tables
+from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, whole, write_report
 from papers.__main__ import reproduce as reproduce_command
-from papers.experiment import Outcome
+from papers.experiment import Outcome, bars
 from papers.report import as_markdown, report_folder
 from papers.runner import Results
 from tests.helpers.errors import error
@@ -30,7 +31,6 @@ PATTERNS = {
     "lama-figure3": ("*_2-heads",),
     "lama-figure4": ("*_4",),
 }
-PAPERS_TABLE_4 = {"MR": "76.6", "CR": "79.0", "SUBJ": "91.2", "MPQA": "85.3"}
 
 
 def cells_of(markdown: str) -> dict[tuple[str, str], dict[str, str]]:
@@ -53,16 +53,12 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     assert (report["experiment"], report["quick"]) == (name, True)
     assert report["command"] == f"python -m papers {name} --quick --tokenizer {workplace.vocabulary.name}"
     assert re.fullmatch(r"[0-9a-f]{7,}\+?", report["commit"])
-    assert report["processor"]
     assert [cell["cell"] for cell in report["cells"]] == [cell.key for cell in experiment.cells]
-    computed = [cell for cell in report["cells"] if cell["figures"]]
-    assert computed
-    assert all(cell["figures"]["seconds"] > 0 for cell in computed)
+    assert any(cell["figures"] for cell in report["cells"])
     text = (tmp_path / "README.md").read_text()
     assert text.startswith(f"## {name}: {experiment.title}\n\nThe paper: {experiment.claim.text}\n\n| ")
     assert "The claim" not in text
     assert "**A quick run on a small sample" in text
-    assert "![" in text
     shown = cells_of(text)
     assert len(shown) == len(experiment.cells)
     for outcome in results.outcomes:
@@ -70,17 +66,12 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
         assert outcome.figures.get("accuracy") == (pytest.approx(np.mean(tests)) if tests else None)
         ours = shown[outcome.cell.row, outcome.cell.column]
         assert "accuracy" not in ours or (ours["accuracy"] == "—") == (not outcome.figures)
-
-
-def test_published_figures_stand_beside_ours(workplace, tmp_path):
-    options = RunOptions(quick=True, patterns=("dan_cr",))
-    shown = cells_of(as_markdown(reproduce(find_experiment("table4"), tmp_path, workplace, options, silent)))
-    for task, figure in PAPERS_TABLE_4.items():
-        assert shown["Contextualizer, from scratch", task]["paper"] == figure
-        assert shown["DAN", task]["paper"] == "—"
-    assert shown["DAN", "MPQA"]["USE-T"] == "87.0"
-    ours = shown["DAN", "CR"]
-    assert (ours["folds"], ours["parameters"], ours["difference"]) == ("2", "33,024", "—")
+    if name == "table4":
+        # Published figures stand beside ours.
+        assert shown["Contextualizer, from scratch", "CR"]["paper"] == "79.0"
+        assert (shown["DAN", "CR"]["paper"], shown["DAN", "MPQA"]["USE-T"]) == ("—", "87.0")
+        ours = shown["DAN", "CR"]
+        assert (ours["folds"], ours["parameters"], ours["difference"]) == ("2", "33,024", "—")
 
 
 def outcomes_of(name, figures):
@@ -138,24 +129,11 @@ def test_the_papers_settings_of_lama(workplace, tmp_path):
     architecture = lama.cell.settings["architecture"]
     assert (architecture["context"], architecture["layer"]) == ("learned", 100)
     assert "fold 1" in cells["avg_amazon"].parts
-    again = computed("lama-table3", tmp_path / "again", workplace, options)
-    for key, outcome in cells.items():
-        losses = [part["loss"] for part in outcome.parts.values()]
-        assert [part["loss"] for part in again[key].parts.values()] == losses
     adam = RunOptions(True, patterns=("te_r8",), changes={"words": 112, "mlp": 512, "heads": 16, "learning_rate": 0.1})
     other = computed("lama-table3", tmp_path / "adam", workplace, adam)["te_r8"]
     assert other.parts["test"]["loss"] != cells["te_r8"].parts["test"]["loss"]
     said = error(computed, "table2", tmp_path, workplace, options)
     assert said.startswith("the cells of table2 have no other settings of the paper; omit --paper")
-
-
-def test_inputs_are_options(workplace, tmp_path):
-    pytest.importorskip("gensim")
-    options = RunOptions(quick=True, patterns=("san_r8",), changes={"words": 20, "mlp": 8, "tokens": None})
-    (outcome,) = computed("lama-table3", tmp_path, workplace, options).values()
-    assert outcome.cell.settings["architecture"]["dimension"] == 20
-    # SAN over a bi-GRU of words of 20 features.
-    assert outcome.figures["parameters"] == 6 * 64 * (20 + 64 + 2) + 350 * 128 + 30 * 350
     said = error(computed, "lama-table3", tmp_path, workplace, RunOptions(changes={"words": "many"}))
     assert said.startswith("words must be a value like 100, got many")
 
@@ -182,32 +160,23 @@ def test_all_in_one_run(workplace, tmp_path):
     text = page.read_text()
     for name in names:
         assert f'<section id="{name}">' in text
-        assert "<p class=claim>The paper: " in text
         assert len(list((tmp_path / name).glob("quick*/README.md"))) == 1
-    assert text.count('src="data:image/png;base64,') == 2
+    assert text.count('src="data:image/png;base64,') == text.count("<p class=claim>The paper: ") == 2
     told.clear()
     assert whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append, experiments) == page
     assert told == ["nothing is missing: the page is written from what is stored"]
 
 
-@pytest.mark.parametrize("cell", find_experiment("table2").cells, ids=lambda cell: cell.key)
-def test_table_2_has_the_sizes_it_says(cell):
-    options = {name: value for name, value in cell.settings["architecture"].items() if name != "dimension"}
-    parameters = parameter_count(without_vocabulary(cell.settings["encoder"], 128, **options))
-    assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
+def test_table_2_has_the_sizes_it_says():
+    for cell in find_experiment("table2").cells:
+        options = {name: value for name, value in cell.settings["architecture"].items() if name != "dimension"}
+        parameters = parameter_count(without_vocabulary(cell.settings["encoder"], 128, **options))
+        assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
 
 
 def test_without_matplotlib_a_line_says_so(workplace, tmp_path, monkeypatch):
-    known = []
-
-    def after_cell(results):
-        write_tables(results, tmp_path)
-        known.append(sum(line.count("256") for line in (tmp_path / "README.md").read_text().splitlines()))
-
-    options = RunOptions(quick=True, patterns=("lama_1", "lama_2"))
-    results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent, after_cell)
-    # The tables of a part of the cells are written, too.
-    assert known == [1, 1]
+    options = RunOptions(quick=True, patterns=("lama_1",))
+    results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     told: list[str] = []
     write_report(results, tmp_path, told.append)
@@ -231,6 +200,17 @@ def test_the_command_in_the_report_is_read_as_what_was_run(tmp_path):
     flags = "quick_like_length=false_max_seq_length=null_widths=[3,-4]_epochs=3_scale=sum_seed-3"
     folder = report_folder(tmp_path, results.options, results.seed, vocabulary)
     assert folder == tmp_path / f"{flags}_tokenizer-my-words.json_{hashlib.sha256(b'{}').hexdigest()[:8]}"
-    vocabulary.write_text('{"model": null}')
-    assert report_folder(tmp_path, results.options, results.seed, vocabulary) != folder
     assert report_folder(tmp_path, RunOptions(), 0, None) == tmp_path
+
+
+@pytest.mark.parametrize("values", [[(51.0, 9.0), (60.0, 3.0)], [(90.0, 0.2), (90.5, 0.1)], [(99.0, 4.0)]])
+def test_bars_keep_their_deviations_inside_the_frame(values):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    cells = [SimpleNamespace(row=f"row {n}", column="c", published=None) for n, _ in enumerate(values)]
+    figures = [{"accuracy": value, "std": std} for value, std in values]
+    outcomes = [SimpleNamespace(cell=cell, figures=of) for cell, of in zip(cells, figures, strict=True)]
+    bars("accuracy", "accuracy in %")(axes, outcomes)
+    low, high = axes.get_ylim()
+    assert low < min(value - std for value, std in values)
+    assert high > max(value + std for value, std in values)

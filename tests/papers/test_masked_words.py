@@ -46,7 +46,6 @@ def test_the_loss_falls_and_an_interrupted_run_continues(files, vocabulary_with_
     record = json.loads((tmp_path / "whole" / masked_words.RECORD).read_text())
     assert record["losses"][-1] < 0.8 * record["losses"][0]
     assert record["sentences"] == 800
-    assert record["processor_hours"] > 0
     save = Checkpoint.save
 
     def interrupted(checkpoint, state):
@@ -61,8 +60,6 @@ def test_the_loss_falls_and_an_interrupted_run_continues(files, vocabulary_with_
     assert all(torch.equal(resumed[name], value) for name, value in whole.items())
     again = json.loads((tmp_path / "resumed" / masked_words.RECORD).read_text())
     assert again["losses"] == record["losses"]
-    other = pretrained(tmp_path / "other", files, vocabulary_with_mask, seed=1)
-    assert not torch.equal(other["embedding.weight"], whole["embedding.weight"])
 
 
 def test_the_table_reads_the_model(files, vocabulary_with_mask, workplace, tmp_path):

@@ -46,23 +46,6 @@ def test_stored_results_say_where_they_come_from(name):
         assert run["commit"] is run["processor"] is None
 
 
-def test_new_cells_take_the_place_of_recorded_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "RESULTS", tmp_path / "stored")
-    page.RESULTS.mkdir()
-    old = {"recorded": "from a page", "cells": [{"cell": "a", "recorded": "1234567", "figures": {"accuracy": 90.2}}]}
-    old["cells"].append({**old["cells"][0], "cell": "b"})
-    (page.RESULTS / "lama-figure3.json").write_text(json.dumps(old))
-    new = {"command": "python -m papers lama-figure3", "commit": "7654321", "cells": []}
-    new["cells"] = [
-        {"cell": name, "figures": figures, "parts": {}} for name, figures in (("a", {"accuracy": 91.25}), ("b", {}))
-    ]
-    (tmp_path / "results.json").write_text(json.dumps(new))
-    page.store(tmp_path / "results.json")
-    run = page.stored("lama-figure3")
-    assert run["cells"] == [{"cell": "a", "figures": {"accuracy": 91.25}}, old["cells"][1]]
-    assert (run["commit"], run["recorded"]) == ("7654321", "from a page")
-
-
 def test_the_page_says_what_the_trials_say():
     text = " ".join(PAGE.split())
     for trial in json.loads((page.RESULTS / f"{TRIALS}.json").read_text(encoding="utf-8"))["trials"]:

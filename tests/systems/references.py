@@ -91,19 +91,11 @@ def transformer_outputs(module, ids):
         layer = nn.TransformerEncoderLayer(
             m, module.heads, module.feedforward, dropout=0, batch_first=True, norm_first=module.norm_first
         ).double()
-        pairs = {
-            "self_attn.in_proj_weight": own.qkv.weight,
-            "self_attn.in_proj_bias": own.qkv.bias,
-            "self_attn.out_proj.weight": own.out.weight,
-            "self_attn.out_proj.bias": own.out.bias,
-            "linear1.weight": own.up.weight,
-            "linear1.bias": own.up.bias,
-            "linear2.weight": own.down.weight,
-            "linear2.bias": own.down.bias,
-            "norm1.weight": own.attention_norm.weight,
-            "norm1.bias": own.attention_norm.bias,
-            "norm2.weight": own.feedforward_norm.weight,
-            "norm2.bias": own.feedforward_norm.bias,
+        names = {"self_attn.out_proj": own.out, "linear1": own.up, "linear2": own.down}
+        names |= {"norm1": own.attention_norm, "norm2": own.feedforward_norm}
+        pairs = {"self_attn.in_proj_weight": own.qkv.weight, "self_attn.in_proj_bias": own.qkv.bias}
+        pairs |= {
+            f"{name}.{part}": getattr(owner, part) for name, owner in names.items() for part in ("weight", "bias")
         }
         x = torch.func.functional_call(layer, pairs, (x[None],))[0]
     return x

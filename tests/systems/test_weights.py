@@ -10,7 +10,7 @@ import ctx_embed
 from ctx_embed.second_order import contributions_of_steps, shares_of_steps
 from tests.conftest import SENTENCES
 from tests.helpers.errors import error
-from tests.systems.references import gru_states, position, san_weights
+from tests.systems.references import gru_states, position
 
 TEXTS = [SENTENCES[0], "", "cat", SENTENCES[2]]
 
@@ -70,12 +70,6 @@ def test_the_embedding_is_the_weighted_sum(make, name):
             torch.testing.assert_close(found.flatten(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_weights_of_san_are_the_plain_ones(make):
-    module = make("san")
-    A, _ = san_weights(module, ids_of(module, SENTENCES[0]))
-    np.testing.assert_allclose(weights_of(module)[0].weights, A.detach().numpy(), rtol=1e-6)
-
-
 def test_the_weights_of_self_attention_give_its_embedding(make):
     module = make("self-attention")
     X = module.embedding(ids_of(module, SENTENCES[0])).detach()
@@ -93,12 +87,8 @@ def test_the_first_layers_weights_of_a_transformer_are_those_of_torch(make):
     x = 8**0.5 * module.embedding(ids) + torch.stack([position(t, 8) for t in range(len(ids))])
     own = module.stack[0]
     attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).double()
-    pairs = {
-        "in_proj_weight": own.qkv.weight,
-        "in_proj_bias": own.qkv.bias,
-        "out_proj.weight": own.out.weight,
-        "out_proj.bias": own.out.bias,
-    }
+    pairs = {"in_proj_weight": own.qkv.weight, "in_proj_bias": own.qkv.bias}
+    pairs |= {"out_proj.weight": own.out.weight, "out_proj.bias": own.out.bias}
     call = {"need_weights": True, "average_attn_weights": False}
     _, expected = torch.func.functional_call(attention, pairs, (x[None],) * 3, call)
     np.testing.assert_allclose(weights_of(module)[0].weights[0], expected[0].detach().numpy(), rtol=1e-5)
@@ -135,19 +125,15 @@ def test_a_window_shares_its_filters_among_its_tokens(make):
 @pytest.mark.parametrize("options", [{}, {"positions": "absolute", "scale": "sum", "initial_context": "learned"}])
 def test_shares_are_parts_of_the_correction(make, options):
     module = make("contextualizer", **options)
-    (found,) = module.attention_weights(ids_of(module, SENTENCES[0]), [len(ids_of(module, SENTENCES[0]))])
     ids = ids_of(module, SENTENCES[0])
+    (found,) = module.attention_weights(ids, [len(ids)])
     offsets = torch.tensor([0, len(ids)])
     attention = module.attention
     contexts = attention(module.embedding(ids), ids, offsets).detach()
     x = attention.weighted(module.embedding(ids), offsets).detach()
     for k in range(module.steps):
-        y = torch.stack(
-            [
-                (attention.W[k] @ ((attention.U[k] @ x_i) * (attention.V[k] @ contexts[k, 0])) + attention.b[k]) * x_i
-                for x_i in x
-            ]
-        )
+        U, V, W, b = attention.U[k], attention.V[k], attention.W[k], attention.b[k]
+        y = torch.stack([(W @ ((U @ x_i) * (V @ contexts[k, 0])) + b) * x_i for x_i in x])
         total = y.sum(0)
         sigma = (total.var(unbiased=False) + 1e-12).sqrt()
         v = attention.gain[k] * (y - y.mean(1, keepdim=True)) / sigma
@@ -183,6 +169,5 @@ def test_a_prompt_is_read_as_by_encode(make):
 def test_what_has_no_weights(make, tokenizer):
     assert error(weights_of, make("dan")) == "DeepAveraging has no attention weights to show"
     other = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
-    assert error(ctx_embed.attention_weights, other, ["cat"]) == (
-        "the model's first module must be a system of ctx_embed, got StaticEmbedding; see `ctx-embed systems`"
-    )
+    said = "the model's first module must be a system of ctx_embed, got StaticEmbedding; see `ctx-embed systems`"
+    assert error(ctx_embed.attention_weights, other, ["cat"]) == said

@@ -43,7 +43,7 @@ def test_a_full_disk_leaves_the_state_before(output):
     assert [path.name for path in checkpoint.folder.iterdir()] == ["checkpoint.pt"]
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", "half", {"no": "run"}, [1, 2]])
+@pytest.mark.parametrize("content", [b"", "half", {"no": "run"}, [1, 2]])
 def test_a_damaged_state_or_one_of_something_else_is_none(output, content):
     checkpoint = Checkpoint(output, "run")
     checkpoint.save({"step": 1})

@@ -9,8 +9,6 @@ from ctx_embed import load
 from ctx_embed.encoders import as_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.reports import notes
-from ctx_embed.eval.tasks.catalogue import find_tasks
-from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.loading import DEFAULT_MODEL
 from ctx_embed.systems import untrained
 from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, text_hash
@@ -51,30 +49,17 @@ def test_they_are_those_of_the_files_that_its_record_names(data):
         assert not are_known([line.split("\t")[-1] for line in lines], hashes).any()
 
 
-def test_they_are_saved_with_a_model(tmp_path, tokenizer):
-    model = make_model(tokenizer)
-    model[0].labelled_texts = hashes_of(["one", "two"])
-    model.save_pretrained(str(tmp_path))
-    assert load(tmp_path)[0].labelled_texts.tolist() == hashes_of(["one", "two"]).tolist()
-    (tmp_path / "labelled_texts.npy").unlink()
-    assert load(tmp_path)[0].labelled_texts is None
-
-
 def test_an_evaluation_on_them_warns(tmp_path, tokenizer, sentences):
     file = tmp_path / "mine.tsv"
-    file.write_text(
-        "".join(f"{number % 2}\t{sentence} {number // 8}\n" for number, sentence in enumerate(sentences * 5))
-    )
+    rows = [f"{number % 2}\t{sentence} {number // 8}\n" for number, sentence in enumerate(sentences * 5)]
+    file.write_text("".join(rows))
     model = make_model(tokenizer)
     model[0].labelled_texts = hashes_of([f"{sentences[0].upper()}, 3!", f"{sentences[5]} 1", "another"])
+    model.save_pretrained(str(tmp_path / "mine"))
     told: list[str] = []
-    encoders = [as_encoder(model, "mine"), as_encoder(make_model(tokenizer), "other")]
-    result = evaluate(encoders, find_tasks([str(file)]), DataReader(None), EvaluationOptions("quick"), tell=told.append)
-    line = (
-        f"{file}: 2 of 40 texts are among the labelled texts that mine was trained on; "
-        "its score says less about new texts"
-    )
-    assert told == [line]
-    report = json.loads(json.dumps(result.report))
-    assert [entry["labelled"] for entry in report["results"]] == [2, 0]
-    assert f"† {line}" in notes(report)
+    encoders = [as_encoder(load(tmp_path / "mine"), "mine"), as_encoder(make_model(tokenizer), "other")]
+    result = evaluate(encoders, str(file), options=EvaluationOptions("quick"), tell=told.append)
+    (line,) = told
+    assert line.startswith(f"{file}: 2 of 40 texts are among the labelled texts that mine was trained on; ")
+    assert [entry["labelled"] for entry in result.report["results"]] == [2, 0]
+    assert f"† {line}" in notes(json.loads(json.dumps(result.report)))

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.training.options import SupervisedOptions
-from ctx_embed.training.supervised.train import ClassifierNetwork, new_encoder
+from ctx_embed.training.supervised.train import new_encoder
 
 GOOD = ["joy", "good", "fine", "glad"]
 BAD = ["dull", "bad", "sad", "poor"]
@@ -34,8 +34,8 @@ def small_encoders(data: Labelled) -> Callable[..., SentenceTransformer]:
     return make
 
 
-def state(classifier: ClassifierNetwork) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
+def state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

@@ -22,15 +22,11 @@ def index(here, sentences):
     return built(*rows)
 
 
-def built(*rows: dict, path: str = "notes.index", options: tuple[str, ...] = ()) -> str:
-    """Build an index of rows, or add them to it, and return its path."""
+def built(*rows: dict) -> str:
+    """Build an index of rows and return its path."""
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    succeeds("build", "rows.jsonl", path, *options)
-    return path
-
-
-def numbers(printed: str) -> list[int]:
-    return [json.loads(line)["metadata"]["n"] for line in printed.splitlines()]
+    succeeds("build", "rows.jsonl", "notes.index")
+    return "notes.index"
 
 
 def test_get_and_delete(index, sentences):
@@ -38,10 +34,15 @@ def test_get_and_delete(index, sentences):
     assert [json.loads(line)["id"] for line in succeeds("get", index, "s2", "1").splitlines()] == ["s2", 1]
     assert fails("get", index, "99", "-7", "9" * 20) == f"{index}: no document has the id '99', '-7', '{'9' * 20}'"
     assert succeeds("delete", index, "3", "s2", "nobody") == f"2 of 3 documents deleted from {index}\n"
-    assert succeeds("delete", index, "3") == f"0 of 1 document deleted from {index}\n"
-    assert succeeds("compact", index) == f"{index}: 2 vectors removed, 6 documents\n"
-    assert succeeds("verify", index) == f"{index}: whole, 6 documents\n"
-    assert numbers(succeeds("get", index)) == [0, 1, 4, 5, 6, 7]
+    assert succeeds("delete", index, "--where", "n >= 5", "--dry-run") == (
+        f"3 of 6 documents would be deleted from {index}\n"
+    )
+    assert succeeds("delete", index, "--where", "n >= 5") == f"3 of 6 documents deleted from {index}\n"
+    assert succeeds("compact", index) == f"{index}: 5 vectors removed, 3 documents\n"
+    assert succeeds("verify", index) == f"{index}: whole, 3 documents\n"
+    assert [json.loads(line)["metadata"]["n"] for line in succeeds("get", index).splitlines()] == [0, 1, 4]
+    with pytest.warns(UnknownFieldsWarning, match=r"^no document has a field 'm' \(fields: n\)$"):
+        assert run("get", index, "--where", "m < 3").output == "no documents\n"
 
 
 def test_ids_that_are_numbers_and_options():
@@ -56,19 +57,6 @@ def test_ids_that_are_numbers_and_options():
     assert succeeds("similar", path, "--json", "-5", "--threshold", "-1", "-k", "1").count('"id"') == 1
     assert "-3 is not in the range" in run("get", path, "-k", "-3", "-5").output
     assert succeeds("delete", path, "-5", "8") == f"2 of 2 documents deleted from {path}\n"
-
-
-def test_delete_and_get_by_filter(index):
-    shown = run("get", index, "--where", "n >= 5", "-k", "2")
-    assert (numbers(shown.stdout), shown.stderr) == ([5, 6], "2 of 3 documents\n")
-    assert succeeds("delete", index, "--where", "n >= 5", "--dry-run") == (
-        f"3 of 8 documents would be deleted from {index}\n"
-    )
-    assert len(succeeds("get", index, "-k", "99").splitlines()) == 8
-    assert succeeds("delete", index, "--where", "n >= 5") == f"3 of 8 documents deleted from {index}\n"
-    assert numbers(succeeds("get", index)) == [0, 1, 2, 3, 4]
-    with pytest.warns(UnknownFieldsWarning, match=r"^no document has a field 'm' \(fields: n\)$"):
-        assert run("get", index, "--where", "m < 3").output == "no documents\n"
 
 
 def test_a_query_without_hits_says_why(index):
@@ -92,10 +80,8 @@ def test_odd_texts_keep_the_table_whole_and_control_no_terminal():
         {"id": "x\x1b]0;", "text": "a film\x02 \x03\x1b[31m red\n\nend", "m": "\x1b[0m\nm", "n": [1]},
         {"text": "long " * 200_000},
         {"text": "lone \ud800 surrogate"},
-        {"text": ""},
     )
     lines = succeeds("query", path, "the cat").splitlines()
-    # A text without any token is no hit.
     assert len(lines) == 2 * 4
     assert max(map(len, lines)) <= 250
     assert "    a film [31m red end" in lines
@@ -107,10 +93,9 @@ def test_odd_texts_keep_the_table_whole_and_control_no_terminal():
 
 def test_several_queries(index):
     Path("queries.txt").write_text("cats\n\nfilms\n")
-    both = json.loads(succeeds("query", index, "cats", "films", "-k", 2, "--json", "--mode", "words"))
-    assert (
-        json.loads(succeeds("query", index, "--queries", "queries.txt", "-k", 2, "--json", "--mode", "words")) == both
-    )
+    options = ("-k", 2, "--json", "--mode", "words")
+    both = json.loads(succeeds("query", index, "cats", "films", *options))
+    assert json.loads(succeeds("query", index, "--queries", "queries.txt", *options)) == both
     assert [len(hits) for hits in both] == [2, 2]
     assert "**film**" in both[1][0]["snippet"]
     lines = succeeds("query", index, "--queries", "-", "--jsonl", "-k", 2, input="cats\nfilms\n").splitlines()
@@ -120,32 +105,25 @@ def test_several_queries(index):
     assert fails("query", index, "--queries", "-", input="") == "-: no queries; give at least one line of text"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_usage_mistakes():
+    for arguments, message in (
         ("query index x --json --jsonl", "--json and --jsonl cannot be combined"),
         ("query index x --queries y", "give either TEXT or --queries"),
         ("build a index --append --upsert", "--append and --upsert cannot be combined"),
         ("delete index", "give either IDs or --where FILTER"),
-        ("delete index 1 --where n=1", "give either IDs or --where FILTER"),
-        ("set index -m n=5", "give either IDs or --where FILTER"),
         ("set index 1 -m n", "must be NAME=VALUE, got 'n'."),
         ("get index 1 --where n=1", "give either IDs or --where"),
-    ],
-)
-def test_usage_mistakes(arguments, message):
-    result = run(*arguments.split())
-    assert result.exit_code == 2
-    assert message in result.stderr
+    ):
+        result = run(*arguments.split())
+        assert result.exit_code == 2
+        assert message in result.stderr
 
 
 def test_export(index):
     assert succeeds("export", index, "out") == "8 vectors of dimension 16 in out.npy, texts in out.jsonl\n"
     assert np.load("out.npy").shape == (8, 16)
-    taken = "out.npy: already exists; replace it with --overwrite, or choose another name"
-    assert fails("export", index, "out") == taken
+    assert fails("export", index, "out").startswith("out.npy: already exists; replace it with --overwrite")
     succeeds("export", index, "out", "--overwrite")
-    assert fails("export", index, ".") == "cannot write .: it is a folder; name the file or folder to write in it"
 
 
 def test_duplicates_and_topics(index):

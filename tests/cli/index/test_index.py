@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import gzip
 import json
 import shlex
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from ctx_embed.index.storage.documents import DocumentStore
 from tests.conftest import make_model
 from tests.helpers.cli import Command
 
@@ -39,12 +36,10 @@ def info(index: str) -> dict:
     return json.loads(succeeds("info", index, "--json"))
 
 
-def state(folder: str) -> dict:
-    """Return every file of a folder with its bytes, excluding the write-ahead log's files."""
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.suffix == ".sqlite"}
-
-
-def test_build_query_info(texts, sentences):
+def test_build_query_info(texts, sentences, tiny_model_path):
+    options = ["--model", tiny_model_path, "--factory", "HNSW8", "--field", "review"]
+    succeeds("build", "-", "a.index", *options, input='{"review": "the cat"}\n')
+    assert (info("a.index")["model"], info("a.index")["factory"]) == (str(tiny_model_path), "HNSW8")
     assert succeeds("build", texts, "notes.index") == "8 documents indexed in notes.index\n"
     hits = json.loads(succeeds("query", "notes.index", sentences[3], "-k", 2, "--json"))
     assert set(hits[0]) == {"id", "score", "text", "start", "stop", "metadata", "fused", "relevance", "snippet"}
@@ -56,59 +51,40 @@ def test_build_query_info(texts, sentences):
     assert (info("notes.index")["documents"], info("notes.index")["model"]) == (8, "default")
     assert f"{'documents':<18} 8\n" in succeeds("info", "notes.index")
     assert [entry.name for entry in Path("notes.index").iterdir()] == ["index.sqlite"]
-    assert sorted(entry.name for entry in Path().iterdir()) == ["notes.index", "notes.txt"]
-
-
-def test_gzip_standard_input_another_field_and_another_model(rows, tiny_model_path):
-    packed = gzip.compress(b'{"review": "the cat"}\n{"review": "the dog", "id": 7}\n')
-    Path("a.jsonl.gz").write_bytes(packed)
-    options = ["--field", "review", "--model", tiny_model_path, "--factory", "HNSW8"]
-    succeeds("build", "a.jsonl.gz", "a.index", *options)
-    assert (info("a.index")["model"], info("a.index")["factory"]) == (str(tiny_model_path), "HNSW8")
-    assert json.loads(succeeds("query", "a.index", "the dog", "-k", 1, "--json"))[0]["id"] == 7
-    added = succeeds("build", "-", "a.index", "--append", input=Path(rows).read_text())
-    assert added == "8 documents added to a.index\n"
 
 
 def test_an_index_that_exists_needs_a_flag(texts, rows):
     succeeds("build", texts, "old")
-    before = state("old")
+    before = Path("old/index.sqlite").read_bytes()
     Path("broken.jsonl").write_text('{"text": "the cat", "id": "new"}\n{"text": \n')
     for arguments, message in (
         ((rows, "old"), "old: already exists; add to it with --append or --upsert, or replace it with --overwrite"),
         (("broken.jsonl", "old", "--overwrite"), "broken.jsonl, line 2: not JSON (Expecting value: line 1 column 10"),
     ):
         assert fails("build", *arguments, input="\n").startswith(message)
-        assert state("old") == before
+        assert Path("old/index.sqlite").read_bytes() == before
     succeeds("build", rows, "old", "--append")
     assert info("old")["documents"] == 16
     assert succeeds("build", rows, "old", "--upsert", "--resume") == "8 documents added to old\n"
-    assert succeeds("build", rows, "old", "--upsert", "--resume") == (
-        "nothing to do: 8 documents were indexed in old already\n"
-    )
-    succeeds("build", rows, "old", "--overwrite")
-    assert info("old")["documents"] == 8
+    assert succeeds("build", rows, "old", "--upsert", "--resume").startswith("nothing to do: 8 documents were indexed")
     for flag, said in (("--append", "indexed in"), ("--upsert", "added to"), ("--overwrite", "indexed in")):
         # Each of them makes an index if there is none.
         assert succeeds("build", rows, "new", flag) == f"8 documents {said} new\n"
         assert info("new")["documents"] == 8
 
 
-def test_places_where_no_index_can_be_built(texts):
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]])
+def test_places_where_no_index_can_be_built(texts, flags):
     Path("other").mkdir()
     Path("other/precious.txt").write_text("keep me")
-    for flags in ([], ["--overwrite"]):
-        message = "other: has files that do not belong to an index; choose another folder"
-        assert fails("build", texts, "other", *flags) == message
-        assert fails("build", texts, texts, *flags) == f"{texts}: is a file; choose a new or empty folder for the index"
+    message = "other: has files that do not belong to an index; choose another folder"
+    assert fails("build", texts, "other", *flags) == message
+    assert fails("build", texts, texts, *flags) == f"{texts}: is a file; choose a new or empty folder for the index"
     assert Path("other/precious.txt").read_text() == "keep me"
 
 
-def test_overwriting_waits_for_no_writer_and_needs_no_whole_index(texts):
+def test_overwriting_needs_no_whole_index(texts):
     succeeds("build", texts, "notes.index")
-    with closing(DocumentStore(Path("notes.index/index.sqlite"))) as store, store.writing():
-        line = fails("build", texts, "notes.index", "--overwrite")
-    assert line == "notes.index: another process is writing to this index; try again when it has finished"
     Path("notes.index/index.sqlite").write_text("nothing")
     assert "cannot be read (file is not a database)" in fails("query", "notes.index", "x")
     succeeds("build", texts, "notes.index", "--overwrite")

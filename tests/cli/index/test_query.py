@@ -65,7 +65,6 @@ def test_vectors_from_a_file(index):
     for name, said in (
         ("one", f"must be an array (queries, dimension), got the shape {vectors[0].shape}"),
         ("broken", "broken.npy: must be an array (queries, dimension) of numbers"),
-        ("nowhere", "nowhere.npy"),
     ):
         assert said in fails("query", index, "--queries", f"{name}.npy")
 
@@ -105,9 +104,8 @@ def test_csv_has_a_column_for_each_field():
     first, second = csv.DictReader(io.StringIO(succeeds("query", "rows.index", "a quoted text", "--csv")))
     assert first["text"] == 'a "quoted", text'
     assert (first["query"], first["id"], first["tags"]) == ("a quoted text", "x", '["a", "b"]')
-    assert (first["metadata.score"], first["year"], first["ok"]) == ("3", "2020", "")
+    assert (first["metadata.score"], first["year"], first["ok"], second["ok"]) == ("3", "2020", "", "true")
     assert float(first["score"]) > float(second["score"])
-    assert second["ok"] == "true"
 
 
 def test_a_hit_shows_the_score_that_orders_it(index):
@@ -123,7 +121,6 @@ def test_listing_counting_and_facets(index):
     rows = [json.loads(line) for line in listed.stdout.splitlines()]
     assert [row["metadata"]["section"] for row in rows] == ["sport", "sport"]
     assert listed.stderr == "2 of 5 documents\n"
-    assert succeeds("count", index) == "24\n"
     assert succeeds("count", index, "--where", "section = 'sport'") == "5\n"
     printed = succeeds("facets", index, "section", "-k", 2).splitlines()
     assert [line.split() for line in printed] == [["5", "culture"], ["5", "economy"]]
@@ -139,12 +136,8 @@ def test_hits_of_one_document_stand_together(capsys):
     ]
     print_hits("nothing", found)
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if not line.startswith(" ")] == [
-        "0.9000  a  year: 2020",
-        "0.7000  a  year: 2020",
-        "0.8000  b",
-    ]
-    assert lines[3] == "    the second passage"
+    assert lines[:3:2] == ["0.9000  a  year: 2020", "0.7000  a  year: 2020"]
+    assert lines[3:5] == ["    the second passage", "0.8000  b"]
 
 
 def test_a_highlight_stands_out_from_the_text_around_it(capsys, monkeypatch):
@@ -166,7 +159,4 @@ def test_a_highlight_stands_out_from_the_text_around_it(capsys, monkeypatch):
 def test_a_corrected_word_is_told_on_stderr(index):
     found = run("query", index, "the rasnom of a hosptial", "--mode", "words", "--json", "-k", 1)
     assert found.stderr == "searched for ransom instead of rasnom, hospital instead of hosptial: no document has them\n"
-    (hit,) = json.loads(found.stdout)
-    assert hit["corrected"] == {"rasnom": "ransom", "hosptial": "hospital"}
-    assert "**ransom**" in hit["snippet"]
-    assert run("query", index, "the ransom of a hospital", "--mode", "words").stderr == ""
+    assert json.loads(found.stdout)[0]["corrected"] == {"rasnom": "ransom", "hosptial": "hospital"}

@@ -46,7 +46,6 @@ from ctx_embed.training.distillation.student import (
 )
 from tests.conftest import SENTENCES
 
-TEXTS = ["a b", "c", "d d d", "a b", "e", "f g"]
 PACKED = PackedTexts(np.arange(11, dtype=np.int32), np.array([0, 2, 3, 6, 8, 9, 11]))
 SAME = np.array([0, 1, 2, 0, 3, 4])
 ALONE = np.zeros(6, int)
@@ -176,11 +175,9 @@ def test_a_student_begins_as_the_shipped_model(sentences):
     # Each phrase has its own row alone; folded, the model is as it was.
     with composition.folded():
         assert model.encode(sentences) == pytest.approx(before, abs=1e-5)
-    ids, lengths = student.text_tokenizer(sentences)
-    ids = torch.from_numpy(ids.astype(np.int64))
+    ids, lengths = _packed(student, sentences)
     used = composition.used(ids)
-    student.train()
-    embedded = composition.embed(ids, lengths.tolist(), used, student.embedding.weight.detach()[used])
+    embedded = composition.embed(ids, lengths, used, student.train().embedding.weight.detach()[used])
     assert F.normalize(embedded, dim=1).detach().numpy() == pytest.approx(before, abs=1e-4)
 
 
@@ -354,11 +351,9 @@ def test_spans_are_pieces_of_their_texts(tokenizer, monkeypatch):
         rows = labelled.rows_of_class[target]
         piece = str(part.tolist())[1:-1]
         assert any(piece in str(texts[row]) for row in rows)
-
-
-def test_labels_are_drawn_alike_and_by_the_step(tokenizer, monkeypatch):
+    # They are drawn alike, and by the step.
     monkeypatch.setattr(objectives, "LABEL_BATCH", 4000)
-    labelled, drawn = labels(tokenizer), []
+    drawn = []
     for step in (1, 1, 2):
         labelled.more_texts(batch([], step))
         drawn.append(labelled._drawn)
@@ -379,9 +374,7 @@ def test_the_held_out_part_is_not_drawn(tokenizer):
 
     assert labelled.measures(embed) == labelled.measures(embed)
     assert torch.equal(*measured)
-
-
-def test_no_copy_of_a_held_out_text_is_drawn(tokenizer):
+    # Nor is a copy of it.
     texts = [f"text {number % 40}" for number in range(80)]
     labelled = Labels(4, TextTokenizer(tokenizer), ["a", "b"] * 40, texts, seed=0)
     held_out = {texts[row] for row in labelled.held_out_rows}

@@ -13,7 +13,6 @@ from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training.distillation import job
 from ctx_embed.training.distillation.teacher import TeacherCache
-from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of
 from ctx_embed.training.options import DistillationOptions, Source, read_recipe
 from tests.helpers.errors import error
@@ -37,23 +36,15 @@ def toml(tmp_path):
 
 def test_a_recipe(toml):
     path = toml("""
-# how
 teacher = "minilm"
 learning_rate = 5e-3
 [[sources]]
-files = ["a.txt"]
-[[sources]]
 files = ["b.txt", "c/*.gz"]
 texts = 100
-passage_lines = 8
 fair = true
 """)
-    second = {"files": ["b.txt", "c/*.gz"], "texts": 100, "passage_lines": 8, "fair": True}
-    assert read_recipe(path, NAMES) == {
-        "teacher": "minilm",
-        "learning_rate": 0.005,
-        "sources": [{"files": ["a.txt"]}, second],
-    }
+    sources = [{"files": ["b.txt", "c/*.gz"], "texts": 100, "fair": True}]
+    assert read_recipe(path, NAMES) == {"teacher": "minilm", "learning_rate": 0.005, "sources": sources}
     assert read_recipe(toml(""), NAMES) == {}
 
 
@@ -61,16 +52,10 @@ fair = true
     ("content", "message"),
     [
         ("heldout = 16", "unknown option of {} 'heldout': did you mean 'held_out'? known are corpus, "),
-        ("[training]\nepochs = 3", "unknown option of {} 'training': known are corpus, "),
-        ("epochs: 3", "{}: not TOML (Expected '=' after a key"),
         (b"\xff", "{}: not TOML ('utf-8' codec can't decode byte 0xff"),
         ('corpus = "a.txt"', "{}: corpus must be a list of strings, got 'a.txt'"),
-        ("corpus = [1]", "{}: corpus must be a list of strings, got [1]"),
-        ("epochs = [1]", "{}: epochs must be a string or a number, got [1]"),
         ("epochs = true", "{}: epochs must be a string or a number, got True"),
-        ("epochs = 1979-05-27", "{}: epochs must be a string or a number, got datetime.date(1979, 5, 27)"),
         ("encoder_options = 3", "{}: encoder_options must be a table [encoder_options], got 3"),
-        ("sources = 3", "{}: sources must be tables [[sources]], got 3"),
         ("sources = [3]", "{}: sources must be tables [[sources]], got [3]"),
         ("[[sources]]\ntexts = 3", "{}: each source must have files; add files = [...]"),
         ('[[sources]]\nfiles = "a"', "{}: files of a source must be a list of strings, got 'a'"),
@@ -78,21 +63,14 @@ fair = true
             '[[sources]]\nfiles = ["a"]\ntexts = 1.5',
             "{}: texts of a source must be a whole number, at least 1, got 1.5",
         ),
-        (
-            '[[sources]]\nfiles = ["a"]\ntexs = 2',
-            "unknown option of a source in {} 'texs': did you mean 'texts'? known are cloze, ",
-        ),
+        ('[[sources]]\nfiles = ["a"]\ntexs = 2', "unknown option of a source in {} 'texs': did you mean 'texts'?"),
     ],
 )
 def test_recipes_that_are_wrong(toml, content, message):
     path = toml(content)
     assert error(read_recipe, path, NAMES).startswith(message.format(path))
-
-
-def test_recipes_that_cannot_be_read(tmp_path):
-    missing = tmp_path / "missing.toml"
-    assert error(read_recipe, missing, NAMES) == f"{missing}: cannot be read (No such file or directory)"
-    assert error(read_recipe, tmp_path, NAMES) == f"{tmp_path}: cannot be read (Is a directory)"
+    path.unlink()
+    assert error(read_recipe, path, NAMES) == f"{path}: cannot be read (No such file or directory)"
 
 
 # From files to a model
@@ -124,10 +102,11 @@ def names(folder) -> list[str]:
 
 
 def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences):
-    summary = distill(steps=2, seed=7)
+    summary = distill(steps=2, seed=7, store="float16")
     assert names(tmp_path) == ["corpus.txt", "model", "model.teacher"]
+    assert {tensor.dtype for tensor in weights(tmp_path / "model").values()} == {torch.float16}
     model = load(tmp_path / "model")
-    assert model.encode(sentences).shape == (8, 8)
+    assert model.dtype == torch.float32
     assert np.linalg.norm(model.encode(sentences), axis=1) == pytest.approx(np.ones(8), abs=1e-6)
     record = json.loads((tmp_path / "model" / "training.json").read_text())
     assert record["encoder"] == "contextualizer"
@@ -139,14 +118,10 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     (source,) = record["sources"]
     assert source == {**asdict(Source(corpus)), "files": hashes}
     assert (record["exclude"], record["excluded_texts"]) == ({}, 0)
-    assert summary == {
-        "texts": 80,
-        "trained_texts": 64,
-        "held_out_texts": 16,
-        "held_out_distance": record["history"][-1]["held_out_distance"],
-        "kept_epoch": 2,
-    }
-    assert summary["held_out_distance"] < record["history"][0]["held_out_distance"]
+    first, *_, last = (epoch["held_out_distance"] for epoch in record["history"])
+    counts = {"texts": 80, "trained_texts": 64, "held_out_texts": 16, "kept_epoch": 2}
+    assert summary == {**counts, "held_out_distance": last}
+    assert last < first
     assert record["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
 
 
@@ -161,21 +136,6 @@ def test_a_tenth_is_held_out_unless_more_is_asked_for(distill, tmp_path):
 
 def weights(folder) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
-
-
-def same(first, second) -> bool:
-    return all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
-
-
-def test_the_mean_encoder_and_stored_dtypes(distill, tmp_path):
-    distill("mean", encoder="mean", store="float16")
-    (tensor,) = weights(tmp_path / "mean").values()
-    assert tensor.dtype == torch.float16
-    assert load(tmp_path / "mean").dtype == torch.float32
-    assert json.loads((tmp_path / "mean" / "training.json").read_text())["architecture"] == {
-        "dimension": 8,
-        "spare_dimensions": 0,
-    }
 
 
 def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, tmp_path, sentences):
@@ -210,7 +170,7 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, tmp_path, se
     assert model[0].embedding.weight[-10:].abs().sum(1).min() > 0.1
     assert fingerprint(model) == fingerprint(load(folder))
     model.save_pretrained(str(tmp_path / "again"))
-    assert same(folder, tmp_path / "again")
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in weights(tmp_path / "again").items())
 
 
 def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_path, sentences, tiny_model_path):
@@ -235,62 +195,20 @@ def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_pat
     first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
     assert torch.equal(first["phrases"], second["phrases"])
     assert not torch.equal(first["embedding.weight"], second["embedding.weight"])
-    assert load(tmp_path / "second").encode(sentences).shape == (8, 8)
-    again = [Source(corpus, fair=True), Source([pairs], fair=True)]
-    assert error(distill, "third", **{**stage, "sources": again}) == (
-        "a second teacher needs texts; set second_texts for a source of the recipe"
-    )
-
-
-def test_an_interrupted_run_goes_on_to_the_same_weights(distill, tmp_path, monkeypatch):
-    distill("whole")
-    train = Distillation.train_batch
-
-    def interrupted(self, rows, total):
-        if self.step == 6:
-            raise KeyboardInterrupt
-        return train(self, rows, total)
-
-    monkeypatch.setattr(Distillation, "train_batch", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        distill()
-    assert names(tmp_path) == ["corpus.txt", "model.partial", "model.teacher", "whole", "whole.teacher"]
-    steps = []
-
-    def counted(self, rows, total):
-        steps.append(self.step)
-        return train(self, rows, total)
-
-    monkeypatch.setattr(Distillation, "train_batch", counted)
-    monkeypatch.setattr(TeacherCache, "encode", lambda self, texts: pytest.fail("the teacher was asked again"))
-    distill()
-    assert steps == [4, 5, 6, 7]
-    assert same(tmp_path / "whole", tmp_path / "model")
-    assert names(tmp_path) == ["corpus.txt", "model", "model.teacher", "whole", "whole.teacher"]
 
 
 FAILURES = [
     ({"encoder": "contextualiser"}, "unknown encoder 'contextualiser': did you mean 'contextualizer'? known are "),
-    ({"teacher": "./nowhere"}, "./nowhere: no such model folder"),
-    ({"tokenizer": "nowhere.json"}, "nowhere.json: no such file; make a tokenizer.json with "),
     ({"dimension": 17}, "dimension must be at most the teacher's 16, got 17"),
     ({"held_out": 81}, "80 texts are too few for two batches of 16 (81 held out); "),
-    ({"vocabulary_size": 9}, "size must be at least "),
-    (
-        {"encoder": "lama", "encoder_options": {"output_dimension": 4}},
-        "output_dimension must be the student's dimension 8, got 4; leave it out",
-    ),
+    ({"encoder": "lama", "encoder_options": {"output_dimension": 4}}, "output_dimension must be the student's dim"),
     ({"store": "int4"}, "unknown store 'int4'"),
     ({"spare_dimensions": 8}, "spare_dimensions must be in 0..7 for dimension 8, got 8"),
     ({"second_teacher": "./nowhere"}, "a second teacher needs texts; set second_texts for a source of the recipe"),
-    (
-        {"pair_weight": 0.5},
-        "--pair-weight needs pairs; give a recipe a source of pairs (.jsonl) that has `fair = true`",
-    ),
+    ({"pair_weight": 0.5}, "--pair-weight needs pairs; give a recipe a source of pairs (.jsonl)"),
     ({"start": "./nowhere"}, "./nowhere: no such model folder"),
     ({"start": "a", "tokenizer": "b"}, "--from and --tokenizer cannot be combined: the model has its own vocabulary"),
     ({"second_label_weight": 0.5}, "second_label_weight needs a second teacher and labelled files; "),
-    ({"phrases": -1}, "phrases must be at least 0, got -1"),
 ]
 
 
@@ -304,13 +222,7 @@ def test_what_is_wrong_is_found_before_the_teacher_is_asked(distill, tmp_path, m
 def test_places_that_are_taken(distill, tmp_path):
     (tmp_path / "file").write_text("mine")
     assert error(distill, "file") == f"cannot write {tmp_path / 'file'}: it must be a folder, got a file"
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "thesis.txt").write_text("mine")
-    message = f"cannot write {tmp_path / 'folder'}: the folder holds other things (no modules.json); "
-    assert error(distill, "folder").startswith(message)
     (tmp_path / "model.partial").write_text("mine")
     message = f"{tmp_path / 'model.partial'} must be a folder for the state of the run, got a file; remove it first"
     assert error(distill) == message
-    (tmp_path / "other.teacher").write_text("mine")
-    assert error(distill, "other").startswith(f"cannot make the cache folder {tmp_path / 'other.teacher'}/")
-    assert names(tmp_path) == ["corpus.txt", "file", "folder", "model.partial", "other.teacher"]
+    assert names(tmp_path) == ["corpus.txt", "file", "model.partial"]

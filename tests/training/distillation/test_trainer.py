@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ctx_embed.systems import system
+from ctx_embed.modules import Contextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.distillation import objectives
 from ctx_embed.training.distillation.phrases import learn_phrases
@@ -17,6 +17,7 @@ from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.options import DistillationOptions
 from ctx_embed.training.run import Checkpoint
 from tests.helpers.errors import error
+from tests.training.toy import same, state
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
 
@@ -89,19 +90,10 @@ def mixture(texts) -> Mixture:
 def start(tokenizer, mixture, teacher):
     """Begin a run: a new student of 8 dimensions under some options."""
 
-    def begin(
-        options=OPTIONS,
-        checkpoint=None,
-        name="contextualizer",
-        run=None,
-        mixture=mixture,
-        kind=Distillation,
-        **architecture,
-    ):
-        if name == "contextualizer":
-            architecture = {"steps": 2, "rank": 3, **architecture}
+    def begin(options=OPTIONS, checkpoint=None, run=None, mixture=mixture, kind=Distillation, **architecture):
+        architecture = {"steps": 2, "rank": 3, **architecture}
         student, rotation = new_student(
-            system(name), tokenizer, mixture.texts, *teacher, 8, options.seed, **architecture
+            Contextualizer, tokenizer, mixture.texts, *teacher, 8, options.seed, **architecture
         )
         return kind(student, mixture, teacher[0], rotation, options, checkpoint, **(run or {}))
 
@@ -129,14 +121,6 @@ def stop_at(step):
     return stop
 
 
-def state(run: Distillation) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in run.student.state_dict().items()}
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
-
-
 def test_a_student_begins_as_static_embeddings(start, tokenizer, texts, teacher):
     student = start().student
     ids, _ = TextTokenizer(tokenizer)(texts)
@@ -149,10 +133,10 @@ def test_a_student_begins_as_static_embeddings(start, tokenizer, texts, teacher)
 
 def test_the_best_epoch_is_kept_the_start_included(start):
     run = start(replace(OPTIONS, learning_rate=10.0))
-    before = state(run)
+    before = state(run.student)
     history = run.run(progress=False)
     assert history[-1]["held_out_distance"] > history[0]["held_out_distance"] == run.held_out_distance()
-    assert (run.kept_epoch, same(before, state(run))) == (0, True)
+    assert (run.kept_epoch, same(before, state(run.student))) == (0, True)
     # Words are no part of the distance to the teacher.
     run = start(replace(OPTIONS, learning_rate=10.0, word_weight=0.1))
     assert run.run(progress=False)[-1]["held_out_distance"] == run.held_out_distance()
@@ -161,12 +145,12 @@ def test_the_best_epoch_is_kept_the_start_included(start):
 
 def test_the_student_is_the_mean_of_the_start_and_the_trained_one(start):
     trained, mean = start(), start(run={"start_share": 0.25})
-    before = state(mean)
+    before = state(mean.student)
     assert trained.run(progress=False)[0] == mean.run(progress=False)[0]
     assert trained.kept_epoch == mean.kept_epoch == 2
     assert mean.history[-1]["held_out_distance"] == mean.held_out_distance() < mean.history[0]["held_out_distance"]
-    for name, tensor in state(trained).items():
-        assert state(mean)[name] == pytest.approx(0.75 * tensor + 0.25 * before[name], abs=1e-6)
+    for name, tensor in state(trained.student).items():
+        assert state(mean.student)[name] == pytest.approx(0.75 * tensor + 0.25 * before[name], abs=1e-6)
 
 
 def test_a_seeded_part_is_held_out(start, teacher):
@@ -180,17 +164,16 @@ def test_a_seeded_part_is_held_out(start, teacher):
     assert (shown[held_out] == 0).all()
     assert shown.sum() == 2 * 48
     assert shown.max() == 2
-    with torch.no_grad():
-        embeddings = torch.cat([run.student.embed(*run.packed.batch(np.array([row]))) for row in held_out])
+    embeddings = torch.cat([run.student.embed(*run.packed.batch(np.array([row]))) for row in held_out]).detach()
     target = torch.from_numpy(teacher[0][held_out].astype(np.float32)) @ run.rotation
     expected = (1 - F.cosine_similarity(embeddings, target)).mean().item()
     assert run.held_out_distance() == pytest.approx(expected, abs=1e-6)
     other = start(replace(OPTIONS, seed=1))
     assert set(other.held_out_rows) != set(held_out)
-    assert not same(state(start()), state(other))
+    assert not same(state(start().student), state(other.student))
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
 def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start, tmp_path, stop):
     whole = start(kind=Watched)
     whole_history = whole.run(progress=False)
@@ -200,12 +183,12 @@ def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start
     with pytest.raises(KeyboardInterrupt):
         stopped.run(progress=False)
     trained = []
-    for steps in ({1: 0, 2: 2, 3: 3, 4: 4, 5: 4}[stop], 6):
+    for steps in ({1: 0, 2: 2, 3: 3, 5: 4}[stop], 6):
         # Steps 2 and 4, and the end of the first epoch at 3, are saved; then the end.
         resumed = start(checkpoint=Checkpoint(output, "run"), kind=Watched)
         resumed.before = lambda run, rows: trained.append(run.step)
         assert resumed.run(progress=False) == whole_history
-        assert same(state(resumed), state(whole))
+        assert same(state(resumed.student), state(whole.student))
         assert trained == list(range(steps, 6))
         trained.clear()
 
@@ -226,8 +209,7 @@ def test_no_copy_of_a_held_out_text_is_trained_on(start, mixture, texts):
     held_out, trained = ({copied[row] for row in rows} for rows in (run.held_out_rows, run.rows))
     assert (len(run.held_out_rows), len(run.rows), len(held_out)) == (16, 48, 8)
     assert not held_out & trained
-    same = ["one text"] * 64
-    one = replace(mixture, blocks=[Block(tuple(same))])
+    one = replace(mixture, blocks=[Block(("one text",) * 64)])
     assert error(lambda: start(mixture=one)).startswith("64 texts are too few for two batches of 16 (64 held out); ")
 
 
@@ -292,8 +274,7 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
     resumed = begin(Checkpoint(tmp_path / "out", "run"))
     assert resumed.run(progress=False) == history
     assert resumed.losses == whole.losses
-    for name, tensor in whole.trained.state_dict().items():
-        assert torch.equal(tensor, resumed.trained.state_dict()[name]), name
+    assert same(state(whole.trained), state(resumed.trained))
 
     terms = {"similarity", "relations", "labels", "words", "genres"}
     (second,) = [entry for entry in whole.losses if entry["step"] == 2]
