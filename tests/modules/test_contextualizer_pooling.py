@@ -3,30 +3,12 @@
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
 from torch.nn import functional as F
 
 from ctx_embed import Contextualizer, ContextualizerPooling, InputError, load
 from tests.conftest import SENTENCES
-
-
-def tiny_transformer(tokenizer, folder):
-    """A Transformer module of one small layer with drawn weights, made here."""
-    from sentence_transformers.base.modules import Transformer
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-    )
-    BertModel(config).save_pretrained(folder)
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
-    wrapped.save_pretrained(folder)
-    return Transformer(str(folder), max_seq_length=64)
+from tests.index.support.cross_encoder import save_cross_encoder
 
 
 def test_a_contextualizer_is_the_pooling_over_a_table(tokenizer):
@@ -62,11 +44,11 @@ def test_it_begins_as_the_normalised_mean():
 
 
 def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
-    transformer = tiny_transformer(tokenizer, tmp_path / "bert")
-    model = SentenceTransformer(modules=[transformer, ContextualizerPooling(16, steps=2, rank=4)], device="cpu")
+    transformer = Transformer(str(save_cross_encoder(tmp_path / "bert", tokenizer)), max_seq_length=64)
+    model = SentenceTransformer(modules=[transformer, ContextualizerPooling(8, steps=2, rank=4)], device="cpu")
     torch.nn.init.normal_(model[1].attention.W, std=0.1)
     expected = model.encode(SENTENCES)
-    assert expected.shape == (len(SENTENCES), 16)
+    assert expected.shape == (len(SENTENCES), 8)
     model.save_pretrained(str(tmp_path / "model"))
     for loaded in (load(tmp_path / "model"), SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True)):
         assert (loaded.encode(SENTENCES) == expected).all()

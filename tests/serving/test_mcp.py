@@ -34,20 +34,15 @@ async def answer(client: Any, tool: str, **arguments: object) -> dict[str, Any]:
     return json.loads((await client.call_tool(tool, arguments)).content[0].text)
 
 
-@pytest.fixture(scope="module")
-def notes(tmp_path_factory) -> Path:
-    """The index of a folder of two files."""
-    folder = tmp_path_factory.mktemp("mcp")
-    (folder / "notes").mkdir()
-    (folder / "notes" / "cat.txt").write_text("The cat sat on the mat.\n\nRain fell all night.\n")
-    (folder / "notes" / "museum.txt").write_text("The museum is old. It opens at nine. Tickets cost four pounds.\n")
-    with SearchIndex.create(folder / "notes.index") as index:
-        index.sync(folder / "notes")
+def test_an_assistant_searches_reads_and_describes(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "cat.txt").write_text("The cat sat on the mat.\n\nRain fell all night.\n")
+    (folder / "museum.txt").write_text("The museum is old. It opens at nine. Tickets cost four pounds.\n")
+    with SearchIndex.create(tmp_path / "notes.index") as index:
+        index.sync(folder)
         index.add(["prices rise faster than wages"], [1], [{"year": 2020}])
-    return folder / "notes.index"
 
-
-def test_an_assistant_searches_reads_and_describes(notes):
     async def ask(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"search", "get", "describe"}
@@ -74,4 +69,4 @@ def test_an_assistant_searches_reads_and_describes(notes):
             assert said in wrong.content[0].text
             assert "Traceback" not in wrong.content[0].text
 
-    connected(notes, ask)
+    connected(tmp_path / "notes.index", ask)

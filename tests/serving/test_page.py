@@ -46,8 +46,8 @@ The boiler hums at night. Turn the pump down.
 def folder(tmp_path_factory) -> Path:
     """The folder of the indexes ``house``, ``letters``, ``manual`` and ``odd``."""
     path = tmp_path_factory.mktemp("page")
-    browsing.make_house(path)
-    browsing.make_letters(path)
+    browsing.make_index(path, "house")
+    browsing.make_index(path, "letters", kind="letter")
     with SearchIndex.create(path / "manual", chunk="passages:24") as index:
         index.add([MANUAL], ids=["m"], metadata=[{"source": "manual.md", "line": 1}])
         index.add(["The cat sleeps."], ids=["cat"])

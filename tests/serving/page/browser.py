@@ -51,21 +51,12 @@ def opened(browser: Browser, **options: Any) -> tuple[Page, list[str]]:
     return page, wrong
 
 
-def make_house(folder: Path) -> Path:
-    """Create the index ``house`` of the examples in a folder."""
+def make_index(folder: Path | str, name: str, kind: str | None = None) -> Path:
+    """Create an index of the examples, or of those of one kind, in a folder."""
     from ctx_embed import SearchIndex
 
-    texts, metadata = documents()
-    with SearchIndex.create(folder / "house") as index:
-        index.add(texts, metadata=metadata)
-    return folder / "house"
-
-
-def make_letters(folder: Path) -> Path:
-    """Create the index ``letters`` of the examples of that kind in a folder."""
-    from ctx_embed import SearchIndex
-
-    with SearchIndex.create(folder / "letters") as index:
-        letters = [pair for pair in zip(*documents(), strict=True) if pair[1]["kind"] == "letter"]
-        index.add([text for text, _ in letters], metadata=[fields for _, fields in letters])
-    return folder / "letters"
+    chosen = [pair for pair in zip(*documents(), strict=True) if kind in (None, pair[1]["kind"])]
+    path = Path(folder, name)
+    with SearchIndex.create(path) as index:
+        index.add([text for text, _ in chosen], metadata=[fields for _, fields in chosen])
+    return path

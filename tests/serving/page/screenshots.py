@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page
 
-from tests.serving.page.browser import chromium, make_house, opened
+from tests.serving.page.browser import chromium, make_index, opened
 from tests.serving.server import serving
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -24,7 +24,7 @@ def save(page: Page, name: str) -> None:
 
 def main() -> None:
     """Write search-light.png, search-dark.png and search-phone.png."""
-    with tempfile.TemporaryDirectory() as folder, serving(make_house(Path(folder))) as server, chromium() as browser:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser, serving(make_index(folder, "house")) as server:
 
         def visit(address: str, width: int, height: int, scheme: str, scale: float = 1) -> Page:
             size = {"width": width, "height": height}
