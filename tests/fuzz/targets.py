@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -119,14 +120,10 @@ def _use_rules(folder: Path, name: str) -> None:
         rules.check(path)
 
 
-def _tokenizer() -> Any:
+def _make_model(folder: Path) -> None:
     from ctx_embed.training.vocabulary import learn_vocabulary
 
-    return learn_vocabulary(SENTENCES * 3, size=90, progress=False)
-
-
-def _make_model(folder: Path) -> None:
-    make_model(_tokenizer()).save_pretrained(str(folder))
+    make_model(learn_vocabulary(SENTENCES * 3, size=90, progress=False)).save_pretrained(str(folder))
 
 
 def _use_in_numpy(folder: Path, _: str) -> None:
@@ -204,12 +201,15 @@ def _use_index(folder: Path, _: str) -> None:
 
 
 def _make_state(folder: Path) -> None:
+    from ctx_embed.numpy_model.document_state import MAGIC
+
     _make_model(folder / "model")
     state = _state(folder)
     state.add(" ".join(SENTENCES))
-    (folder / "state").write_bytes(state.to_bytes())
+    stored = state.to_bytes()
+    (folder / "state").write_bytes(stored)
     # Uncompressed, so that edits reach what is inside.
-    (folder / "plain").write_bytes(_unpacked(state.to_bytes()))
+    (folder / "plain").write_bytes(zlib.decompress(stored[len(MAGIC) :]))
 
 
 def _state(folder: Path) -> Any:
@@ -218,17 +218,7 @@ def _state(folder: Path) -> Any:
     return Embedder.load(folder / "model").state()
 
 
-def _unpacked(stored: bytes) -> bytes:
-    import zlib
-
-    from ctx_embed.numpy_model.document_state import MAGIC
-
-    return zlib.decompress(stored[len(MAGIC) :])
-
-
 def _use_state(folder: Path, name: str) -> None:
-    import zlib
-
     from ctx_embed.numpy_model.document_state import MAGIC
 
     stored = (folder / name).read_bytes()

@@ -20,7 +20,6 @@ from ctx_embed.index.writing.writer import reembed
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
-from tests.index.support.child import child
 from tests.index.support.hash_model import HashModel, Interrupting, hash_vectors
 from tests.index.support.stored import vectors_of
 
@@ -200,15 +199,3 @@ def test_what_cannot_be_embedded_again_and_who_had_the_index_open(path, tmp_path
         for work in (partial(reader.add, ["lost"]), partial(reader.search, "Two.")):
             assert "was embedded again with another model meanwhile; open it again" in error(work)
         assert index.search("Two.", 1, mode="dense")[0].text == "Two."
-
-
-def test_a_kill_leaves_the_old_index_or_the_new_one(tmp_path):
-    with SearchIndex.create(tmp_path / "base", HashModel()) as index:
-        index.add([f"note {number} about the weather" for number in range(12)])
-        index.delete([3, 11])
-    process = child("reembed_points", tmp_path, 45)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    old, new = map(int, output.split())
-    assert old + new > 5
-    assert old >= 3

@@ -1,55 +1,68 @@
 """Child process: kill a writer before every n-th of our lines that an operation reaches, and check what is left.
 
-Usage: crash_points.py BASE WORK STRIDE [DTYPE], where BASE is an index and WORK a folder. The operation is an addition,
-or, if a data type is given, storing all vectors in it. Prints how many kills left the old and the new state.
+Usage: crash_points.py BASE WORK STRIDE KIND, where BASE is an index and WORK a folder. KIND is "add", "reembed" or a
+data type for all vectors. Prints how many kills left the old and the new state.
 """
 
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
-from tests.index.support.hash_model import HashEmbedder
+from ctx_embed.index.writing import writer
+from tests.index.support.hash_model import HashEmbedder, HashModel
 from tests.index.support.killed_at import kills
 from tests.index.support.stored import stored, widths_of
 
 WIDTHS = {"float32": 4, "float16": 2, "int8": 1}
 ADDED = ["first new text", "second new text", "third new text"]
+MODEL = HashModel(16)
+
+
+def opened(folder: Path) -> SearchIndex:
+    found = IndexFolder(folder)
+    return SearchIndex(found, HashEmbedder(found.settings.dimension))
 
 
 def change(folder: Path):
-    index = SearchIndex(IndexFolder(folder), HashEmbedder())
-    return partial(index.add, ADDED, ["x", "y", "z"]) if dtype is None else partial(index.compact, dtype)
+    index = opened(folder)
+    works = {"add": partial(index.add, ADDED, ["x", "y", "z"]), "reembed": partial(index.reembed, MODEL)}
+    return works.get(kind) or partial(index.compact, kind)
 
 
 def texts_of(folder: Path) -> list[str]:
     """Return all texts in their order, after checking that the index is intact."""
-    return list(stored(folder, exact=dtype is None).values())
+    return list(stored(folder, exact=kind not in WIDTHS).values())
 
 
-def has_dtype(folder: Path) -> bool:
-    opened = IndexFolder(folder)
-    opened.close()
-    return opened.settings.dtype == dtype and widths_of(folder) == {WIDTHS[dtype] * HashEmbedder.dimension}
+def is_changed(folder: Path, texts: list[str]) -> bool:
+    with closing(IndexFolder(folder)) as found:
+        settings = found.settings
+    if kind not in WIDTHS:
+        return texts != old if kind == "add" else settings.dimension == MODEL.dimension
+    return settings.dtype == kind and widths_of(folder) == {WIDTHS[kind] * settings.dimension}
 
 
 if __name__ == "__main__":
-    base, work, stride, dtype = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), (*sys.argv[4:], None)[0]
+    base, work, stride, kind = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    writer.BATCH_DOCUMENTS = 5
     old = texts_of(base)
     left = {False: 0, True: 0}
     for folder in kills(base, work, stride, change):
         texts = texts_of(folder)
-        assert texts == old or (dtype is None and texts == old + ADDED), texts
-        left[texts != old if dtype is None else has_dtype(folder)] += 1
+        assert texts == old or (kind == "add" and texts == old + ADDED), texts
+        left[is_changed(folder, texts)] += 1
         # The next writer adds more, and removes what the killed one left.
-        with SearchIndex(IndexFolder(folder), HashEmbedder()) as index:
+        with opened(folder) as index:
             index.add(["afterwards"])
-            if dtype is not None:
-                index.compact(dtype)
-                assert index.describe()["dtype"] == dtype
+            if kind == "reembed":
+                index.reembed(MODEL)
+            elif kind != "add":
+                index.compact(kind)
             assert index.search("afterwards", 1, mode="dense")[0].text == "afterwards"
         assert len(list(folder.glob("*.faiss*"))) <= 1, folder
         assert texts_of(folder) == [*texts, "afterwards"]
-        assert dtype is None or has_dtype(folder)
+        assert is_changed(folder, [*texts, "afterwards"])
     print(left[False], left[True])

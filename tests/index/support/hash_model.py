@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 
 import numpy as np
 
@@ -57,11 +58,12 @@ class Interrupting(HashModel):
 class HashEmbedder:
     """A stand-in for :class:`ctx_embed.index.model.IndexModel` that does not import torch."""
 
-    documents = queries = quiet_queries = staticmethod(hash_vectors)
     fingerprint = "0" * 64
-    dimension = DIMENSION
-    reference = model = None
-    unrelated = None
+    reference = model = unrelated = None
+
+    def __init__(self, dimension: int = DIMENSION) -> None:
+        self.dimension = dimension
+        self.documents = self.queries = self.quiet_queries = partial(hash_vectors, dimension=dimension)
 
     @staticmethod
     def knows(word: str) -> bool:
