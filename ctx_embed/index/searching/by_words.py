@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index.storage.database import TOKENIZER, Database, require_time
-from ctx_embed.text.normalisation import normalised
+from ctx_embed.text.normalisation import indexed, normalised
 from ctx_embed.text.normalisation import words as words_of
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ K1, B, LEAST_WEIGHT = 1.2, 0.75, 1e-6
 # Maximum total number of rows in the lists held in memory; a row takes 16 bytes.
 KEPT_POSTINGS = 8_000_000
 LENGTHS_AT_ONCE = 200_000
+# Word lists are taken over from the last generation if at most this number of passages was added since.
+MOST_TAKEN_OVER = 500
 
 # Words and stems of at least this many letters are corrected, by one edit; from LONG letters on, by up to two. Nobody
 # types longer words than LONGEST.
@@ -101,22 +103,18 @@ def respelled(query: str, corrected: Mapping[str, str] | None) -> str:
     return re.sub(r"[^\W_]+", lambda word: corrected.get(word[0], word[0]), query)
 
 
-class _Tokenizer(threading.local):
-    """An empty full-text index in memory, which takes longer to make than to use: each thread has its own."""
-
-    def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:")
-        self.connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
-        self.connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
-
-
-_TOKENIZER = _Tokenizer()
+# Each thread has an empty full-text index in memory, which takes longer to make than to use.
+_local = threading.local()
 
 
 def tokens_of(words: Sequence[str]) -> list[list[str]]:
     """Return the tokens of each word, as FTS5 makes them."""
     tokens: list[list[str]] = [[] for _ in words]
-    connection = _TOKENIZER.connection
+    if not hasattr(_local, "tokenizer"):
+        _local.tokenizer = sqlite3.connect(":memory:")
+        _local.tokenizer.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
+        _local.tokenizer.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
+    connection: sqlite3.Connection = _local.tokenizer
     # Remove what an interrupted call has left behind.
     connection.rollback()
     connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
@@ -157,20 +155,23 @@ class Bm25:
             added = view.state.next_row - before.view.state.next_row
             gone = before.view.count + added - view.count
             self._common = {word: (low - gone, high + added) for word, (low, high) in before._common.items()}
-            if before._lists and (new := view.new_tokens(before.view)) is not None:
+            first = len(before.view.rows)
+            if before._lists and len(view.rows) - first <= MOST_TAKEN_OVER:
                 self._lists, self._kept = dict(before._lists), before._kept
-                for position, tokens in new.items():
-                    for token, count in Counter(tokens).items():
+                new = first + np.flatnonzero(view.live[first:])
+                passages = view.store.fetch(view.rows[new].tolist()).values()
+                tokens = tokens_of([indexed(passage.text) for passage in passages])
+                for position, of_passage in zip(new.tolist(), tokens, strict=True):
+                    for token, count in Counter(of_passage).items():
                         if token in self._lists:
                             places, counts = self._lists[token]
                             self._lists[token] = np.append(places, position), np.append(counts, count)
                             self._kept += 1
 
     def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
-        """Return the scores, by row, of the k best passages with a word and all phrases of the query.
+        """Return the scores, by row, of the k best allowed passages with a word and all phrases of the query.
 
-        The best one is first; ties are in the order of rows. Scores are above 0. Only positions of the mask ``allowed``
-        are found; None allows all.
+        The best one is first; ties are in the order of rows. Scores are above 0.
         """
         is_large = self.view.count > LARGE
         words = dict.fromkeys(word.lower() for word in content_words(query))
@@ -212,10 +213,7 @@ class Bm25:
         return dict(ranked)
 
     def _best_by_lists(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
-        """Return the scores of :meth:`best` for any of some lower-case words; None if FTS5 splits a word.
-
-        Each word counts, even if two have the same stem.
-        """
+        """Return the scores of :meth:`best` for any of some lower-case words; None if FTS5 splits a word."""
         new = [word for word in dict.fromkeys(words) if word not in self._tokens]
         if len(self._tokens) + len(new) > REMEMBERED_WORDS:
             self._tokens.clear()
@@ -313,7 +311,7 @@ class Corrections:
 
     Distances are in edits: a letter inserted, deleted, replaced or swapped with the next one. Words are compared by
     their stems, as the full-text index holds no others, or else as passages write them. They must have the same first
-    letter, which few people mistype. Words that the index lacks and the model knows are no typos.
+    letter, which few people mistype. Words with digits, and lower-case words that the model knows, are no typos.
     """
 
     def __init__(self, view: View) -> None:
@@ -324,11 +322,7 @@ class Corrections:
         self._tokens: dict[str, dict[str, int]] = {}
 
     def of(self, query: str, is_known: Callable[[str], bool]) -> dict[str, str]:
-        """Return the corrections of a query's words, by the words as typed.
-
-        Words that the index has, words with digits and quoted phrases stay as they are, and so do lower-case words that
-        the model of the index knows.
-        """
+        """Return the corrections of a query's words, outside of its phrases, by the words as typed."""
         if len(self._corrected) > REMEMBERED_WORDS:
             self._corrected.clear()
         words = dict.fromkeys(content_words(_PHRASE.sub(" ", normalised(query))))

@@ -26,7 +26,6 @@ from ctx_embed.index.storage.documents import DocumentStore, VectorTable
 from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
-from ctx_embed.text.normalisation import indexed
 
 if TYPE_CHECKING:
     from ctx_embed.index.searching.by_words import Bm25, Corrections
@@ -39,8 +38,6 @@ ATTEMPTS = 20
 REMEMBERED_FILTERS = 8
 # If an approximate index may return at most this number of rows, or this share of all, all of them are compared.
 FEW_ROWS, FEW_PART = 2_000, 0.02
-# Word lists are taken over from the last generation if at most this number of passages was added since.
-MOST_TAKEN_OVER = 500
 # float32 scores that differ by less than this are ties until the cosines are computed in float64.
 ROUNDING = 2e-6
 # Up to this number, vectors that FAISS's file lacks are cached; more are read again in each search.
@@ -194,7 +191,6 @@ class View:
             self.live[position : position + passages] = False
             self._deleted = number
         self._masks: dict[str, Mask] = {}
-        self._new_tokens: dict[int, dict[int, list[str]]] = {}
 
     @cached_property
     def count(self) -> int:
@@ -293,21 +289,6 @@ class View:
         vectors = np.concatenate([before.rest_vectors[kept], self.vectors.get(new)])
         return vectors[np.argsort(rows_found, kind="stable")]
 
-    def new_tokens(self, before: View) -> dict[int, list[str]] | None:
-        """Return the tokens of each passage added since a generation, by position; None if there are many."""
-        first = len(before.rows)
-        if before.compacted != self.compacted or len(self.rows) - first > MOST_TAKEN_OVER:
-            return None
-        if first not in self._new_tokens:
-            from ctx_embed.index.searching.by_words import tokens_of
-
-            places = (first + np.flatnonzero(self.live[first:])).tolist()
-            rows = self.rows[places].tolist()
-            passages = self.store.fetch(rows)
-            tokens = tokens_of([indexed(passages[row].text) for row in rows])
-            self._new_tokens[first] = dict(zip(places, tokens, strict=True))
-        return self._new_tokens[first]
-
     @cached_property
     def corrections(self) -> Corrections:
         """What corrects query words."""
@@ -361,10 +342,7 @@ class View:
         return ranked
 
     def ranked(self, query: Vectors, rows: Rows, most: int) -> tuple[Rows, Vectors]:
-        """Return the ``most`` rows nearest to one query, nearest first, ties by row, and their cosines.
-
-        Zero vectors are left out, as they resemble no vector; a zero query finds no rows.
-        """
+        """Return the ``most`` rows nearest to one query, nearest first, and their cosines; never zero vectors."""
         vectors = self.vectors.get(rows if query.any() else rows[:0])
         kept = np.flatnonzero(vectors.any(axis=1))
         if len(kept) > most:
