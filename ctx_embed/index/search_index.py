@@ -72,7 +72,8 @@ class SearchIndex:
         if not isinstance(folder, IndexFolder):
             raise InputError(f"open an index with SearchIndex.open({str(folder)!r}) or make one: SearchIndex.create")
         self._embedder = embedder
-        self._other_model: OtherModelError | None = None
+        # Why the model cannot be loaded, once that was tried.
+        self._other_model = ""
         self._backend = backend
         self._reranker: tuple[Any, Reranker | None] = None, None
         self._changing = threading.Lock()
@@ -193,14 +194,14 @@ class SearchIndex:
     @property
     def embedder(self) -> IndexModel:
         """The model; if the index was opened without one, it is loaded when first used."""
-        if self._embedder is None:
-            if self._other_model is not None:
-                raise self._other_model
-            try:
-                self._embedder = IndexModel.for_index(self.path, self._opened.settings, None, self._backend)
-            except OtherModelError as error:
-                self._other_model = error
-                raise
+        if self._other_model:
+            raise OtherModelError(self._other_model)
+        try:
+            settings = self._opened.settings
+            self._embedder = self._embedder or IndexModel.for_index(self.path, settings, None, self._backend)
+        except OtherModelError as error:
+            self._other_model = str(error)
+            raise
         return self._embedder
 
     @property
@@ -214,10 +215,7 @@ class SearchIndex:
 
     def count(self, where: str | None = None) -> int:
         """Return the number of documents, or of those whose metadata match the filter ``where`` if given."""
-        if where is None:
-            return self._folder.documents.state().documents
-        condition = self._condition(where)
-        return len(self._folder.read(lambda view: view.store.ids_matching(condition)))
+        return self._folder.documents.state().documents if where is None else len(self.ids(where))
 
     def ids(self, where: str | None = None) -> list[Id]:
         """Return the ids of the documents in the order they were added.
@@ -254,9 +252,8 @@ class SearchIndex:
 
         Elements of lists count one by one; missing fields, null and objects do not count.
 
-        Args:
-            field: the field, written as in a filter: ``year``, ``author.name``, ```any name```.
-            where: a metadata filter of the documents that count. limit: the maximum number of values (None: all).
+        ``field`` is written as in a filter (``year``, ``author.name``, ```any name```), ``where`` a filter of the
+        documents that count, and ``limit`` the maximum number of values (None: all).
         """
         path, condition = field_path(field), self._condition(where)
         if limit is not None:
@@ -307,9 +304,8 @@ class SearchIndex:
             return None
         from ctx_embed.index.following.records import location_of
 
-        if isinstance(found, Hit):
-            return location_of(self._folder.documents, found.metadata, found.line, found.page)
-        line, page = (counted(found.metadata.get(name), "", "\n", 0) for name in ("line", "page"))
+        of_hit = vars(found) if isinstance(found, Hit) else found.metadata
+        line, page = (counted(of_hit.get(name), "", "\n", 0) for name in ("line", "page"))
         return location_of(self._folder.documents, found.metadata, line, page)
 
     def add(
@@ -397,16 +393,13 @@ class SearchIndex:
         return sync_folder(self, folder, options, allow_empty=allow_empty, dry_run=dry_run, progress=progress)
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
-        """Delete documents; the change is on disk when this returns.
+        """Delete documents and return their number; the change is on disk when this returns.
 
         A document of a followed folder comes back when its file has changed.
 
         Args:
             ids: an id or several; ids that the index does not have are skipped.
             where: instead of ids, a metadata filter, as for :meth:`ids`.
-
-        Returns:
-            The number of documents deleted.
         """
         if (ids is None) == (where is None):
             raise InputError("give delete either ids or where")
@@ -416,16 +409,13 @@ class SearchIndex:
             return edit.delete(given if where is None else edit.store.ids_matching(condition))
 
     def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
-        """Change metadata fields of documents; the change is on disk when this returns.
+        """Change metadata fields of documents and return their number; the change is on disk when this returns.
 
         A new ``title`` embeds the passages of its document again; nothing else is embedded.
 
         Args:
             ids: an id or several, such as ``index.ids(where)``.
             changes: the new values by name; other fields stay, and None removes a field.
-
-        Returns:
-            The number of documents.
         """
         given = listed(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
@@ -493,14 +483,10 @@ class SearchIndex:
         return lists[0] if search.single or chosen.fuse else lists
 
     def compact(self, dtype: str | None = None) -> int:
-        """Remove the rows of deleted documents, as one commit; then free disk space and rebuild FAISS's file.
+        """Remove the vectors of deleted documents and return their number; free disk space and rebuild FAISS's file.
 
-        If the process is killed, the index stays intact; call this again.
-
-        ``dtype`` is the data type of all vectors from now on, as for :meth:`create`; None keeps the present one.
-
-        Returns:
-            The number of vectors removed.
+        ``dtype`` is the data type of all vectors from now on, as for :meth:`create`; None keeps the present one. If the
+        process is killed, the index stays intact; call this again.
         """
         return self.writer.compact(None if dtype is None else checked_dtype(dtype))
 
@@ -533,7 +519,7 @@ class SearchIndex:
             with self._searching:
                 old = self._opened
                 old.documents.close()
-                self._embedder, self._other_model = embedder, None
+                self._embedder, self._other_model = embedder, ""
                 self._opened = IndexFolder(self.path, old.memory_map)
                 self._writer = None
             with closing(DocumentStore(self._folder.documents.path)) as store:
@@ -651,10 +637,9 @@ class SearchIndex:
         return Similarity(cosine, model.explain(query, of_text, "query"), model.explain(text, of_query, "document"))
 
     def export(self, output: str | Path) -> int:
-        """Write the vectors to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``, line i for row i.
+        """Write the vectors (rows, dimension) to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``.
 
-        Returns:
-            The number of rows, a float32 array (rows, dimension) of unit vectors.
+        Line i is that of row i of the array, which is float32. Return the number of rows.
         """
         from ctx_embed.index.analysis.exploring import export_index
 

@@ -207,3 +207,14 @@ def test_an_assistant_finds_words_and_is_told_why(other):
     answer = json.loads(found.content[0].text)
     assert answer["hits"][0]["id"] == "s3"
     assert "index reembed" in answer["warning"]
+
+
+def test_an_error_of_the_model_that_is_raised_again_does_not_grow(tmp_path, hash_model):
+    SearchIndex.create(tmp_path / "other", hash_model).close()
+    lengths = []
+    with SearchIndex.open(tmp_path / "other") as index:
+        for _ in range(5):
+            with pytest.raises(InputError, match="built with a model of unknown origin") as caught:
+                _ = index.embedder
+            lengths.append(len(caught.traceback))
+    assert len(set(lengths[1:])) == 1
