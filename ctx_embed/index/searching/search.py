@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -182,11 +183,11 @@ class Search:
 
     def embed(self, model: Callable[[], IndexModel]) -> None:
         """Embed the queries; ``model`` returns the model of the index. Without it ``hybrid`` goes by words alone."""
-        self.model = model
+        self._load = model
         if self.vectors is not None or self.like:
             return
         try:
-            self.vectors = model().queries(self.texts)
+            self.vectors = self.model.queries(self.texts)
         except OtherModelError as error:
             if self.mode == "dense":
                 raise
@@ -194,6 +195,11 @@ class Search:
                 # The caller of SearchIndex.search is warned.
                 warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
             self.mode, self.vectors = "words", np.zeros((len(self.texts), self.dimension), np.float32)
+
+    @cached_property
+    def model(self) -> IndexModel:
+        """The model of the index; OtherModelError is raised if it cannot be loaded."""
+        return self._load()
 
     def candidates(self, view: View) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused, inside a transaction.
@@ -260,14 +266,14 @@ class Search:
             quoted = [phrases(text) for text in texts]
             missing = [bool(of) and not view.store.run(ANY_PASSAGE, (" AND ".join(of),)) for of in quoted]
             texts = [without_marks(text) if lacks else text for text, lacks in zip(texts, missing, strict=True)]
-            corrected = [view.corrections.of(text, lambda word: self.model().knows(word)) for text in texts]
+            corrected = [view.corrections.of(text, lambda word: self.model.knows(word)) for text in texts]
             texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
             changed = [place for place, words in enumerate(corrected) if words]
             # Without the model of the index, words alone count.
             with suppress(OtherModelError):
                 if changed:
                     vectors = vectors.copy()
-                    vectors[changed] = self.model().queries([texts[place] for place in changed])
+                    vectors[changed] = self.model.queries([texts[place] for place in changed])
         if self.like or self.exclude:
             allowed, texts, vectors = self._with_examples(view, allowed, texts, vectors)
         assert vectors is not None
@@ -311,7 +317,7 @@ class Search:
             elif item not in excluded:
                 raise InputError(f"exclude: no document has the id {item!r}")
         if self.exclude:
-            away = [*(self.model().queries(others) if others else ()), *(centre(*place) for place in excluded.values())]
+            away = [*(self.model.queries(others) if others else ()), *(centre(*place) for place in excluded.values())]
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
             # A query that the model cannot read has no meaning, so it stays zero.
@@ -331,7 +337,7 @@ class Search:
             passages, cosines = [found[row] for row in part.rows.tolist()], part.cosines.tolist()
             relevances: list[float | None] = [None] * len(passages)
             if candidates.judged and unrelated is not None:
-                texts = [passage.text for passage in passages]
+                texts = [document.text[start:stop] for document, start, stop in passages]
                 shares = np.max([word_shares(text, texts) for text in candidates.texts], axis=0).tolist()
                 relevances = [
                     round(relevance(unrelated, cosine, share, view.count), 4)
@@ -395,7 +401,7 @@ class Search:
             of_texts = [self.vectors] if options.fuse else self.vectors[:, None]
             for of_query, asked, of_asked in zip(chosen, texts, of_texts, strict=True):
                 found_in = [hit.text for hit in of_query]
-                spans = highlights(found_in, asked, of_asked, lambda parts: self.model().documents(parts))
+                spans = highlights(found_in, asked, of_asked, lambda parts: self.model.documents(parts))
                 of_query[:] = [replace(hit, highlight=span) for hit, span in zip(of_query, spans, strict=True)]
         return chosen
 
