@@ -51,7 +51,7 @@ def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -
     """
     problems = Problems()
     with closing(DocumentStore(folder.documents.path)) as store, store.reading():
-        for check in (_tables, _vectors, _rows, _words, _faiss):
+        for check in (_tables, _vectors, _words, _faiss):
             # Keep what a check found before it failed.
             found: list[str] = []
             try:
@@ -105,9 +105,24 @@ def _tables(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
 
 
 def _vectors(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    """Yield a problem for damaged vectors, for vectors without a passage, and for passages without a vector."""
+    """Yield a problem for damaged vectors, for vectors without a passage, and for rows without exactly one document."""
     view = View(folder, store)
     store.settings(NEXT)
+    owners, firsts = np.zeros(len(view.rows), np.int64), store.firsts()
+    for row, passages in firsts:
+        place = int(np.searchsorted(view.rows, row))
+        # A document whose rows do not follow each other is damaged, too.
+        if place == len(view.rows) or view.rows[place] != row or passages < 1 or place + passages > len(view.rows):
+            yield f"{store.path}: a document has the row {row}, which the index lacks"
+            break
+        owners[place : place + passages] += 1
+    else:
+        if wrong := int((owners != view.live).sum()):
+            yield f"{store.path}: {wrong} of {len(view.rows)} rows belong to no document, or to several"
+    if len(firsts) != view.state.documents:
+        yield f"{store.path}: holds {len(firsts)} documents, but its count is {view.state.documents}"
+    if (following := store.next_row()) != view.state.next_row:
+        yield f"{store.path}: has {following} rows, but its count is {view.state.next_row}"
     lengths, found = [], [view.vectors.zeros()]
     # Damaged numbers may be huge.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -119,26 +134,6 @@ def _vectors(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
     stored, needed = np.sort(np.concatenate(found)), view.rows[view.live]
     if len(stored) != len(needed) or (stored != needed).any():
         yield f"{store.path}: has vectors of {len(stored)} passages, but {len(needed)} passages"
-
-
-def _rows(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
-    """Yield a problem if a row does not belong to exactly one document, deleted documents included."""
-    view = View(folder, store)
-    owners = np.zeros(len(view.rows), np.int64)
-    for row, passages in store.firsts():
-        place = int(np.searchsorted(view.rows, row))
-        # A document whose rows do not follow each other is damaged, too.
-        if place == len(view.rows) or view.rows[place] != row or passages < 1 or place + passages > len(view.rows):
-            yield f"{store.path}: a document has the row {row}, which the index lacks"
-            return
-        owners[place : place + passages] += 1
-    wrong = int((owners != view.live).sum())
-    if wrong:
-        yield f"{store.path}: {wrong} of {len(view.rows)} rows belong to no document, or to several"
-    if (documents := len(store.firsts())) != view.state.documents:
-        yield f"{store.path}: holds {documents} documents, but its count is {view.state.documents}"
-    if (following := store.next_row()) != view.state.next_row:
-        yield f"{store.path}: has {following} rows, but its count is {view.state.next_row}"
 
 
 def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:

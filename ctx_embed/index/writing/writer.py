@@ -19,7 +19,7 @@ from ctx_embed.documents.blocks import Block
 from ctx_embed.errors import InputError, UnwritableError, described
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import NEXT, Settings, checksum, expanded, ranges_of
+from ctx_embed.index.storage.database import NEXT, checksum, expanded, ranges_of
 from ctx_embed.index.storage.documents import (
     LARGEST_ID,
     DocumentStore,
@@ -109,7 +109,7 @@ class Edit:
 
     @property
     def is_long(self) -> bool:
-        """Whether a long job should end this edit, which commits it, and continue with another one."""
+        """Whether a long job should commit this edit, and continue with another one."""
         counted, began = self._begun
         return self.counted - counted >= STEP_DOCUMENTS or time.monotonic() - began >= STEP_SECONDS
 
@@ -124,8 +124,7 @@ class Edit:
     def add(self, documents: Sequence[Document], *, replacing: bool) -> list[Id]:
         """Add a batch of documents and return their ids; automatic ids are larger than all ids ever used.
 
-        Another thread embeds the texts while this one writes them. ``replacing`` says whether a document replaces one
-        with the same id; if several in a batch have one id, the last is stored.
+        ``replacing``: a document replaces one with its id; if several in a batch have one id, the last is stored.
         """
         if not documents:
             return []
@@ -210,10 +209,7 @@ class Edit:
                 raise TakenIdError(number, identifier, f"is also that of document {other}")
 
     def _store(self, documents: Sequence[_NewDocument], replaced: list[Id]) -> None:
-        """Write documents, their passages, words and vectors.
-
-        A passage's vector is copied if the same text was embedded before, without a title.
-        """
+        """Write documents, their passages, words and vectors, which another thread embeds unless the text is known."""
         embedded = [text for document in documents for text in document.embedded]
         given = [vector for document in documents for vector in document.vectors]
         passages = [document.text[start:stop] for document in documents for start, stop in document.spans]
@@ -346,8 +342,8 @@ class Writer:
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
-        ``tidy`` then updates FAISS's file, and compacts if that is due. ``counted`` is the number of documents that the
-        same job has already added.
+        ``tidy`` then updates FAISS's file, and compacts if that is due; ``counted`` documents were added by the same
+        job before.
         """
         with self._changing, closing(DocumentStore(self.folder.documents.path)) as store:
             with store.writing():
@@ -372,10 +368,7 @@ class Writer:
             self.tidy(store)
 
     def tidy(self, store: DocumentStore, anew: bool = False) -> None:
-        """Bring FAISS's file up to date if it lacks too much of the newest commit; with ``anew``, in any case.
-
-        If this fails, the change stands and the next writer tries again: a search compares what FAISS lacks.
-        """
+        """Bring FAISS's file up to date if it lacks too much, or ``anew``; if it fails, the next writer tries again."""
         with suppress(InputError, OSError, RuntimeError):
             with store.writing(patience=0):
                 self.folder.require_in_place()
@@ -420,10 +413,9 @@ class Writer:
             return removed
 
     def _compact(self, store: DocumentStore, dtype: str | None = None) -> int:
-        """Remove the rows of deleted documents, and rewrite FAISS's file; return the number of rows removed.
+        """Remove rows of deleted documents, and rewrite vectors of other data types in small commits, and FAISS's file.
 
-        Readers are not interrupted. Vectors of a data type that the index no longer uses are rewritten in small
-        commits.
+        Return the number of rows removed.
         """
         with store.writing():
             self.folder.require_in_place()
@@ -459,16 +451,33 @@ class Writer:
 def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False) -> bool:
     """Embed all passages of an index again, see :meth:`SearchIndex.reembed`; return whether it needed that.
 
-    Readers and writers go on with the old vectors until the last commit. Finished batches are stored in the index;
-    after an interruption, another call with the same model resumes there.
+    Finished batches are stored in the index, where another call with the same model resumes.
     """
     faiss_file.checked_factory(folder.settings.factory, embedder.dimension)
     with closing(DocumentStore(folder.documents.path)) as store:
         _remove_old_tables(store)
-        present = store.present()
-        if (embedder.fingerprint, embedder.dimension) == (present.model_fingerprint, present.dimension):
+        present, wanted = store.present(), (embedder.fingerprint, embedder.dimension)
+        if wanted == (present.model_fingerprint, present.dimension):
             return False
-        following = _begun(folder, store, embedder)
+        with store.writing():
+            folder.require_in_place()
+            present, following = store.present(), store.settings(NEXT)
+            if following is None or (following.model_fingerprint, following.dimension) != wanted:
+                table = present.table + 1
+                if following is not None:
+                    # A run for another model was interrupted.
+                    store.run(f"DROP TABLE vectors_{following.table}")
+                    table = max(table, following.table + 1)
+                for statement in schema(table):
+                    store.run(statement)
+                of_model: dict[str, Any] = {
+                    "model_fingerprint": embedder.fingerprint,
+                    "model": embedder.reference,
+                    "table": table,
+                }
+                of_model |= {"dimension": embedder.dimension, "unrelated": embedder.unrelated}
+                following = replace(present, **of_model)
+                store.store_settings(following, NEXT)
         vectors = VectorTable(store, following)
         (last,) = store.run_one(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
         with Meter("embedding", store.state().next_row, "passages", done=last + 1, shown=progress) as meter:
@@ -505,31 +514,6 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                         switched = True
         _remove_old_tables(store)
     return True
-
-
-def _begun(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> Settings:
-    """Return the settings of the new vectors, and create their table; forget a run for another model."""
-    with store.writing():
-        folder.require_in_place()
-        present, following = store.present(), store.settings(NEXT)
-        wanted = embedder.fingerprint, embedder.dimension
-        if following is not None and (following.model_fingerprint, following.dimension) == wanted:
-            return following
-        if following is not None:
-            store.run(f"DROP TABLE vectors_{following.table}")
-        table = max(present.table, following.table if following else 0) + 1
-        for statement in schema(table):
-            store.run(statement)
-        following = replace(
-            present,
-            model_fingerprint=embedder.fingerprint,
-            model=embedder.reference,
-            dimension=embedder.dimension,
-            unrelated=embedder.unrelated,
-            table=table,
-        )
-        store.store_settings(following, NEXT)
-    return following
 
 
 def _remove_old_tables(store: DocumentStore) -> None:
