@@ -31,7 +31,10 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
     def rows(view: View) -> list[dict[str, Any]]:
         passages = list(folder.passages())
         vectors = view.vectors.get(np.array([row for row, _ in passages], np.int64))
-        return [{**passage, embedding: vector} for (_, passage), vector in zip(passages, vectors, strict=True)]
+        return [
+            {**passage, "metadata": json.dumps(passage["metadata"], ensure_ascii=False), embedding: vector}
+            for (_, passage), vector in zip(passages, vectors, strict=True)
+        ]
 
     with closing(folder):
         found = folder.read(rows)
@@ -39,9 +42,7 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
         raise InputError(f"{index.path}: the ids must be all integers or all strings for a data set, got both")
     # Dataset.from_list drops a column that the first row lacks.
     start = {"start": 0} if any("start" in row for row in found) else {}
-    return Dataset.from_list(
-        [{**start, **row, "metadata": json.dumps(row["metadata"], ensure_ascii=False)} for row in found]
-    )
+    return Dataset.from_list([{**start, **row} for row in found])
 
 
 def add_dataset(
@@ -51,21 +52,16 @@ def add_dataset(
     embedding: str | None = "embedding",
     identifier: str | None = None,
 ) -> int:
-    """Add the rows of a Hugging Face data set; all columns not named below become metadata.
+    """Add the rows of one split of a Hugging Face data set, loaded or streamed, and return their number.
 
-    The fields of an object in the column ``metadata`` (or JSON, as :func:`to_dataset` writes it) become metadata, too.
+    All columns that are not named become metadata, and so do the fields of an object in the column ``metadata`` (or
+    JSON, as :func:`to_dataset` writes it).
 
     Args:
         index: the index to add to; its model must have made the embeddings.
-        dataset: one split, loaded or streamed.
+        dataset: the rows.
         text: the column of texts. embedding: the column of embeddings; None embeds the texts.
         identifier: the column of ids; None numbers the documents.
-
-    Returns:
-        The number of documents added.
-
-    Raises:
-        InputError: a column is missing, or :meth:`SearchIndex.add` raises it.
     """
     if isinstance(dataset, dict):
         raise InputError(f"the data set must be one split, got several; choose one of {', '.join(map(repr, dataset))}")

@@ -78,8 +78,7 @@ class IndexModel:
     ) -> IndexModel:
         """Return an embedder for a model: None or ``default``, a path or name, or a loaded model.
 
-        A model given by name takes a backend, see :func:`ctx_embed.loading.load_embedder`; ``local_files_only`` never
-        downloads it, for a name that the user has not given. Raise InputError if there is no such model.
+        ``local_files_only`` never downloads it, for a name that the user has not given.
         """
         if model is not None and not isinstance(model, str | Path):
             return cls(model, None)
@@ -94,10 +93,9 @@ class IndexModel:
     def for_index(
         cls, folder: Path, settings: Settings, model: str | Path | Model | None, backend: str | None = None
     ) -> IndexModel:
-        """Return an embedder for the model that an index was built with.
+        """Return an embedder for the model of an index, by default where the settings say that it is.
 
-        ``model`` is the name or path that the user gives; None uses the reference in the settings, or the default
-        model if they have none. Raise OtherModelError if it is a different one, or cannot be loaded.
+        Raise OtherModelError if it is a different one, or cannot be loaded.
         """
         try:
             embedder = cls.of(settings.model if model is None else model, backend, local_files_only=model is None)
@@ -136,10 +134,7 @@ class IndexModel:
         return to_id is not None and to_id(word) not in (None, tokenizer.unk_token_id)
 
     def documents(self, texts: Sequence[str]) -> Vectors:
-        """Return unit vectors (len(texts), dimension) of documents; the model's document prompt is used if it has one.
-
-        Raise InputError if the model returns vectors of the wrong shape, NaN or infinity.
-        """
+        """Return unit vectors (len(texts), dimension) of documents; raise InputError if the model returns none."""
         return self._unit_vectors(self.model.encode_document, texts)
 
     def queries(self, texts: Sequence[str]) -> Vectors:

@@ -52,10 +52,7 @@ class Pair:
 
 
 def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> list[Pair]:
-    """Return the pairs of passages of different documents with the highest cosines, see :meth:`SearchIndex.duplicates`.
-
-    If FAISS's file does not compare all, each passage is compared with its neighbours there, otherwise with all others.
-    """
+    """Return the nearest pairs of passages of different documents, see :meth:`SearchIndex.duplicates`."""
     if not -1 <= threshold <= 1:
         raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold}")
     firsts = np.array([row for row, _ in view.store.firsts()], np.int64)
@@ -77,9 +74,9 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
 
 
 def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
-    """Yield pairs (cosine, row, later row) of some ascending rows with later rows of other documents.
+    """Yield at least the best ``most`` pairs (cosine, row, later row) of some ascending rows and of other documents.
 
-    ``firsts`` are the first rows of all documents. Only the best ``most`` pairs are needed; others may be left out.
+    If FAISS's file does not compare all, each passage is compared with its neighbours there, otherwise with all others.
     """
 
     def documents(of: Rows) -> Rows:
@@ -134,10 +131,7 @@ class Topic:
 
 
 def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
-    """Cluster the vectors by spherical k-means and return the clusters, see :meth:`SearchIndex.topics`.
-
-    By default their number is the square root of half the number of passages, from 2 to 50.
-    """
+    """Cluster the vectors by spherical k-means and return the clusters, see :meth:`SearchIndex.topics`."""
     live, store = view.rows[view.live], view.store
     clusters = count or int(np.clip(round((len(live) / 2) ** 0.5), 2, 50))
     if len(live) < clusters:
@@ -311,13 +305,7 @@ def export_index(folder: IndexFolder, output: Path) -> int:
 
 @dataclass(frozen=True)
 class Similarity:
-    """The cosine of a query and a document, and what their tokens add to it.
-
-    Attributes:
-        score: the cosine.
-        query: the part of the cosine that each token of the query adds.
-        document: the part of the cosine that each token of the document adds.
-    """
+    """The cosine of a query and a document, and the parts of it that each token of the two adds."""
 
     score: float
     query: CosineParts

@@ -205,10 +205,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
 
 @dataclass(frozen=True)
 class Run:
-    """The progress of a build: its random id, its plan's signature, and how much of its sources it has read.
-
-    ``digest`` is the sha256 of the documents read, which shows whether the sources have changed.
-    """
+    """A build's random id, its plan's signature, and the number and sha256 of the documents that it has read."""
 
     run: str
     signature: str
@@ -441,7 +438,7 @@ def read_sources(
     documents: str | None = None,
     encoding: str | None = None,
 ) -> Iterator[Document]:
-    """Yield the documents of files; ``-`` is standard input, and the other arguments are those of :class:`Plan`."""
+    """Yield the documents of files; the arguments are those of :class:`Plan`."""
     for file in files:
         if is_structured(file, documents):
             if not format_of(file).installed:

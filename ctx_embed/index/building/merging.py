@@ -32,8 +32,8 @@ def merge_indexes(
         replace: whether a document replaces the one that has its id in an earlier index.
         progress: whether to show progress on standard error.
 
-    Returns the number of documents. InputError if there are fewer than two indexes, their models or chunking differ,
-    two indexes have the same id, or the folder is taken.
+    Returns:
+        The number of documents.
     """
     folders = [Path(source).absolute() for source in sources]
     if len(folders) < 2:

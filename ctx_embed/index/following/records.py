@@ -87,7 +87,7 @@ class Synced:
         return "".join(character if character.isprintable() else "?" for character in "; ".join(parts))
 
     def leave_out(self, source: str, reason: str, *, named: bool) -> None:
-        """Record that a file was left out, by its name or only in the number of files with the same reason."""
+        """Record that a file was left out, by its name or only in a number."""
         if named:
             self.failed[source] = reason
         else:
@@ -133,10 +133,7 @@ def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | N
 
 
 def follow(store: DocumentStore, path: str, prefixed: bool, options: FolderOptions) -> None:
-    """Record a folder, or its new options if it is known; call it inside :meth:`Database.writing`.
-
-    The sources of a new folder begin with its name if others are followed, or if ``prefixed`` says so.
-    """
+    """Record a folder, or its new options if it is known; its sources begin with its name if others are followed."""
     others, written = folders(store), json.dumps(asdict(options))
     for statement in _SCHEMA:
         store.run(statement)

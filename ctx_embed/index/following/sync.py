@@ -56,6 +56,14 @@ class Change(NamedTuple):
     record: RecordedFile | None
     digest: bytes | None = None
 
+    @property
+    def path(self) -> str | None:
+        """The path of the file whose text is needed; None if no text is, or if the file has records."""
+        file = self.file
+        if file is None or not file.size or self.digest is not None or suffix_of(file.path) in RECORD_SUFFIXES:
+            return None
+        return file.path
+
 
 class _TryAgainError(UnreadableFileError):
     """A file cannot be read now, but perhaps in the next run."""
@@ -124,7 +132,7 @@ def sync_folder(
             assert known is not None
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
             differences = _changes(found, records.recorded(store, known), result, meter)
-            read = extraction.read((change, _path_to_read(change)) for change in differences)
+            read = extraction.read((change, change.path) for change in differences)
             more = True
             while more:
                 with index.writer.editing(tidy=False) as edit:
@@ -155,22 +163,10 @@ def require_source_folder(folder: str | Path) -> str:
     return path
 
 
-def _path_to_read(change: Change) -> str | None:
-    """Return the path of the file to read for a change; None if no text is needed or the file has records."""
-    file = change.file
-    if file is None or not file.size or change.digest is not None or suffix_of(file.path) in RECORD_SUFFIXES:
-        return None
-    return file.path
-
-
 def _changes(
     found: Iterator[File | Skipped], recorded: Iterator[RecordedFile], result: Synced, meter: Meter
 ) -> Iterator[Change]:
-    """Yield the differences between a folder and its records in one pass, in bounded memory.
-
-    Both the files and the records are sorted by source. ``result`` counts the files that need no change, and those that
-    are left out.
-    """
+    """Yield the differences between a folder and its records, both sorted by source, and count all other files."""
     record = next(recorded, None)
     for entry in found:
         source = entry.source

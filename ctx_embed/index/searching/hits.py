@@ -271,11 +271,9 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
 
 
 def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
-    """Return the part of each text with the most words of a query, so that work does not grow with long texts.
+    """Return the part of each text with the most words of a query in any form, so that work is bounded.
 
-    Args:
-        words: the words; they are found by their first letters in whatever form.
-        texts: texts; short ones, of at most :data:`SEARCHED_CHARACTERS` (fewer if there are many), are returned whole.
+    Texts of at most :data:`SEARCHED_CHARACTERS` (fewer if there are many) are returned whole.
     """
     stems = dict.fromkeys(word.lower()[: max(len(word) - _LONGEST_ENDING, _SHORTEST_STEM)] for word in words)
     size = min(SEARCHED_CHARACTERS, ALL_SEARCHED // max(len(texts), 1) + SNIPPET_CHARACTERS)
@@ -302,10 +300,7 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
 
 
 def places(text: str) -> list[Span]:
-    """Return the parts of a text that a highlight chooses from, as spans of characters.
-
-    These are the sentences of its paragraphs, and single lines elsewhere, such as in lists and source code.
-    """
+    """Return what a highlight chooses from: the sentences of paragraphs, and single lines of lists and source code."""
     paragraphs: list[Span] = []
     above = ""
     for start, stop, *_ in lines_of(text):
@@ -327,21 +322,17 @@ def places(text: str) -> list[Span]:
 def highlights(
     texts: Sequence[str], queries: Sequence[str], vectors: Vectors, embed: Callable[[Sequence[str]], Vectors]
 ) -> list[Span]:
-    """Return the span of characters in each text that answers one of the queries best.
+    """Return the span in each text that answers one of the queries best, by their words and vectors (Q, dimension).
 
-    ``vectors`` (queries, dimension) are zeros for a query that the model cannot read; ``embed`` returns unit
-    vectors (n, dimension) of texts.
+    ``embed`` returns unit vectors (n, dimension) of texts.
     """
     words = list(dict.fromkeys(word for query in queries for word in content_words(query)))
     spans = []
     for text, (first, last) in zip(texts, densest(words, texts), strict=True):
         require_time()
         spans.append([(first + start, first + stop) for start, stop in places(text[first:last])])
-    # A passage of one sentence needs no comparing: that sentence is the answer.
-    parts = [
-        text[slice(*span)] for text, of_text in zip(texts, spans, strict=True) if len(of_text) > 1 for span in of_text
-    ]
-    if not parts:
+    parts = [text[slice(*span)] for text, of_text in zip(texts, spans, strict=True) for span in of_text]
+    if len(parts) == len(texts):
         return [span for (span,) in spans]
     with warnings.catch_warnings():
         # The model may know too few words of a line.
@@ -350,11 +341,5 @@ def highlights(
         cosines = (embed(parts) @ vectors.T).max(axis=1) if vectors.any() else np.zeros(len(parts), np.float32)
     shares: Any = np.max([word_shares(query, parts) for query in queries], axis=0)
     nearness = cosines + np.float32(WORDS_WEIGHT) * shares
-    found, first = [], 0
-    for of_text in spans:
-        best = 0
-        if len(of_text) > 1:
-            best = int(nearness[first : first + len(of_text)].argmax())
-            first += len(of_text)
-        found.append(of_text[best])
-    return found
+    ends = np.cumsum([len(of_text) for of_text in spans])[:-1]
+    return [of_text[int(of.argmax())] for of_text, of in zip(spans, np.split(nearness, ends), strict=True)]

@@ -243,9 +243,8 @@ class ChangedError(InputError):
 class Database:
     """A connection to ``index.sqlite``, in WAL mode, so readers never wait for the writer.
 
-    It is opened when it is first used. A child process that inherits it by a fork gets a connection of its own, see the
-    end of this file. Every method raises InputError if the file is missing, damaged, of another format or being
-    written, or if the disk is full.
+    It is opened when it is first used; a child process gets a connection of its own, see the end of this file. Every
+    method raises InputError if the file is missing, damaged, of another format or being written, or the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -375,10 +374,7 @@ class Database:
 
     @contextmanager
     def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
-        """Run the block as the only writer, in one transaction: committed to disk at its end, undone if it raises.
-
-        It waits up to ``patience`` seconds for another writer.
-        """
+        """Run the block as the only writer, in one transaction: committed to disk at its end, undone if it raises."""
         with self.lock:
             try:
                 with self.reporting_errors():

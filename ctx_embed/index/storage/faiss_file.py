@@ -72,10 +72,9 @@ COARSE_SPARE = 300
 
 @dataclass(frozen=True)
 class Loaded:
-    """FAISS's index, its rows by position (m,), and how thoroughly to search it.
+    """FAISS's index, its rows by position (m,), nprobe or efSearch (None if it has neither), and spare candidates.
 
-    ``effort`` is nprobe or efSearch, None if it has neither, and ``spare`` the candidates to ask for beyond those
-    wanted; ``exact`` says whether it compares all vectors.
+    ``exact`` says whether it compares all vectors.
     """
 
     token: str
@@ -115,10 +114,7 @@ class Loaded:
 
 
 def loaded(folder: Path, record: Record, settings: Settings, memory_map: bool = False) -> Loaded | None:
-    """Return FAISS's index, or None if its file is missing or does not fit its record.
-
-    ``memory_map`` leaves the vectors on disk whatever the kind.
-    """
+    """Return FAISS's index, or None if its file is missing or does not fit its record."""
     path = record.path(folder)
     # Another process may remove the file at any time; whatever is wrong with it, the stored vectors are there.
     with suppress(OSError, RuntimeError, MemoryError, ValueError, KeyError, TypeError):
@@ -226,10 +222,7 @@ def flat(dtype: str) -> str:
 
 
 def checked_factory(factory: Any, dimension: int) -> str:
-    """Return ``factory``, such as ``auto``, ``Flat`` or ``IVF256,PQ32``, if an index of this dimension can use it.
-
-    Raise InputError if FAISS does not know it, or it cannot add vectors step by step or compare by inner products.
-    """
+    """Return a factory if it is ``auto`` or an index of this dimension can use it, see :func:`new_index`."""
     if not isinstance(factory, str):
         raise InputError(f"the FAISS factory must be a string, e.g. 'Flat', got {described(factory)}")
     if factory != AUTO:
@@ -238,7 +231,7 @@ def checked_factory(factory: Any, dimension: int) -> str:
 
 
 def new_index(factory: str, dimension: int) -> Any:
-    """Return an empty FAISS index that compares by inner products; it raises errors like :func:`checked_factory`."""
+    """Return an empty FAISS index that compares by inner products and can grow; raise InputError if it is none."""
     # A folder from elsewhere names a factory, too, and FAISS recurses for parentheses and allocates any stated size.
     sizes = [int(size) for size in re.findall(r"\d+", factory[:LONGEST_FACTORY])]
     if len(factory) > LONGEST_FACTORY or max(sizes, default=0) > LARGEST_LISTS:
@@ -326,9 +319,8 @@ def outgrown(kind: str, wanted: str) -> bool:
 def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False) -> Record | None:
     """Write FAISS's file for a view, and return its record, which is not yet listed; None if there are too few rows.
 
-    The view is the newest generation, in a writing transaction; the model that ``embedder`` returns embeds the words
-    that measure recall; ``anew`` starts a new index instead of extending the present one. Raise InputError if the
-    index cannot be trained, OSError or RuntimeError if the file cannot be written.
+    The view is the newest generation, in a writing transaction; ``anew`` starts a new index instead of extending the
+    present one. Raise InputError if the index cannot be trained, OSError or RuntimeError if the file cannot be written.
     """
     settings, rows, record = view.settings, view.rows[view.readable], view.store.record()
     wanted = kind = factory_for(len(rows), settings)
@@ -393,10 +385,7 @@ def remove_unlisted(folder: Path, record: Record | None) -> None:
 def _measured(
     view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], IndexModel]
 ) -> dict[str, Any] | None:
-    """Return the search effort, the spare candidates, and the recall@10 of both kinds of queries.
-
-    For `auto`, raise effort and candidates until both recalls are reached; return None if they never are.
-    """
+    """Return effort, spare candidates and recall@10; for `auto` those that suffice, or None if none of them do."""
     effort = effort_of(index)
     # Other kinds, such as product quantization, store vectors so coarsely that many must be scored again.
     is_fine = re.fullmatch(r"((IVF|HNSW)\d+,?)?(Flat|SQ8|SQfp16)?", kind)
