@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import zipfile
 
 import pytest
@@ -277,8 +278,7 @@ def test_a_pdf_that_needs_no_password(tmp_path, algorithm):
     pdf(tmp_path / "a.pdf", password="", algorithm=algorithm)
     assert [found.text for found in texts(tmp_path / "a.pdf")] == [f"{FIRST}\f{SECOND}"]
     pdf(tmp_path / "a.pdf", password="x", algorithm=algorithm)
-    with pytest.raises(UnreadableFileError, match=r"^password-protected$"):
-        texts(tmp_path / "a.pdf")
+    assert reason(tmp_path / "a.pdf") == "password-protected"
 
 
 def test_a_pdf_that_was_cut_short_is_no_text(tmp_path):
@@ -286,8 +286,7 @@ def test_a_pdf_that_was_cut_short_is_no_text(tmp_path):
     content = (tmp_path / "a.pdf").read_bytes()
     for share in (0.1, 0.5, 0.9, 0.99):
         (tmp_path / "a.pdf").write_bytes(content[: int(len(content) * share)])
-        with pytest.raises(UnreadableFileError, match=r"broken|incomplete"):
-            texts(tmp_path / "a.pdf")
+        assert re.search("broken|incomplete", reason(tmp_path / "a.pdf"))
 
 
 MARKDOWNS = [

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed import InputError, SearchIndex, load
+from ctx_embed import SearchIndex, load
 
 pytest.importorskip("langchain_core", reason="the extra langchain is not installed")
 
@@ -14,6 +14,7 @@ from langchain_core.embeddings import FakeEmbeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from ctx_embed.integrations.langchain import CtxEmbeddings, CtxVectorStore
+from tests.helpers.errors import error
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TEXTS = ["The cat sat on the mat.", "Prices rise faster than wages.", "The film was a joy."]
@@ -88,10 +89,10 @@ def test_a_stored_index_is_opened_with_its_model_and_its_numbers(store, tmp_path
         assert again.get_by_ids(["0", "00"]) == [Document("Snow melts.", id="0", metadata={})]
         again.delete(["0"])
         assert len(index) == 4
-    with pytest.raises(InputError, match="embedding must be CtxEmbeddings or None, got a FakeEmbeddings"):
-        CtxVectorStore.from_texts(["More."], FakeEmbeddings(size=3), path=tmp_path / "index")
-    with pytest.raises(InputError, match="chunk must be that of the index, 'none', got 'sentences'"):
-        SearchIndex.create(tmp_path / "index", chunk="sentences", exist_ok=True)
+    said = error(CtxVectorStore.from_texts, ["More."], FakeEmbeddings(size=3), path=tmp_path / "index")
+    assert said.startswith("embedding must be CtxEmbeddings or None, got a FakeEmbeddings")
+    said = error(SearchIndex.create, tmp_path / "index", chunk="sentences", exist_ok=True)
+    assert said.startswith("chunk must be that of the index, 'none', got 'sentences'")
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):

@@ -1,13 +1,13 @@
 """The steps over another module's token embeddings."""
 
-import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from torch.nn import functional as F
 
-from ctx_embed import Contextualizer, ContextualizerPooling, InputError, load
+from ctx_embed import Contextualizer, ContextualizerPooling, load
 from tests.conftest import SENTENCES
+from tests.helpers.errors import error
 from tests.index.support.cross_encoder import save_cross_encoder
 
 
@@ -55,9 +55,7 @@ def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
 
 
 def test_wrong_features_are_one_line():
-    pooling = ContextualizerPooling(8)
-    with pytest.raises(InputError, match=r"token embeddings must have 8 features, got 4; set the dimension"):
-        pooling({"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)})
+    features = {"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)}
+    assert "token embeddings must have 8 features, got 4; set the dim" in error(ContextualizerPooling(8), features)
     seeded = ContextualizerPooling(4, initial_context="uniform")
-    with pytest.raises(InputError, match="must have input_ids, which seed initial_context='uniform'"):
-        seeded({"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)})
+    assert "must have input_ids, which seed initial_context='uniform'" in error(seeded, features)

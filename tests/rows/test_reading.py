@@ -223,16 +223,6 @@ def table(tmp_path, name="a.parquet", **columns):
     return str(path)
 
 
-def test_a_column_of_csv_has_one_type(file):
-    content = 'id,text,year,code,score,empty\nx,"two\nlines, and ""quotes""",2020,007,4.5,\n'
-    content += "7,plain,-3,15,0.5,y\n,last,0,-0,1e-05,\n"
-    assert read(file(content, "a.csv")) == [
-        Document('two\nlines, and "quotes"', "x", {"year": 2020, "code": "007", "score": 4.5}),
-        Document("plain", "7", {"year": -3, "code": "15", "score": 0.5, "empty": "y"}),
-        Document("last", None, {"year": 0, "code": "-0", "score": 1e-05}),
-    ]
-
-
 def test_parquet(tmp_path, file):
     nan = float("nan")
     columns = {"day": [datetime.date(2020, 1, 2), None], "n": [nan, 1.0], "list": [[nan, 1.0], []]}
