@@ -20,9 +20,8 @@ import numpy as np
 from ctx_embed import __version__, progress
 from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.errors import DamagedError, InputError, unknown_name
-from ctx_embed.eval.cache import EmbeddingCache, stored_score
 from ctx_embed.eval.cost import Cost, cost_of, sample_of
-from ctx_embed.eval.encoders import WORDS, load_encoder
+from ctx_embed.eval.encoders import WORDS, EmbeddingCache, load_encoder, stored_score
 from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, read_results
 from ctx_embed.eval.scoring import score as scoring
 from ctx_embed.eval.scoring.probes import (

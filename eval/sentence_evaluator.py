@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.evaluation import SentenceEvalua
 
 from ctx_embed.encoders import as_encoder
 from ctx_embed.errors import InputError
-from ctx_embed.eval.cache import EmbeddingCache
+from ctx_embed.eval.encoders import EmbeddingCache
 from ctx_embed.eval.scoring.probes import PROTOCOLS, ProtocolName
 from ctx_embed.eval.scoring.score import Examples, score_probe
 from ctx_embed.rows.reading import read_labelled
@@ -69,7 +69,3 @@ class ProbeEvaluator(SentenceEvaluator):
         metrics = self.prefix_name_to_metrics(scores, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics
-
-    def get_config_dict(self) -> dict[str, Any]:
-        """Return the settings that determine the score, for the model card."""
-        return {"protocol": self.protocol, "seed": self.seed}

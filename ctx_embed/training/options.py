@@ -36,11 +36,7 @@ LISTS = ("corpus", "exclude", "labelled")
 @documented
 @dataclass(frozen=True)
 class ContextualizerOptions:
-    """Options of a Contextualizer's architecture, apart from its dimension.
-
-    Raises:
-        InputError: a value has the wrong type or is out of range.
-    """
+    """Options of a Contextualizer's architecture, apart from its dimension."""
 
     steps: int = option(3, "Number of steps K.", least=1)
     rank: int | None = option(
@@ -120,9 +116,6 @@ class TrainingJob:
     """A request to train on labelled files.
 
     ``OUTPUT.partial`` next to the output holds the state of an interrupted run.
-
-    Raises:
-        InputError: a value has the wrong type or is out of range, or options cannot be combined.
     """
 
     file: str | Path
@@ -339,9 +332,6 @@ class DistillationJob(DistillationOptions):
     """A request to distil a model: sources, output and all options.
 
     ``OUTPUT.partial`` next to the output holds the state of an interrupted run.
-
-    Raises:
-        InputError: a value has the wrong type or is out of range, or options cannot be combined.
     """
 
     sources: Sequence[Source]

@@ -17,7 +17,7 @@ from ctx_embed.classify.fitting import fitted_head
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
-from ctx_embed.eval.cache import EmbeddingCache
+from ctx_embed.eval.encoders import EmbeddingCache
 from ctx_embed.eval.scoring.probes import (
     DIGITS,
     Features,

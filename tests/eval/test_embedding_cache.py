@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from ctx_embed.encoders import Encoder, embed
-from ctx_embed.eval.cache import EmbeddingCache
-from ctx_embed.eval.encoders import load_encoder
+from ctx_embed.eval.encoders import EmbeddingCache, load_encoder
 from tests.helpers.errors import error
 
 NEEDED = "must return a row of numbers for each text, all of one length"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
 
 from ctx_embed.classify.head import THRESHOLD, ClassWeight
@@ -192,7 +192,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             InputError: no texts, or labels of another kind than those of fit: one for each text or several, or an array
                 of another number of columns.
         """
-        self._require_fitted()
+        check_is_fitted(self)
         weights = None if sample_weight is None else np.asarray(sample_weight)
         truth, columns = _labelled(X, y)
         if not truth.texts:
@@ -214,7 +214,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def explain(self, X: str | Iterable[str]) -> list[list[Explanation]]:
         """Return the reasons for the label of each text, or for each of several labels, as :class:`.Explanation`."""
-        self._require_fitted()
+        check_is_fitted(self)
         return [self.predictor_.explain(text) for text in ([X] if isinstance(X, str) else as_texts(X))]
 
     def save(self, folder: str | Path) -> None:
@@ -225,7 +225,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             InputError: the folder cannot be written, or holds something else.
         """
-        self._require_fitted()
+        check_is_fitted(self)
         require_replaceable(Path(folder), "modules.json")
         with replaced_folder(folder) as beside:
             self.predictor_.save(beside)
@@ -244,13 +244,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return cls(str(folder), device=device)._with(Predictor.load(folder, device))
 
     def _logits(self, X: str | Iterable[str]) -> tuple[NDArray[Any], bool]:
-        self._require_fitted()
+        check_is_fitted(self)
         single = isinstance(X, str)
         return self.predictor_.logits([X] if isinstance(X, str) else as_texts(X)), single
-
-    def _require_fitted(self) -> None:
-        if not self.__sklearn_is_fitted__():
-            raise NotFittedError("this TextClassifier is not fitted: call fit, or TextClassifier.load(folder)")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "predictor_")

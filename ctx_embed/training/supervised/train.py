@@ -173,21 +173,12 @@ def train_classifier(
 ) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
     """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch of each run.
 
-    Args:
-        encoder: trained in place.
-        train: texts of at least two classes, or with several labels per text, each then a binary decision.
-        valid: texts whose accuracy chooses the epoch; None: each run holds out another stratified part of ``train``.
-        class_weight: weights of the classes in the loss, see :func:`ctx_embed.classify.head.class_weights`.
-        words: read words too, if that predicts the texts that the runs hold out better.
-        optimizer: returns an optimizer, given parameters and the learning rate.
+    The accuracy on ``valid`` chooses the epoch; without it, each run holds out another stratified part of ``train``.
+    With ``words``, it reads words too, if that predicts the texts that the runs hold out better.
 
-    Returns:
-        The classifier, with the weights of the best epoch averaged over the runs; and a dict for each epoch of each run
-        with ``run`` and ``epoch`` (from 1), ``train_loss``, ``cross_entropy`` (the loss without the encoder's penalty)
-        and ``valid_accuracy``, see :meth:`ClassifierNetwork.accuracy`.
-
-    Raises:
-        InputError: only one class, validation labels that no training text has, or a training that diverges.
+    Return the classifier, whose encoder is trained in place, with the weights of the best epoch averaged over the runs;
+    and a dict for each epoch of each run with ``run`` and ``epoch`` (from 1), ``train_loss``, ``cross_entropy`` (the
+    loss without the encoder's penalty) and ``valid_accuracy``.
     """
     options = (options or SupervisedOptions()).of_encoder(encoder)
     labels = train.classes()

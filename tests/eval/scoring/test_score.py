@@ -10,7 +10,7 @@ import pytest
 
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.encoders import Encoder, as_encoder
-from ctx_embed.eval.cache import EmbeddingCache
+from ctx_embed.eval.encoders import EmbeddingCache
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.scoring import score as module
 from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore, folds_of
