@@ -92,7 +92,7 @@ def test_a_stored_index_is_opened_with_its_model_and_its_numbers(store, tmp_path
     said = error(CtxVectorStore.from_texts, ["More."], FakeEmbeddings(size=3), path=tmp_path / "index")
     assert said.startswith("embedding must be CtxEmbeddings or None, got a FakeEmbeddings")
     said = error(SearchIndex.create, tmp_path / "index", chunk="sentences", exist_ok=True)
-    assert said.startswith("chunk must be that of the index, 'none', got 'sentences'")
+    assert said.endswith("chunk must be that of the index, 'none', got 'sentences'")
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):
