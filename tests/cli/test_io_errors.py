@@ -118,7 +118,7 @@ def test_calls_of_trainings_fail(library, work, kind, command):
     assert states(kind, library, work, 30, command)[0][0] > 10
 
 
-@pytest.mark.parametrize("moments", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("moments", [2, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", TRAININGS)
 def test_a_killed_training_resumes_to_the_same_weights(library, work, command, moments):
     longer = command.replace("--epochs 1", "--epochs 3")

@@ -109,31 +109,19 @@ def _commands(content: str, line: int) -> Iterator[Step]:
 def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
     """Run a page in a folder; yield each step with what it printed."""
     module = types.ModuleType("__main__")
-    before = sys.modules["__main__"]
+    before, place = sys.modules["__main__"], Path.cwd()
     try:
         sys.modules["__main__"] = module  # where pickle looks for what a page defines
-        with _chdir(folder):
-            for step in steps(page):
-                yield step, _run_or_name(page, step, module.__dict__)
+        os.chdir(folder)
+        for step in steps(page):
+            try:
+                printed = _run(step, module.__dict__)
+            except Exception as error:
+                raise AssertionError(f"{page}:{step.line}: {type(error).__name__}: {error}\n{step.code}") from error
+            yield step, printed
     finally:
         sys.modules["__main__"] = before
-
-
-def _run_or_name(page: Path, step: Step, names: dict[str, Any]) -> str:
-    try:
-        return _run(step, names)
-    except Exception as error:
-        raise AssertionError(f"{page}:{step.line}: {type(error).__name__}: {error}\n{step.code}") from error
-
-
-@contextlib.contextmanager
-def _chdir(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+        os.chdir(place)
 
 
 def _run(step: Step, names: dict[str, Any]) -> str:

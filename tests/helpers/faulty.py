@@ -190,7 +190,7 @@ class Trials:
             if number % 2:
                 status, message, _ = run(folder, self.command, 1 + number * self.calls // self.most, kept)
             else:
-                status, message, _ = run(folder, self.command, seconds=self.seconds * number / self.most)
+                status, message, _ = run(folder, self.command, seconds=self.seconds * (number + 1) / (self.most + 1))
             assert status in (0, ENDED, -signal.SIGKILL), message
             yield self.is_after(folder, status == 0, f"kill {number} of {self.most}")
 

@@ -73,7 +73,6 @@ def test_more_like_this(index):
     with SearchIndex.open(index) as opened:
         expected = [hit.id for hit in opened.search(like="a23", k=3)]
     assert [hit["id"] for hit in hits("similar", index, "a23", "-k", 3)] == expected
-    assert "a23" not in [hit["id"] for hit in hits("similar", index, "a23", "a22", "-k", 30, "--mode", "hybrid")]
     assert fails("similar", index, "b99") == "like: no document has the id 'b99'"
     assert "no hits: there are fewer than 101" in run("similar", index, "a23", "--offset", 100).stderr
 
