@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,51 +25,35 @@ QUERIES = (
     "measure how long code takes",
 )
 RANKED = "hits are ranked by meaning and words together, and shown with the cosine of their meaning"
-LEFT_OUT = {
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "idle_test",
-    "idlelib",
-    "lib2to3",
-    "turtledemo",
-    "distutils",
-}
+# Folders and private modules of the standard library that are left out.
+LEFT_OUT = re.compile(
+    r"site-packages|dist-packages|tests?|idle_test|idlelib|lib2to3|turtledemo|distutils|_(?!_init__$).*"
+)
 DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _docstrings(node: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[str, str]]:
-    for child in node.body:
-        if isinstance(child, DOCUMENTED):
-            if child.name.startswith("_"):
-                continue
-            child_name = f"{name}.{child.name}"
-            if text := ast.get_docstring(child):
-                yield child_name, text
-            if isinstance(child, ast.ClassDef):
-                yield from _docstrings(child, child_name)
+def _docstrings(node: Any, name: str) -> Iterator[tuple[str, str]]:
+    if text := ast.get_docstring(node):
+        yield text, name
+    for child in node.body if isinstance(node, ast.Module | ast.ClassDef) else ():
+        if isinstance(child, DOCUMENTED) and not child.name.startswith("_"):
+            yield from _docstrings(child, f"{name}.{child.name}")
 
 
 def standard_library_docstrings() -> dict[str, str]:
     """Return the docstrings of the standard library by public name, each text once, without importing anything."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    named: dict[str, str] = {}
+    first_name: dict[str, str] = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if LEFT_OUT & set(parts) or any(part.startswith("_") and part != "__init__" for part in parts):
+        if any(map(LEFT_OUT.fullmatch, parts)):
             continue
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue  # A dead link, a template, or a test file for another version of Python.
-        module = ".".join(part for part in parts if part != "__init__")
-        if text := ast.get_docstring(tree):
-            named[module] = text
-        named.update(_docstrings(tree, module))
-    first_name: dict[str, str] = {}
-    for name, text in named.items():
-        first_name.setdefault(text, name)
+        for text, name in _docstrings(tree, ".".join(part for part in parts if part != "__init__")):
+            first_name.setdefault(text, name)
     return {name: text for text, name in first_name.items()}
 
 

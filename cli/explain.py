@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.main import command
+from ctx_embed.cli.main import command, counted
 from ctx_embed.cli.options import field_option, output_option
 from ctx_embed.errors import InputError
 
@@ -75,7 +75,7 @@ def explain(
         click.echo(f"Warning: {encoder.remark}", err=True)
     if output:
         write(explanations, output, well_formed(model), contexts=contexts)
-        click.echo(f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} explained in {output}")
+        click.echo(f"{counted(len(texts), 'text')} explained in {output}")
     elif as_json:
         click.echo(json.dumps([explanation.to_dict() for explanation in explanations], ensure_ascii=False, indent=2))
     else:

@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -92,7 +92,7 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     Example: ctx-embed grep "disk is full" /var/log/app.log -k 3 -C 2
     """
     started = time.monotonic()
-    with _failures():
+    with errors_in_one_line(lambda: "", FAILED):
         from ctx_embed.grep import Search, Sources
 
         usual = os.curdir
@@ -137,20 +137,6 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
             build = f"ctx-embed index build {files} NAME.index"
             click.echo(f"This took {seconds:.0f} s. An index answers in milliseconds: {build}", err=True)
         click.get_current_context().exit(FAILED if sources.report.failed else 0 if hits else NO_HIT)
-
-
-class _Failure(click.ClickException):
-    exit_code = FAILED
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    """Turn errors into one line and exit status 2, and Ctrl-C into status 130 without a message."""
-    try:
-        with errors_in_one_line(lambda: ""):
-            yield
-    except click.ClickException as error:
-        raise _Failure(error.message) from None
 
 
 def _lines(hit: Found, before: int, after: int) -> Iterator[str]:

@@ -95,8 +95,8 @@ def _say_interrupted() -> None:
 
 
 @contextmanager
-def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
-    """Turn errors in the block into one line by click and exit status 1, and Ctrl-C into status 130.
+def errors_in_one_line(resume: Callable[[], str], status: int = 1) -> Iterator[None]:
+    """Turn errors in the block into one line by click and an exit status, and Ctrl-C into status 130.
 
     ``resume`` returns how to resume the command after Ctrl-C; empty: Ctrl-C ends it without a message.
     """
@@ -129,7 +129,9 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
     else:
         return
     # Names of files and libraries may bring along line ends and escape sequences.
-    raise click.ClickException(printable(said.replace("\n", " ")))
+    failure = click.ClickException(printable(said.replace("\n", " ")))
+    failure.exit_code = status  # type: ignore[misc]  # click reads that of the instance
+    raise failure
 
 
 # The warnings about texts that a model cannot read: one for each batch of texts, or for a text by itself.

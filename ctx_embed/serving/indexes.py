@@ -27,7 +27,6 @@ from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.serving.observing import BATCHES, LOG
 from ctx_embed.serving.settings import Settings
-from ctx_embed.serving.topics import topics
 from ctx_embed.serving.wire import ApiError, json_list
 
 Result = TypeVar("Result")
@@ -178,7 +177,7 @@ class ServedIndex:
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time, so searches and changes use separate instances.
         self._readable = OpenIndex(path, models)
-        self._searches = Batcher(self._batch, _batch_queries)
+        self._searches = Batcher(self._batch, self._batch_queries)
         # Slow searches, such as those with a reranker, have a thread of their own.
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")
         self._reading = ThreadPoolExecutor(2, "ctx-embed-read")
@@ -199,6 +198,11 @@ class ServedIndex:
         key = tuple(sorted(options.items()))
         texts = [query] if isinstance(query, str) else query
         return list(await asyncio.gather(*(self._searches(key, text) for text in texts)))
+
+    def _batch_queries(self, options: Options) -> int:
+        chosen: dict[str, Any] = dict(options)
+        hits: int = chosen.get("k", 10) + chosen.get("offset", 0)
+        return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
 
     def _batch(self, options: Options, queries: list[str]) -> list[Found]:
         BATCHES.labels("search").observe(len(queries))
@@ -266,7 +270,7 @@ class ServedIndex:
             # Start the process in a task of its own: cancelling a task during the start would leave the process behind.
             await asyncio.shield(asyncio.ensure_future(to_process.run_sync(int, limiter=self._processes)))
             arguments = self.path, self._most, count, seed
-            return await to_process.run_sync(topics, *arguments, cancellable=True, limiter=self._processes)
+            return await to_process.run_sync(_topics, *arguments, cancellable=True, limiter=self._processes)
 
         return await self._once("topics", (count, seed), computed)
 
@@ -304,11 +308,12 @@ class ServedIndex:
             self._writable.close()
 
 
-def _batch_queries(options: Options) -> int:
-    """Return the maximum number of queries in a batch."""
-    chosen: dict[str, Any] = dict(options)
-    hits: int = chosen.get("k", 10) + chosen.get("offset", 0)
-    return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
+def _topics(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:
+    """Return the topics of an index as JSON, without the ids of their documents: those may be millions."""
+    with SearchIndex.open(path) as index:
+        found = index.topics(count, seed)
+    names = ("size", "words", "examples", "label")
+    return json_list(({name: getattr(topic, name) for name in names} for topic in found), most_bytes)
 
 
 def model_of(index: SearchIndex) -> Any:

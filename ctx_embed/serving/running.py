@@ -29,7 +29,7 @@ SILENCE = 120
 HEAD_BYTES = 65_536
 
 
-class Protocol(HttpToolsProtocol):
+class _Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with limits on the time that a client takes to send a request and to read its answer."""
 
     def __init__(self, *arguments: Any, settings: Settings, **options: Any) -> None:
@@ -53,12 +53,10 @@ class Protocol(HttpToolsProtocol):
             self._timers.pop(what).cancel()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """End the connection if the head is too large."""
         if "head" in self._timers:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -66,44 +64,37 @@ class Protocol(HttpToolsProtocol):
             self.send_400_response("the head of the request is too large")
 
     def on_message_begin(self) -> None:
-        """Wait for the rest of the head."""
         super().on_message_begin()
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        """Note that the head has arrived."""
         self._stop("head")
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read."""
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """Note that the client reads."""
         super().resume_writing()
         self._stop("reader")
 
     def on_response_complete(self) -> None:
-        """Wait for the client to read the end of the answer if the connection closes after it."""
         super().on_response_complete()
+        # The client must read the end of the answer, too, if the connection closes after it.
         if self.transport.is_closing():
             self._await_reader()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._await_reader()
 
     def shutdown(self) -> None:
-        """Close the connection, after the current answer if there is one."""
         super().shutdown()
         if self.transport.is_closing():
             self._await_reader()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
         self._stop("head")
         super().connection_lost(exc)
         self._stop("reader")
@@ -128,7 +119,7 @@ def run(settings: Settings, port: int, workers: int) -> None:
             partial(create_app, settings) if several else app,
             factory=several,
             workers=workers,
-            http=partial(Protocol, settings=settings),  # type: ignore[arg-type]  # any callable will do
+            http=partial(_Protocol, settings=settings),  # type: ignore[arg-type]  # any callable will do
             loop="uvloop",
             ws="none",
             access_log=False,
