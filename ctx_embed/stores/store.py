@@ -30,7 +30,7 @@ from ctx_embed.index.storage.filters import (
     next_day,
     parse,
 )
-from ctx_embed.texts import well_formed
+from ctx_embed.texts import as_list, well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
@@ -212,9 +212,7 @@ class Store(AbstractContextManager["Store"], ABC):
         """
         if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
             raise InputError(f"k must be an integer of at least 1, got {k!r}")
-        if not isinstance(query, str) and not isinstance(query, Iterable):
-            raise InputError(f"the query must be a string or a list of strings, got {described(query)}")
-        texts = [query] if isinstance(query, str) else list(query)
+        texts = [query] if isinstance(query, str) else as_list(query, "query", "a string or a list of strings")
         for place, text in enumerate(texts, 1):
             if not isinstance(text, str):
                 raise InputError(f"query {place} must be a string, got {described(text)}")

@@ -141,7 +141,7 @@ def test_what_a_store_cannot_filter_is_one_line(filled):
 def test_a_wrong_query_is_one_line(filled):
     for query, k, message in (
         ("a", 0, "k must be an integer of at least 1, got 0"),
-        (3, 5, "the query must be a string or a list of strings, got an int"),
+        (3, 5, "query must be a string or a list of strings, got an int"),
         (["a", None], 5, "query 2 must be a string, got None"),
     ):
         assert message in error(filled.search, query, k=k)
