@@ -55,11 +55,6 @@ def require_encoding(encoding: str | None) -> None:
         raise InputError(f"unknown encoding {encoding!r}; Python knows names such as latin-1, cp1252, utf-16") from None
 
 
-def has_byte_lines(encoding: str) -> bool:
-    r"""Return whether the byte ``\n`` ends a line in this encoding, as it does not in UTF-16."""
-    return "\n".encode(encoding) == b"\n"
-
-
 def marked(start: bytes) -> str | None:
     """Return the encoding that a byte order mark at the start of a file names, or None."""
     return next((name for mark, name in _MARKS if start.startswith(mark)), None)
@@ -144,11 +139,10 @@ class Lines(Iterator[str]):
         *,
         encoding: str | None = None,
         fallback: str | None = None,
-        first: int = 1,
     ) -> None:
         require_encoding(encoding)
         self.name = name
-        self.number = first - 1
+        self.number = 0
         self._ahead: deque[str] = deque()
         self._lines = self._decoded(stream, encoding, fallback)
 
@@ -175,11 +169,11 @@ class Lines(Iterator[str]):
         return None
 
     def _decoded(self, stream: io.BufferedReader, named: str | None, fallback: str | None) -> Iterator[str]:
-        number, mark = self.number, "" if self.number else "\ufeff"
-        encoding = named or (marked(stream.peek(4)[:4]) if mark else None)
-        if encoding is not None and not has_byte_lines(encoding):
+        number, mark = 0, "\ufeff"
+        encoding = named or marked(stream.peek(4)[:4])
+        # The byte of a line end may not end a line in this encoding, as in UTF-16.
+        if encoding is not None and "\n".encode(encoding) != b"\n":
             wrapper = io.TextIOWrapper(stream, encoding=encoding, newline="\n")
-            mark = "\ufeff"
             try:
                 while written := wrapper.readline(LONGEST_LINE):
                     yield written.removesuffix("\n").removesuffix("\r").removeprefix(mark)

@@ -39,7 +39,6 @@ CSV, TSV, PARQUET = "CSV", "TSV", "Parquet"
 KINDS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": TSV, ".parquet": PARQUET}
 TEXT_FIELD, LABEL_FIELD = "text", "label"
 _DELIMITERS = {CSV: ",", TSV: "\t", LABELLED: "\t"}
-_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 # Cells of TSV. In a file from pandas, Excel and the like a cell with a tab, line end or quotation mark is quoted.
 _CELL = re.compile(r'(?:\A|\t)("(?:[^"]|"")*"|[^"\t]*)(?=\t|\Z)')
 _OPEN_ROW = re.compile(r'(?:(?:"(?:[^"]|"")*"|[^"\t]*)\t)*"(?:[^"]|"")*')
@@ -134,32 +133,25 @@ def open_rows(
     needed: Mapping[str, str] | None = None,
     labelled: bool = False,
     encoding: str | None = None,
-    start: int = 0,
-    stop: int | None = None,
-    first: int = 1,
 ) -> Iterator[Table]:
     """Open the rows of a file, plain or gzip, local or remote.
 
     The suffix names the format of tables, JSONL and JSON; other files and standard input have the one that their first
     line shows: a JSON object, the beginning of a JSON array, or a header that names the needed columns. Lines with one
     tab each are ``label<TAB>text`` if labels come again and again (with ``labelled``, always); without a header, TSV
-    may be that too. ``start`` and ``stop``: the first byte or row group to read, and the one after the last (None:
-    all).
+    may be that too.
     """
     name, needed = source_name(source), needed or {}
     with ExitStack() as stack:
         stream = stack.enter_context(opened(source))
         if (kind or kind_of(source)) == PARQUET:
             file = stack.enter_context(open_parquet(name, stream))
-            yield Table(name, PARQUET, needed, _parquet_rows(file, name, needed, start, stop, first))
+            yield Table(name, PARQUET, needed, _parquet_rows(file, name, needed))
             return
-        if stop is not None:
-            stream.seek(start)
-            stream = io.BufferedReader(io.BytesIO(stream.read(stop - start)))
         begin = stream.tell() if stream.seekable() else None
         if is_packed(stream):
             begin, stream = 0 if begin == 0 else None, unpacked(stream)
-        lines = Lines(name, stream, encoding=encoding, first=first)
+        lines = Lines(name, stream, encoding=encoding)
         kind = kind or _recognised(lines.first_text(), KINDS.get(suffix_of(source)), needed)
         if kind == TEXT and labelled:
             kind = LABELLED
@@ -296,13 +288,11 @@ def _number_columns(header: Sequence[str], rows: Iterable[list[str]], needed: Ma
 
 def _number(cell: str) -> int | float | None:
     """Return a cell as a number; None for a text, and for a number that would be written in another way."""
-    match = _NUMBER.fullmatch(cell)
-    if match is None:
-        return None
-    if match[1] or match[2]:
-        number = float(cell)
-        return number if repr(number) == cell else None
-    return int(cell) if len(cell) <= 18 and str(int(cell)) == cell else None
+    for kind, longest in ((int, 18), (float, 24)):
+        with suppress(ValueError):
+            if len(cell) <= longest and str(number := kind(cell)) == cell and math.isfinite(number):
+                return number
+    return None
 
 
 def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
@@ -382,9 +372,7 @@ def _reading_parquet(name: str) -> Iterator[None]:
         raise InputError(f"{name}: cannot be read as Parquet ({said(error):.120})") from None
 
 
-def _parquet_rows(
-    table: Any, name: str, needed: Mapping[str, str], start: int, stop: int | None, first: int
-) -> Iterator[tuple[int, Raw]]:
+def _parquet_rows(table: Any, name: str, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
     from pyarrow import string, types
 
     schema = table.schema_arrow
@@ -392,9 +380,9 @@ def _parquet_rows(
         yield 0, wrong
         return
     texts = [at for at, kind in enumerate(schema.types) if types.is_decimal(kind) and kind.precision > _FLOAT_DIGITS]
-    groups = list(range(start, table.metadata.num_row_groups if stop is None else stop))
+    first = 1
     with _reading_parquet(name):
-        for batch in table.iter_batches(_ROWS_AT_ONCE, row_groups=groups):
+        for batch in table.iter_batches(_ROWS_AT_ONCE):
             for at in texts:
                 batch = batch.set_column(at, schema.names[at], batch.column(at).cast(string()))
             yield from enumerate(batch.to_pylist(), first)

@@ -4,16 +4,18 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ctx_embed import InputError
-from ctx_embed.bulk_encoding import pieces
+from ctx_embed import bulk_encoding
+from ctx_embed.bulk_encoding import _embedded, _parts
 from ctx_embed.rows.opening import Source, find_sources
 from ctx_embed.rows.reading import Fields
+from ctx_embed.texts import Document
 
 ROWS = [{"text": f"text {number}", "n": number} for number in range(10)]
 
@@ -34,16 +36,18 @@ def write(folder: Path, name: str, rows=ROWS) -> Path:
     return path
 
 
+class Zeros:
+    def documents(self, texts):
+        return np.zeros((len(texts), 1), np.float32)
+
+
 def read(source: Source, part_rows: int = 4, fields: Fields | None = None):
     found, errors, chosen = [], [], fields or Fields()
-    for piece in pieces(source, 7, part_rows):
-        with piece.opened(chosen) as table:
-            for number, raw in table.raw:
-                try:
-                    found.append(piece.document(table, number, raw, chosen))
-                except InputError as error:  # noqa: PERF203
-                    errors.append(str(error))
-    return [each for each in found if each is not None], errors
+    for _, table, rows in _parts([source], "0000", chosen, None, part_rows):
+        batch, note = _embedded(table, rows, chosen, Zeros())
+        found += map(Document, batch.texts, batch.ids, batch.metadata)
+        errors += note["named"]
+    return found, errors
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.parquet"])
@@ -53,10 +57,10 @@ def test_every_row_of_every_format_is_read_once_with_an_id_of_its_place(tmp_path
     found, errors = read(source)
     assert errors == []
     assert [each.text for each in found] == [row["text"] for row in ROWS]
-    if name == "a.parquet":
-        # Pieces are whole row groups.
-        cut = [(piece.start, piece.stop, piece.first, piece.rows) for piece in pieces(source, 7, 4)]
-        assert cut == [(0, 2, 1, 6), (2, 4, 7, 4)]
+    parts = _parts([source], "0007", Fields(), None, 4)
+    assert [(part, len(rows)) for part, _, rows in parts] == [
+        (f"0007-00000-0000{n}", min(4, 10 - 4 * n)) for n in range(3)
+    ]
     # A line of a table is counted from its header.
     first = 2 if ".csv" in name else 1
     assert [each.id for each in found] == [f"{path}:{number}" for number in range(first, 11 + first - 1)]
@@ -64,28 +68,24 @@ def test_every_row_of_every_format_is_read_once_with_an_id_of_its_place(tmp_path
         assert [each.metadata for each in found] == [{"n": row["n"]} for row in ROWS]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\t[{"), max_size=9), max_size=30),
     st.integers(1, 7),
     st.sampled_from(["", "\n"]),
 )
-def test_the_cut_loses_no_line(tmp_path_factory, lines, part_rows, end):
+def test_the_cut_loses_no_line(tmp_path_factory, monkeypatch, lines, part_rows, end):
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(("\n".join(lines) + end).encode())
     [source] = find_sources([path])
-    cut = list(pieces(source, 0, part_rows, part_bytes=20))
-    found = []
-    for piece in cut:
-        with piece.opened(Fields()) as table:
-            found += table.raw
+    monkeypatch.setattr(bulk_encoding, "PART_CHARACTERS", 20)
+    parts = [rows for _, _, rows in _parts([source], "0000", Fields(), None, part_rows)]
     content = path.read_bytes()
     whole = [line.decode().removeprefix("" if number else "\ufeff") for number, line in enumerate(content.split(b"\n"))]
-    assert found == list(enumerate(whole[:-1] if whole[-1] == "" else whole, 1))
-    assert [piece.start for piece in cut] == [0, *(piece.stop for piece in cut)][: len(cut)]
-    assert all(1 <= piece.rows <= part_rows for piece in cut)
-    # A piece is as short as its last line allows.
-    assert all(content[piece.start : piece.stop - 1].rfind(b"\n") < 20 for piece in cut)
+    assert [row for rows in parts for row in rows] == list(enumerate(whole[:-1] if whole[-1] == "" else whole, 1))
+    assert all(1 <= len(rows) <= part_rows for rows in parts)
+    # A part is as short as its last line allows.
+    assert all(sum(len(line) for _, line in rows[:-1]) < 20 for rows in parts)
 
 
 OBJECTS = (

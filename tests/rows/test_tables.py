@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctx_embed import dedupe
-from ctx_embed.bulk_encoding import pieces
-from ctx_embed.rows.opening import find_sources
-from ctx_embed.rows.reading import Fields, read_documents, read_labelled
+from ctx_embed.rows.reading import read_documents, read_labelled
 from ctx_embed.rows.writing import write_embeddings
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
@@ -140,24 +138,6 @@ def test_dedupe_compares_the_texts_of_labelled_lines(tmp_path):
     path = write(tmp_path / "a.txt", "pos\tgreat food here\nneg\tcold soup today\nneg\tgreat food here\npos\tfine\n")
     assert dedupe(path, tmp_path / "b.tsv").kept == 3
     assert (tmp_path / "b.tsv").read_text() == "pos\tgreat food here\nneg\tcold soup today\npos\tfine\n"
-
-
-def test_pieces_know_the_form_of_the_whole_file(tmp_path):
-    cases = {
-        "a.txt": (REVIEWS * 9, "great food"),
-        "b.txt": ("plain\n" + '{"text": "x"}\n' * 9, "plain"),
-        "c.txt": ('{"text": "x"}\n' * 9, "x"),
-        "d.json": (json.dumps([{"text": "x"}] * 9), "x"),
-        "e.txt": ("text\tn\n" + "x\t1\n" * 9, "x"),
-    }
-    for name, (content, first) in cases.items():
-        [source] = find_sources([write(tmp_path / name, content)])
-        found = []
-        for piece in pieces(source, 0, 2):
-            with piece.opened(Fields()) as table:
-                found += [piece.document(table, number, raw, Fields()).text for number, raw in table.raw]
-        assert found == [each.text for each in read(tmp_path / name)]
-        assert found[0] == first
 
 
 # Quotation marks in TSV
