@@ -98,9 +98,8 @@ class Sources:
     def texts(self) -> Iterator[Text]:
         """Yield the texts of all files in order."""
         with Extraction() as extraction:
-            for source, found in extraction.read((source, source.whole) for source in self._sources()):
+            for (name, path, whole), found in extraction.read((source, source[2]) for source in self._sources()):
                 self.report.added += 1
-                name, path, whole = source
                 try:
                     if isinstance(found, Exception):
                         raise found
@@ -127,10 +126,11 @@ class Sources:
                 except InputError as error:
                     self.report.failed[name] = str(error).removeprefix(path).lstrip(":, ")
 
-    def _sources(self) -> Iterator[_Source]:
+    def _sources(self) -> Iterator[tuple[str, str, str | None]]:
+        """Yield the name of each file in hits, its path, and the path again if it is read as a whole."""
         for path in self.paths:
             if path == STANDARD_INPUT:
-                yield _Source(STANDARD_INPUT_NAME, path, None)
+                yield STANDARD_INPUT_NAME, path, None
             elif os.path.isdir(path):
                 for each in walk(path, self.include, self.exclude, self.follow_links):
                     name = each.source if path == os.curdir else os.path.join(path, each.source)
@@ -141,25 +141,17 @@ class Sources:
             elif stat.S_ISREG((found := os.stat(path)).st_mode):
                 yield from self._file(path, path, found.st_size)
             else:
-                yield _Source(path, path, None)
+                yield path, path, None
 
-    def _file(self, name: str, path: str, size: int) -> Iterator[_Source]:
+    def _file(self, name: str, path: str, size: int) -> Iterator[tuple[str, str, str | None]]:
         chosen = format_of(path)
         if not chosen.installed:
             self.report.lacking[suffix_of(path)] += 1
         elif chosen.reader.startswith("plain:") and chosen.reader != "plain:binary":
             large = size > PIECE_BYTES or path.lower().endswith(".gz") or suffix_of(path) in RECORD_SUFFIXES
-            yield _Source(name, path, None if large or self.encoding is not None else path)
+            yield name, path, None if large or self.encoding is not None else path
         else:
-            yield _Source(name, path, path)
-
-
-class _Source(NamedTuple):
-    """A file: its name in hits, its path, and the path again if it is read as a whole."""
-
-    name: str
-    path: str
-    whole: str | None
+            yield name, path, path
 
 
 def pieces(

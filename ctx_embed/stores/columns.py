@@ -48,7 +48,7 @@ def _type(value: Any) -> str | None:
 
 def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the column type of each field whose values in the samples have a common type."""
-    found: dict[str, str | None] = {}
+    found: dict[str, set[str | None]] = {}
     for metadata in samples:
         for name, value in metadata.items():
             # An empty list does not determine a type.
@@ -56,17 +56,15 @@ def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
                 continue
             # Whether the field can be a column in every store, and be named in a filter.
             nameable = name.isprintable() and well_formed(name) == name and 0 < len(name.encode()) <= 63
-            if not nameable or name.lower() in RESERVED or name.startswith("_") or set(name) & set('`"\\.'):
-                continue
-            kind, known = _type(value), found.get(name, "")
-            if known in ("", kind):
-                found[name] = kind
-            else:
-                wider = {frozenset((f"{each}int", f"{each}float")): f"{each}float" for each in ("", LIST)}
-                found[name] = wider.get(frozenset((str(known), str(kind))))
+            if nameable and name.lower() not in RESERVED and name[0] != "_" and not set(name) & set('`"\\.'):
+                found.setdefault(name, set()).add(_type(value))
     columns: dict[str, str] = {}
     folded: set[str] = set()
-    for name, agreed in found.items():
+    for name, kinds in found.items():
+        for each in ("", LIST):
+            if kinds == {f"{each}int", f"{each}float"}:
+                kinds = {f"{each}float"}
+        agreed = next(iter(kinds)) if len(kinds) == 1 else None
         # Some stores ignore case in column names: make a column of only the first of such fields.
         if agreed is not None and name.lower() not in folded:
             folded.add(name.lower())

@@ -1,27 +1,35 @@
 """File formats: the reader of each suffix, the library it needs, and whether it runs in a worker process.
 
 Called by :mod:`ctx_embed.documents.extraction` and its worker processes.
-A format changes in its reader's file; a new suffix is named below.
+A format changes in its reader's file, plain text here; a new suffix is named below.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from ctx_embed.documents.decoding import MOST_CHARACTERS, Extracted, UnreadableFileError
+from ctx_embed.documents.blocks import LISTS, front_matter, title_of
+from ctx_embed.documents.decoding import MOST_CHARACTERS, Extracted, UnreadableFileError, read_text
+from ctx_embed.documents.walking import GENERATED
 from ctx_embed.rows.opening import suffix_of as suffix_of
 from ctx_embed.texts import well_formed
 
 # The extra that installs the libraries that formats need.
 EXTRA = "documents"
+# Code whose lines are longer than this on average is for browsers, not for people.
+_MINIFIED, _LONG_LINE = {".js", ".mjs", ".cjs", ".css"}, 500
+# Marks that generators of code write into the first lines.
+_GENERATED = re.compile(r"[#/*;-] *@generated\b|[Gg]enerated\b.{0,200}DO NOT EDIT")
+_MARKED_WITHIN = 1000
 
 
 class Format(NamedTuple):
-    """How a format is read: by a function of a module of this package, which may need a library."""
+    """How a format is read: as a kind of plain text, or by a function of a module of this package."""
 
     reader: str
     # The module that must be installed; None if Python alone can read it.
@@ -35,7 +43,7 @@ class Format(NamedTuple):
     @property
     def is_list(self) -> bool:
         """Whether a file that is named, outside a folder, is a list of texts: lines of text, tables and JSON."""
-        return self.reader in ("plain:text", "plain:rows", "plain:records", "plain:binary")
+        return self.reader in ("plain:prose", "plain:rows", "plain:records", "plain:binary")
 
     @property
     def installed(self) -> bool:
@@ -43,7 +51,7 @@ class Format(NamedTuple):
         return self.needs is None or find_spec(self.needs) is not None
 
 
-TEXT = Format("plain:text")
+TEXT = Format("plain:prose")
 _SUFFIXES = {
     "plain:markdown": ".md .markdown .mdown .mdx .qmd .rmd",
     "plain:code": """
@@ -80,11 +88,31 @@ def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
         raise UnreadableFileError(f"{suffix_of(path)} needs the extra {EXTRA}")
     module, _, function = chosen.reader.partition(":")
     characters = 0
-    given = (path,) if chosen.apart else (path, encoding)
-    for extracted in getattr(import_module(f"{__name__}.{module}"), function)(*given):
+    found = getattr(import_module(f"{__name__}.{module}"), function)(path) if chosen.apart else _plain(path, encoding)
+    for extracted in found:
         characters += len(extracted.text)
         if characters > MOST_CHARACTERS:
             raise UnreadableFileError(f"more than {MOST_CHARACTERS // 1_000_000} million characters of text")
         if extracted.text.strip():
             # Escapes such as \ud800 in JSON may be lone surrogates.
             yield replace(extracted, text=well_formed(extracted.text))
+
+
+def _plain(path: str, encoding: str | None) -> Iterator[Extracted]:
+    """Yield the text of a file that is plain text; code must not be minified, nor say that a program generated it."""
+    kind = format_of(path).reader.removeprefix("plain:")
+    if kind == "binary":
+        raise UnreadableFileError("binary", counted=True)
+    if kind == "records":
+        said = "holds records, each of which is a document; leave --documents out, or choose records"
+        raise UnreadableFileError(said)
+    content = read_text(path, encoding)
+    if kind == "markdown":
+        lists = {field.name: field.values for field in front_matter(content)[1] if field.name in LISTS and field.values}
+        yield Extracted(content, kind, title_of(content), 1, metadata=lists)
+        return
+    if kind == "code":
+        is_minified = suffix_of(path) in _MINIFIED and len(content) > _LONG_LINE * (2 + content.count("\n"))
+        if is_minified or _GENERATED.search(content[:_MARKED_WITHIN]):
+            raise UnreadableFileError("minified" if is_minified else GENERATED, counted=True)
+    yield Extracted(content, kind, line=1)
