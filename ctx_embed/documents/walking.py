@@ -44,23 +44,15 @@ LONGEST_RULE = 1000
 _PART = re.compile(r"\[([!^])?(\]?(?:\\.|[^\]\\])*)\]|\\(.)|\[", re.DOTALL)
 
 
-class Rule(NamedTuple):
-    """A line of a .gitignore file: a test for each name of a path below its folder; None stands for ``**``."""
+class Rules:
+    """The rules of one .gitignore file, or some globs; the last rule that matches decides.
 
-    parts: Sequence[Callable[[str], object] | None]
-    negated: bool
-    only_folders: bool
+    A rule is a test for each name of a path below its folder (None stands for ``**``), whether it is negated, and
+    whether it is for folders alone. Blank lines and comments have none.
+    """
 
-
-class Rules(NamedTuple):
-    """The rules of one .gitignore file, or some globs; the last rule that matches decides."""
-
-    rules: Sequence[Rule]
-
-    @classmethod
-    def of(cls, lines: Iterable[str]) -> Rules:
-        """Return the rules in some lines; blank lines and comments have none."""
-        rules = []
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.rules: list[tuple[list[Callable[[str], object] | None], bool, bool]] = []
         for line in lines:
             text = line.rstrip("\r\n")
             bare = text.rstrip(" ")
@@ -90,8 +82,7 @@ class Rules(NamedTuple):
                     parts.append(re.compile(fnmatch.translate(_PART.sub(_python, name))).match)
                 else:
                     parts.append(name.__eq__)
-            rules.append(Rule(parts, negated, only_folders))
-        return cls(rules)
+            self.rules.append((parts, negated, only_folders))
 
     def check(self, path: str, *, within: bool = False) -> bool | None:
         """Return whether the rules choose a path, which ends with a slash if it is a folder; None if none matches.
@@ -156,9 +147,9 @@ def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
     if not globs:
         return None
     for glob in globs:
-        if not Rules.of([glob]).rules:
+        if not Rules([glob]).rules:
             raise InputError(f"--include and --exclude must be globs such as '*.md', got {glob!r:.80}")
-    rules = Rules.of(globs)
+    rules = Rules(globs)
     return lambda path: rules.check(path, within=True) is True
 
 
@@ -245,7 +236,7 @@ def _listing(
         # Like git, ignore a .gitignore file that cannot be read.
         with suppress(OSError), open_regular(os.path.join(path, ".gitignore")) as file:
             lines = file.read(_MOST_RULES * 100).decode("utf-8", "replace").split("\n")
-            rules = (*rules, (prefix, Rules.of(islice(lines, _MOST_RULES))))
+            rules = (*rules, (prefix, Rules(islice(lines, _MOST_RULES))))
     # Add a slash to the name of a folder, so that it sorts like the paths of its files.
     ordered = sorted((f"{entry.name}/" if is_folder else entry.name, entry, is_folder) for entry, is_folder in entries)
     return rules, ((entry, f"{prefix}{entry.name}", is_folder) for _, entry, is_folder in ordered)

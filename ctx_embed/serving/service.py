@@ -113,7 +113,8 @@ class ServedReranker:
         self.cosines = self._reranker.cosines
         # Two threads must not use a padding tokenizer at the same time.
         self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, "ctx-embed-rerank")
+        self._calls = Batcher(lambda _, asked: [self.scores(*each) for each in asked], lambda _: 1)
+        self.close = self._calls.close
 
     def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
         """Return the scores of passages, see :class:`ctx_embed.index.searching.search.Reranker`."""
@@ -122,14 +123,9 @@ class ServedReranker:
 
     async def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the score of each text for a query."""
-        loop = asyncio.get_running_loop()
-        (scores,) = await loop.run_in_executor(self._thread, self.scores, [query], texts)
+        (scores,) = await self._calls(None, ([query], texts))
         TEXTS.inc(len(texts))
         return list(map(float, scores))
-
-    def close(self) -> None:
-        """End the thread."""
-        self._thread.shutdown(cancel_futures=True)
 
 
 class Service:

@@ -193,7 +193,7 @@ def test_rules_are_those_of_git(tmp_path):
         rules = written.replace(" ", "\n").replace("_", " ").split("\n")
         (tmp_path / ".gitignore").write_text("\n".join(rules) + "\n")
         said = subprocess.run(command, input="\n".join(PATHS), capture_output=True, text=True).stdout.split("\n")
-        found = Rules.of(rules)
+        found = Rules(rules)
         assert [path for path in PATHS if ignored(found, path)] == [path for path in PATHS if path in said], written
 
 
@@ -209,5 +209,5 @@ def test_rules_are_those_of_git(tmp_path):
 )
 def test_no_rule_takes_long(rule, path):
     start = time.process_time()
-    assert Rules.of([rule]).check(path) is None
+    assert Rules([rule]).check(path) is None
     assert time.process_time() - start < 1

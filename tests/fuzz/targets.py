@@ -115,7 +115,7 @@ def _make_rules(folder: Path) -> None:
 def _use_rules(folder: Path, name: str) -> None:
     from ctx_embed.documents.walking import Rules
 
-    rules = Rules.of((folder / name).read_bytes().decode("utf-8", "replace").split("\n"))
+    rules = Rules((folder / name).read_bytes().decode("utf-8", "replace").split("\n"))
     for path in ("a.pyc", "build/1/2/x", "doc/a.md", "a" * 200, "a/" * 40 + "b"):
         rules.check(path)
 
