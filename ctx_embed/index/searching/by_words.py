@@ -131,12 +131,7 @@ def with_vocabulary(database: Database, name: str, kind: str) -> None:
 
 
 class Bm25:
-    """Keyword search in one generation of an index, with the word lists that searches have used so far.
-
-    Args:
-        view: the generation; call the methods inside its transaction.
-        before: the search in an earlier generation.
-    """
+    """Keyword search in one generation of an index, with the word lists that searches have used so far."""
 
     def __init__(self, view: View, before: Bm25 | None = None) -> None:
         self.view = view

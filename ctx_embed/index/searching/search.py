@@ -74,19 +74,14 @@ def _is_vector(value: Any) -> bool:
 
 
 class Ranking(NamedTuple):
-    """Passages found for a query or for fused queries, best first.
-
-    Args:
-        rows: their rows (n,).
-        cosines: their cosines with the query (n,); the highest one for fused queries.
-        values: the values (n,) that order them: cosines, scores by words, or fused scores.
-        by_words: their scores by words (n,), as shares of the best one; zeros if they were not searched for by words.
-        ended: whether there are no more.
-    """
+    """Passages found for a query or for fused queries, best first; ``ended``: there are no more."""
 
     rows: Rows
+    # With the query; the highest one for fused queries.
     cosines: Floats
+    # What orders them: cosines, scores by words, or fused scores.
     values: Floats
+    # Scores by words, as shares of the best one; zeros if they were not searched for by words.
     by_words: Floats
     ended: bool
 
@@ -97,25 +92,19 @@ class Ranking(NamedTuple):
 
 @dataclass
 class Candidates:
-    """The passages from which the hits for a query, or for fused queries, are chosen, best first.
-
-    Args:
-        texts: the queries' texts, and ``corrected`` the words that were corrected in them.
-        judged: whether the model can read a query, and so judge its hits.
-        hits, rows, values, by_words: the passages; ``values`` order them, and ``by_words`` are as in a ranking.
-        vectors: the vectors of the hits, if MMR needs them.
-        seen: the rows that were ranked; ``groups``: the values to group by that they have.
-        irrelevant: the number of passages that were not relevant enough.
-    """
+    """The passages from which the hits for a query, or for fused queries, are chosen, best first."""
 
     texts: Sequence[str]
     corrected: dict[str, str]
+    # Whether the model can read a query, and so judge its hits.
     judged: bool
     hits: list[Hit] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     values: Any = field(default_factory=list)
     by_words: list[float] = field(default_factory=list)
+    # The vectors of the hits, if MMR needs them.
     vectors: Vectors | None = None
+    # The rows that were ranked, the values to group by that they have, and how many were not relevant enough.
     seen: set[int] = field(default_factory=set)
     groups: set[Any] = field(default_factory=set)
     irrelevant: int = 0

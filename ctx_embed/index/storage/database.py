@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import quote
 
 import numpy as np
@@ -44,22 +44,13 @@ OLD_FILES = ("manifest.json", "documents.sqlite")
 # The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
 CHUNKS = re.compile(r"none|sentences|passages|(?:tokens|passages):0*[1-9]\d{0,8}")
 
-# The JSON types of the settings.
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("format_version", "dimension", "table"), (int,)),
-    **dict.fromkeys(("index_id", "model_fingerprint", "factory", "chunk", "dtype"), (str,)),
-    "model": (str, type(None)),
-    "unrelated": (list, type(None)),
-}
-
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of an index.
+    """The settings of an index: ``table`` is the number of the table of vectors, and a reembedding fills the next one.
 
     ``model`` is ``default``, a path or a name that loads the model, None if its origin is unknown; ``dtype`` is that of
-    new vectors; ``unrelated`` are :func:`ctx_embed.index.model.unrelated_cosines`; ``table`` is the number of
-    the table of vectors, and a reembedding fills the next one.
+    new vectors; ``unrelated`` are :func:`ctx_embed.index.model.unrelated_cosines`.
     """
 
     index_id: str
@@ -95,17 +86,19 @@ class Settings:
             raise InputError(
                 f"has format {fields['format_version']}, but this ctx-embed reads {FORMAT_VERSION}; build it again"
             )
-        for name, types in _TYPES.items():
-            if type(fields.get(name)) not in types:
+        unrelated, kinds = fields.get("unrelated"), get_type_hints(cls)
+        if isinstance(unrelated, list):
+            fields["unrelated"] = tuple(unrelated)
+        for name, kind in kinds.items():
+            if type(fields.setdefault(name)) not in [get_origin(part) or part for part in get_args(kind) or [kind]]:
                 raise ValueError(f"the setting {name!r} is missing or of the wrong type")
         if fields["dimension"] < 1 or fields["dtype"] not in DTYPES:
             raise ValueError(f"dimension {fields['dimension']}, dtype {fields['dtype']!r}")
         if not CHUNKS.fullmatch(fields["chunk"]):
             raise ValueError(f"chunk {fields['chunk']!r:.80}")
-        unrelated = fields["unrelated"]
         if unrelated is not None and [type(number) for number in unrelated] != [float, float]:
             raise ValueError("the setting 'unrelated' is of the wrong type")
-        return cls(**{name: fields[name] for name in _TYPES} | {"unrelated": unrelated and tuple(unrelated)})
+        return cls(**{name: fields[name] for name in kinds})
 
 
 # When the work of this thread must end, and how many seconds it has in all.

@@ -307,11 +307,10 @@ class View:
     def nearest(
         self, queries: Vectors, k: int, allowed: Mask | None = None, surely: int | None = None
     ) -> list[tuple[Rows, Vectors]]:
-        """Return the k rows nearest to each of the unit queries (Q, dimension), with their cosines, nearest first.
+        """Return the k allowed rows nearest to each unit query (Q, dimension), and their cosines, nearest first.
 
-        Ties go to the row added first. ``allowed`` says which positions may be found (None: all). Rows with zero
-        vectors are not. Cosines and order are computed from the stored vectors, so they depend neither on the kind of
-        FAISS's index nor on the batch. An approximate index may miss some beyond the first ``surely`` (None: k).
+        Ties go to the row added first; zero vectors are not found. An approximate index may miss some beyond the first
+        ``surely`` (None: k), but cosines and order come from the stored vectors.
         """
         # Most searches may find all passages, which needs no masks.
         mask = None if allowed is None or allowed is self.live else self.readable & allowed
@@ -354,10 +353,7 @@ class View:
         return rows[order], cosines[order]
 
     def compared(self, queries: Vectors, k: int, mask: Mask | None) -> list[Rows]:
-        """Return the k rows in a mask nearest to each query by inner product, and the rows tied with the k-th.
-
-        The mask (n,) has positions with vectors that are not zero; None: all of them.
-        """
+        """Return the k readable rows in a mask (None: all) nearest to each query, and those tied with the k-th."""
         mask = self.readable if mask is None else mask
         best: list[tuple[Rows, Vectors]] = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
         wanted = self.rows[mask]

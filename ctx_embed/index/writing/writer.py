@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ctx_embed.documents.blocks import Block
 from ctx_embed.errors import InputError, UnwritableError, described
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import faiss_file
@@ -89,9 +89,7 @@ class _NewDocument(NamedTuple):
 class Edit:
     """Changes to an index in one transaction and in bounded memory, see :meth:`Writer.editing`.
 
-    Attributes:
-        state: what the commit will publish.
-        counted: the number of documents that the same job has added, in this edit and before it.
+    ``state`` is what the commit will publish, and ``counted`` the documents that the same job has added so far.
     """
 
     def __init__(self, store: DocumentStore, writer: Writer, counted: int) -> None:
@@ -327,16 +325,14 @@ class Writer:
         self.least_dead_rows = 20_000
         self.embedder = embedder
         self._changing = changing
-        self._passages: Cut | None = None
         self._reported = False
 
-    def passages(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> Sequence[Sequence[Span]]:
-        """Return the passages of each text, given with its blocks."""
-        if self._passages is None:
-            chunk = self.folder.settings.chunk
-            # Whole documents need no tokenizer, so the model is not loaded if all documents come with embeddings.
-            self._passages = chunker(chunk, None if chunk == "none" else self.embedder().model)
-        return self._passages(texts)
+    @cached_property
+    def passages(self) -> Cut:
+        """What returns the passages of texts, given with their blocks."""
+        chunk = self.folder.settings.chunk
+        # Whole documents need no tokenizer, so the model is not loaded if all documents come with embeddings.
+        return chunker(chunk, None if chunk == "none" else self.embedder().model)
 
     @contextmanager
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
