@@ -179,77 +179,70 @@ def listed(tmp_path, monkeypatch):
         yield listed
 
 
-class Searches:
-    """Searches by words in one generation after another, as an open index makes them."""
-
-    def __init__(self, listed: SearchIndex) -> None:
-        self.folder = IndexFolder(listed.path)
-        self.before: Bm25 | None = None
-
-    def read(self, work):
-        """Return the result of work on a search by FTS5 and one by word lists, and on the view."""
-
-        def found(view):
-            self.before = Bm25(view, self.before)
-            self.before._searched = True
-            return work(Bm25(view), self.before, view)
-
-        return self.folder.read(found)
-
-
 @pytest.fixture
-def searches(listed):
-    searches = Searches(listed)
-    yield searches
-    searches.folder.close()
+def read(listed):
+    """Yield what calls work with a search by FTS5, one by the word lists of an index that stays open, and the view."""
+    before = None
+
+    def read(work):
+        def found(view):
+            nonlocal before
+            before = Bm25(view, before)
+            before._searched = True
+            return work(Bm25(view), before, view)
+
+        return folder.read(found)
+
+    with closing(IndexFolder(listed.path)) as folder:
+        yield read
 
 
-def both(searches, query: str, k: int, allowed=None) -> tuple[dict[int, float], dict[int, float]]:
+def both(read, query: str, k: int, allowed=None) -> tuple[dict[int, float], dict[int, float]]:
     """Return the rows and scores that FTS5 finds, and those of the word lists."""
-    return searches.read(lambda slow, quick, view: (slow.best(query, k, allowed), quick.best(query, k, allowed)))
+    return read(lambda slow, quick, view: (slow.best(query, k, allowed), quick.best(query, k, allowed)))
 
 
-def agree(searches, generator: random.Random, count: int) -> None:
+def agree(read, generator: random.Random, count: int) -> None:
     found = 0
     for _ in range(count):
         query = " ".join(generator.choices([*WORDS, "unknown"], k=generator.randint(1, 8)))
-        positions = searches.read(lambda slow, quick, view: len(view.rows))
+        positions = read(lambda slow, quick, view: len(view.rows))
         allowed = None if generator.random() < 0.5 else np.array([generator.random() < 0.3 for _ in range(positions)])
-        slow, quick = both(searches, query, generator.choice([1, 10, 100, 10_000]), allowed)
+        slow, quick = both(read, query, generator.choice([1, 10, 100, 10_000]), allowed)
         assert list(quick) == list(slow), query
         assert list(quick.values()) == pytest.approx(list(slow.values()), rel=1e-12)
         found += len(quick)
     assert found
 
 
-def test_the_order_is_that_of_sqlite_after_every_change(listed, searches):
+def test_the_order_is_that_of_sqlite_after_every_change(listed, read):
     generator = random.Random(0)
     listed.add(texts(generator, 1200), ids=list(range(1200)))
-    agree(searches, generator, 60)
+    agree(read, generator, 60)
     listed.delete(generator.sample(range(1200), 300))
-    agree(searches, generator, 20)
+    agree(read, generator, 20)
     listed.upsert(texts(generator, 100), generator.sample(range(1200), 100))
-    agree(searches, generator, 20)
+    agree(read, generator, 20)
     listed.compact()
-    agree(searches, generator, 20)
+    agree(read, generator, 20)
 
 
-def test_a_word_of_several_tokens_is_left_to_sqlite(listed, searches):
+def test_a_word_of_several_tokens_is_left_to_sqlite(listed, read):
     # U+19B0 is a letter to Python, and the end of a word to SQLite, whose tables of Unicode are older.
     word = "a\u19b0b"
     listed.add([f"{word} c", "b a c", "c"])
-    assert searches.read(lambda slow, quick, view: quick._best_by_lists([word], 3, None)) is None
-    assert [list(found) for found in both(searches, word, 3)] == [[0], [0]]
+    assert read(lambda slow, quick, view: quick._best_by_lists([word], 3, None)) is None
+    assert [list(found) for found in both(read, word, 3)] == [[0], [0]]
 
 
-def test_queries_without_hits_and_empty_indexes(listed, searches):
-    assert both(searches, "nothing", 3) == ({}, {})
+def test_queries_without_hits_and_empty_indexes(listed, read):
+    assert both(read, "nothing", 3) == ({}, {})
     listed.add(["a text", "another"])
-    assert both(searches, "nothing", 3) == ({}, {})
-    assert both(searches, "text", 3, np.array([False, True])) == ({}, {})
-    assert both(searches, "!?", 3) == ({}, {})
+    assert both(read, "nothing", 3) == ({}, {})
+    assert both(read, "text", 3, np.array([False, True])) == ({}, {})
+    assert both(read, "!?", 3) == ({}, {})
     listed.delete([0, 1])
-    assert both(searches, "text", 3) == ({}, {})
+    assert both(read, "text", 3) == ({}, {})
 
 
 def test_the_varints_of_sqlite_are_read():

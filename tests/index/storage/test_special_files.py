@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sqlite3
 from contextlib import closing, suppress
 from functools import partial
@@ -14,6 +13,7 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.building.merging import merge_indexes
+from tests.fuzz.fuzzing import limited
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel
 
@@ -24,15 +24,8 @@ ENDLESS = "WITH RECURSIVE n(row) AS (SELECT 1 UNION ALL SELECT row + 1 FROM n) S
 @pytest.fixture(autouse=True)
 def impatient():
     """Raise an error in a test that waits for long."""
-
-    def late(*_) -> None:
-        raise AssertionError("still waiting")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(20)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with limited(20):
+        yield
 
 
 @pytest.fixture(scope="module")
