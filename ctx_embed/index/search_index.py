@@ -215,7 +215,11 @@ class SearchIndex:
 
     def count(self, where: str | None = None) -> int:
         """Return the number of documents, or of those whose metadata match the filter ``where`` if given."""
-        return self._folder.documents.state().documents if where is None else len(self.ids(where))
+        if where is None:
+            return self._folder.documents.state().documents
+        # Not by ids, whose warning would name this line.
+        condition = self._condition(where)
+        return len(self._folder.read(lambda view: view.store.ids_matching(condition)))
 
     def ids(self, where: str | None = None) -> list[Id]:
         """Return the ids of the documents in the order they were added.
