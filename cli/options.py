@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
@@ -21,17 +20,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 OUTPUT = click.Path(path_type=Path)
 SEED = click.IntRange(0, 2**32 - 1)
-
-
-class Finite(click.FloatRange):
-    """A finite number in a range; click alone would accept ``nan`` and ``inf``."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or fail."""
-        rate = super().convert(value, param, ctx)
-        if not math.isfinite(rate):
-            self.fail(f"{value!r} is not a finite number.", param, ctx)
-        return rate
 
 
 def options_of(
@@ -65,7 +53,7 @@ def options_of(
                     least = limits.get("above", limits.get("at least"))
                     most = limits.get("at most", limits.get("below"))
                     is_open = {"min_open": "above" in limits, "max_open": "below" in limits}
-                    settings["type"] = (click.IntRange if kind is int else Finite)(least, most, **is_open)
+                    settings["type"] = (click.IntRange if kind is int else click.FloatRange)(least, most, **is_open)
                     settings["metavar"] = shown.get("metavar")
                 else:
                     settings["metavar"] = shown.get("metavar", "FILE")

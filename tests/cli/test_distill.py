@@ -215,7 +215,7 @@ def test_the_command_line_goes_before_the_recipe():
     [
         ({"output": "x"}, "unknown option of r.toml 'output': "),
         ({"epochs": 1.5}, "Invalid value for '--epochs': '1.5' is not a valid integer range."),
-        ({"learning_rate": "nan"}, "Invalid value for '--learning-rate': 'nan' is not a finite number."),
+        ({"learning_rate": "nan"}, "learning_rate must be a finite number, above 0, got nan"),
         ({"corpus": None}, "Missing option '--corpus'."),
     ],
 )
