@@ -109,6 +109,9 @@ def test_a_training_that_does_not_help_is_named_and_a_finished_model_not_replace
     for corpus, change in (("a.txt", {"rank": 3}), ("a.txt", {"labelled": "labelled.tsv"}), ("b.txt", {})):
         assert fails("--corpus", corpus, **change).startswith(message)
     assert (here / "model" / "model.safetensors").read_bytes() == before
+    result = run("--corpus", "a.txt", "-o", "new", learning_rate=1e30)
+    assert result.stderr == "Error: the training diverged at step 2 (nan); lower --learning-rate\n"
+    assert [path for path in os.listdir() if path.startswith("new")] == ["new.teacher"]
 
 
 def test_texts_of_evaluation_sets_are_left_out(here):

@@ -26,6 +26,7 @@ def test_a_folder_and_the_default(tiny_model, tiny_model_path, sentences, monkey
 def test_a_slip_of_a_baseline_names_them_all():
     known = f"known are {', '.join(sorted(encoder_names(BASELINES)))}, or the folder of a SentenceTransformer"
     assert error(load_encoder, "tf-idf") == f"unknown encoder 'tf-idf': did you mean 'tfidf'? {known}"
+    assert error(load_encoder, "./models/mine") == "./models/mine: no such model folder"
     assert error(load_encoder, "model2vec:./nowhere").startswith("model2vec:./nowhere: no model2vec model there (")
     message = "tfidf+words: tfidf reads words already; name an encoder of meaning, such as default"
     assert error(load_encoder, "tfidf+words") == message

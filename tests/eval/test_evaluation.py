@@ -73,6 +73,15 @@ def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
     assert result.asked == 6
 
 
+def test_baselines(folder):
+    result = evaluate(["tfidf", "majority", "random"], ["MR", "STS13", "adi"], DataReader(folder))
+    assert result.scores["tfidf", "MR"].mean == 100.0
+    assert result.scores["majority", "MR"].mean == result.scores["majority", "MR"].floor == 50.0
+    assert result.scores["tfidf", "adi"].mean > result.scores["random", "adi"].mean
+    # The majority has no cosines; it was not asked for them.
+    assert (result.asked, result.failures) == (7, ["STS13: all 7 pairs have the same cosine; there is nothing to rank"])
+
+
 def test_an_interrupted_run_resumes(folder, drawn, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     tasks = find_tasks(["MR", "STS13", "adi"])

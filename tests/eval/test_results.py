@@ -49,6 +49,10 @@ def test_reading(report, tmp_path):
     ):
         path.write_text(content)
         assert error(read_results, tmp_path).startswith(f"{path}: {message}")
+    path.unlink()
+    assert error(read_results, path).endswith(
+        "cannot be read (No such file or directory); eval run -o DIR writes such a file"
+    )
 
 
 # Comparisons

@@ -40,6 +40,7 @@ def test_files_series_arrays_and_generators(tiny_model, tmp_path):
     assert error(ProbeEvaluator, LABELS, table).startswith(said)
     said = "there must be as many labels as texts, got 20 labels and 1 texts"
     assert error(ProbeEvaluator, LABELS, TEXTS[:1]) == said
+    assert error(ProbeEvaluator, LABELS, TEXTS, protocol="x").startswith("unknown protocol 'x'")
 
 
 def test_the_trainer_calls_it_and_keeps_the_best(tokenizer, tmp_path):

@@ -124,6 +124,7 @@ def test_export(index):
     assert np.load("out.npy").shape == (8, 16)
     assert fails("export", index, "out").startswith("out.npy: already exists; replace it with --overwrite")
     succeeds("export", index, "out", "--overwrite")
+    assert fails("export", index, ".").startswith("cannot write .: it is a folder; name the file or folder to write")
 
 
 def test_duplicates_and_topics(index):

@@ -59,6 +59,12 @@ def test_senteval_draws_its_folds_from_rows_by_length():
     assert score.right == "1" * 10 + "0"
 
 
+def test_pairs_of_texts_are_told_apart_by_their_difference(drawn):
+    rows = [("same", f"film {i}", f"film {i}") if i % 2 else ("other", f"film {i}", f"book {i}") for i in range(60)]
+    examples = Examples.from_data(TaskData("", {"MRPC": rows}))
+    assert score_probe(examples, EmbeddingCache(drawn), PROTOCOLS["quick"], 0).mean > 90
+
+
 def test_repeated_texts_are_counted():
     whole = TaskData("", {"MR": [("1", "a"), ("0", "a"), ("1", "b"), ("1", "c")]})
     assert Examples.from_data(whole).repeated == 2
