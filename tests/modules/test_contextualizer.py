@@ -17,7 +17,6 @@ from ctx_embed import Contextualizer, InputError, second_order
 from ctx_embed.modules import contextualizer as contextualizer_module
 from ctx_embed.modules import token_encoder
 from ctx_embed.numpy_model.embedder import PackedContextualizer
-from ctx_embed.second_order import paper
 from ctx_embed.systems.pooling import MeanEmbedding
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
@@ -74,7 +73,7 @@ def test_every_way_gives_the_direct_form(tokenizer, options, monkeypatch):
         monkeypatch.setattr(contextualizer_module, "GROUP_TOKENS", 7)
         torch.testing.assert_close(embed(TEXTS), expected, rtol=1e-9, atol=1e-9)
         monkeypatch.setattr(contextualizer_module, "LONG_DOCUMENT_TOKENS", 5)
-        monkeypatch.setattr(paper, "BLOCK_TOKENS", 4)
+        monkeypatch.setattr(second_order, "BLOCK_TOKENS", 4)
         torch.testing.assert_close(embed(TEXTS), expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(embed(TEXTS).detach(), expected, rtol=1e-9, atol=1e-9)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ctx_embed import second_order
-from ctx_embed.second_order import Steps, paper
+from ctx_embed.second_order import Steps
 
 DOUBLE = torch.float64
 
@@ -149,7 +149,7 @@ def test_a_shared_first_context_gives_the_same(u):
 @pytest.mark.parametrize("scale", second_order.SCALES)
 @pytest.mark.parametrize("block", [1, 20, 4096])
 def test_a_long_document_is_read_block_by_block(kind, scale, block, monkeypatch):
-    monkeypatch.setattr(paper, "BLOCK_TOKENS", block)
+    monkeypatch.setattr(second_order, "BLOCK_TOKENS", block)
     torch.manual_seed(2)
     table, s, context = (torch.randn(*shape, dtype=DOUBLE) for shape in ((9, 6), (6,), (1, 6)))
     ids, offsets, steps = torch.randint(9, (50,)), offsets_of(50), random_steps(3, 4, 6)
