@@ -29,51 +29,40 @@ LIBRARY = SOURCE.with_suffix({"darwin": ".dylib", "win32": ".dll"}.get(sys.platf
 PATHS = {"plain": 0, "avx2": 1}
 VARIABLE = "CTX_EMBED_KERNEL"
 
-_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
-# Results and arguments of each call; pointers and integers are eight bytes alike.
-_CALLS: dict[str, tuple[Any, int, int]] = {
-    "ctx_free": (None, 1, 0),
-    "ctx_model_new": (_POINTER, 1, 0),
-    "ctx_embed": (_INTEGER, 6, 0b010000),
-    "ctx_words_new": (_POINTER, 3, 0b011),
-    "ctx_words_add": (_INTEGER, 6, 0b100000),
-    "ctx_words_entries": (_INTEGER, 5, 0b11100),
-    "ctx_words_find": (_INTEGER, 9, 0b010000100),
-    "ctx_words_ids": (_INTEGER, 9, 0b000010000),
+# The result and the number of arguments of each call. Integers and addresses have eight bytes alike.
+_CALLS: dict[str, tuple[Any, int]] = {
+    "ctx_free": (None, 1),
+    "ctx_model_new": (ctypes.c_void_p, 1),
+    "ctx_embed": (ctypes.c_int64, 6),
+    "ctx_words_new": (ctypes.c_void_p, 3),
+    "ctx_words_add": (ctypes.c_int64, 6),
+    "ctx_words_entries": (ctypes.c_int64, 5),
+    "ctx_words_find": (ctypes.c_int64, 9),
+    "ctx_words_ids": (ctypes.c_int64, 9),
 }
 
 
-class Kernel:
-    """A loaded library and the path that it takes.
+class Kernel(ctypes.CDLL):
+    """The loaded library; ``name`` is the path that it takes, one of PATHS."""
 
-    Attributes:
-        name: ``plain`` or ``avx2``.
-    """
-
-    def __init__(self, library: ctypes.CDLL, name: str) -> None:
-        self.name = name
-        for call, (result, count, integers) in _CALLS.items():
-            function = getattr(library, call)
-            function.restype = result
-            function.argtypes = [_INTEGER if integers >> place & 1 else _POINTER for place in range(count)]
-            setattr(self, call.removeprefix("ctx_"), function)
-
-    def __getattr__(self, name: str) -> Any:  # for type checkers: calls are set above
-        raise AttributeError(name)
+    name = "plain"
 
 
-def _loaded() -> tuple[ctypes.CDLL | None, str]:
+def _loaded() -> tuple[Kernel | None, str]:
     """Return the library, or None and the reason why there is none."""
     if not LIBRARY.exists():
         return None, f"{LIBRARY.name} was not built; a C compiler and `pip install` make it"
     try:
-        library = ctypes.CDLL(str(LIBRARY))
+        library = Kernel(str(LIBRARY))
         library.ctx_source.restype = ctypes.c_char_p
         built_from = library.ctx_source().decode()
     except (OSError, AttributeError) as error:
         return None, f"{LIBRARY.name} cannot be loaded ({error!s:.200})"
     if SOURCE.exists() and built_from != f"{zlib.crc32(SOURCE.read_bytes()):08x}":
         return None, f"{LIBRARY.name} is older than {SOURCE.name}; build it again with `make kernel`"
+    for call, (result, count) in _CALLS.items():
+        function = getattr(library, call)
+        function.restype, function.argtypes = result, [ctypes.c_void_p] * count
     return library, ""
 
 
@@ -93,8 +82,8 @@ def _chosen() -> tuple[Kernel | None, str]:
     here = [name for name, number in PATHS.items() if library.ctx_paths() >> number & 1]
     if wanted and wanted not in here:
         raise InputError(f"{VARIABLE} must be numpy or {' or '.join(here)} on this processor, got {wanted!r}")
-    name = wanted or here[-1]
-    return Kernel(library, name), name
+    library.name = wanted or here[-1]
+    return library, library.name
 
 
 @cache

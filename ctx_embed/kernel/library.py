@@ -84,8 +84,8 @@ class Attention:
         pointers = (_at(arrays[name]) if name in arrays else 0 for name in _ARRAYS)
         # Numbers and pointers of a structure have 8 bytes each.
         given = np.array([*sizes, PATHS[kernel.name], *pointers], np.int64)
-        self._embed = kernel.embed
-        self._model = _held(self, kernel.model_new(_at(given)), kernel.free)
+        self._embed = kernel.ctx_embed
+        self._model = _held(self, kernel.ctx_model_new(_at(given)), kernel.ctx_free)
 
     def embed(self, ids: Ids, lengths: Lengths, contexts: Floats, counts: NDArray[np.float64] | None = None) -> None:
         """Replace the first contexts of texts by the last; texts without tokens keep theirs.
@@ -136,13 +136,13 @@ class Words:
         kinds = np.zeros(128, np.uint8)
         kinds[[ord(character) for character in cuts]] = 1
         seed = int.from_bytes(os.urandom(8), "little") >> 1
-        self._table = _held(self, kernel.words_new(seed, MOST_WORDS, _at(kinds)), kernel.free)
-        self._find, self._ids, self._add = kernel.words_find, kernel.words_ids, kernel.words_add
+        self._table = _held(self, kernel.ctx_words_new(seed, MOST_WORDS, _at(kinds)), kernel.ctx_free)
+        self._find, self._ids, self._add = kernel.ctx_words_find, kernel.ctx_words_ids, kernel.ctx_words_add
         self.reads_wordpiece = wordpiece is not None
         if wordpiece is not None:
             vocabulary, ids, longest = wordpiece
             # Without room for all entries, the tokenizer still reads these words.
-            kernel.words_entries(self._table, vocabulary + END.encode(), len(vocabulary), ids, min(longest, 255))
+            kernel.ctx_words_entries(self._table, vocabulary + END.encode(), len(vocabulary), ids, min(longest, 255))
 
     def add(self, found: Found, ids: Ids, starts: Lengths) -> bool:
         """Remember words that were unknown, unless they are longer than 255 bytes; return whether there is room left.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ctx_embed import kernel as loading
 from ctx_embed import second_order
-from ctx_embed.kernel import Kernel, library
+from ctx_embed.kernel import library
 from ctx_embed.kernel.library import Attention
 from ctx_embed.second_order import INITIAL_CONTEXTS, POSITIONS, SCALES, Steps
 
@@ -46,7 +46,9 @@ class Model:
         before = library.HELD_BYTES
         try:
             library.HELD_BYTES = before if held is None else held
-            return Attention(Kernel(loaded, path), self.config, self.values, self.scales, parameters)
+            kernel, _ = loading._loaded()
+            kernel.name = path
+            return Attention(kernel, self.config, self.values, self.scales, parameters)
         finally:
             library.HELD_BYTES = before
 
