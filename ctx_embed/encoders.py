@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -110,19 +110,12 @@ def load_encoder(
         )
         return replace(_of_model(name, untrained(name), by_name=True), remark=remark)
     # A word that is nearly the name of an encoder is a typing mistake, not a model on the hub.
-    names = encoder_names(others)
+    names = [DEFAULT, "minilm", *others, *SYSTEMS]
     if name not in names and not os.path.exists(name) and difflib.get_close_matches(name, names, n=1):
         raise InputError(f"{unknown_name('encoder', name, names)}, or the folder of a SentenceTransformer")
     from ctx_embed.loading import load
 
     return _of_model(well_formed(name), load(None if name == DEFAULT else name), by_name=True)
-
-
-def encoder_names(others: Iterable[str] = ()) -> list[str]:
-    """Return the names of encoders: the default, MiniLM, ``others``, and all systems, randomly initialised."""
-    from ctx_embed.systems import SYSTEMS
-
-    return [DEFAULT, "minilm", *others, *SYSTEMS]
 
 
 def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> Encoder:

@@ -33,16 +33,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def inherited(folder: Path | None) -> dict[str, Any]:
-    """Return the language and licence stated by the card in a model's folder, as far as it states them."""
-    try:
-        stated = metadata_load(folder / CARD) if folder is not None else None
-    # If there is no card, or it is not YAML, the libraries raise various errors.
-    except Exception:
-        stated = None
-    return {name: stated[name] for name in INHERITED if stated and stated.get(name)}
-
-
 def name_of(folder: Path) -> str:
     """Return the name that cards use for the model in a folder: that of the default model, or the folder's name."""
     return DEFAULT_NAME if folder == DEFAULT_MODEL else folder.resolve().name
@@ -97,7 +87,13 @@ def page(
     ``origin`` is the folder of the model that it was made from, whose language and licence it inherits. Empty parts and
     metadata are left out.
     """
-    stated = {**inherited(origin), **{field: value for field, value in metadata.items() if value}}
+    try:
+        told = (metadata_load(origin / CARD) if origin is not None else None) or {}
+    # If there is no card, or it is not YAML, the libraries raise various errors.
+    except Exception:
+        told = {}
+    stated = {name: told[name] for name in INHERITED if told.get(name)}
+    stated |= {field: value for field, value in metadata.items() if value}
     parts = {**parts, "Licence": "None is stated. The terms of the texts that the model was trained on may bind it."}
     if "license" in stated:
         source = "" if origin is None else f", inherited from {name_of(origin)}, whose card names its data and licences"

@@ -12,7 +12,7 @@ from sentence_transformers.sentence_transformer import losses
 
 import ctx_embed
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.model_card import inherited, table
+from ctx_embed.model_card import page, table
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.cli import Command
 from tests.test_sentence_transformers import arguments
@@ -126,8 +126,12 @@ def test_a_distilled_model(tiny_model_path):
 def test_the_parts(here):
     assert table(["a", "b"], [[1, "x|y"]]) == "| a | b |\n|---|---|\n| 1 | x\\|y |"
     assert table(["a"], []) == ""
-    assert inherited(here) == {}
-    (here / "README.md").write_text("---\nlicense: [\n---\n")
-    assert inherited(here) == {}
-    (here / "README.md").write_text("---\nlicense: mit\nlanguage: de\ntags: [x]\n---\n")
-    assert inherited(here) == {"license": "mit", "language": "de"}
+    for stated, found in (
+        ("", {}),
+        ("license: [\n", {}),
+        ("license: mit\nlanguage: de\ntags: [x]\n", {"license": "mit", "language": "de"}),
+    ):
+        (here / "README.md").write_text(f"---\n{stated}---\n")
+        (here / "card.md").write_text(page("model", "", [], {}, here))
+        card = metadata_load("card.md")
+        assert {key: card[key] for key in ("license", "language") if key in card} == found

@@ -5,11 +5,12 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ctx_embed import loading
-from ctx_embed.encoders import as_encoder, encoder_names
+from ctx_embed.encoders import as_encoder
 from ctx_embed.eval import EvaluationOptions, evaluate
 from ctx_embed.eval.encoders import BASELINES, WORD, Tfidf, load_encoder
 from ctx_embed.eval.scoring.score import reading_words
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.systems import SYSTEMS
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 
@@ -24,7 +25,8 @@ def test_a_folder_and_the_default(tiny_model, tiny_model_path, sentences, monkey
 
 
 def test_a_slip_of_a_baseline_names_them_all():
-    known = f"known are {', '.join(sorted(encoder_names(BASELINES)))}, or the folder of a SentenceTransformer"
+    names = ", ".join(sorted(["default", "minilm", *BASELINES, *SYSTEMS]))
+    known = f"known are {names}, or the folder of a SentenceTransformer"
     assert error(load_encoder, "tf-idf") == f"unknown encoder 'tf-idf': did you mean 'tfidf'? {known}"
     assert error(load_encoder, "./models/mine") == "./models/mine: no such model folder"
     assert error(load_encoder, "model2vec:./nowhere").startswith("model2vec:./nowhere: no model2vec model there (")
