@@ -109,6 +109,8 @@ def test_planted_small_edits_are_found_and_other_texts_stay(tmp_path):
     written(tmp_path / "in.txt", mixed)
     found = dedupe(tmp_path / "in.txt", tmp_path / "out.txt")
     assert 3000 <= found.kept <= 3010
+    dedupe(tmp_path / "in.txt", tmp_path / "out2.txt")
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "out2.txt").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -38,16 +39,19 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("factory", "dtype", "kind", "stride"),
+    ("factory", "dtype", "kind", "stride", "fewest_old", "fewest_new"),
     [
-        ("HNSW8", "float32", "add", 17),
-        ("Flat", "float32", "reembed", 60),
-        ("Flat", "float32", "int8", 9),
-        *(pytest.param("Flat", *types, 5, marks=SLOW) for types in (("int8", "float16"), ("float16", "float32"))),
-        pytest.param("Flat", "float32", "add", 3, marks=SLOW),
+        ("HNSW8", "float32", "add", 11, 5, 5),
+        ("Flat", "float32", "add", 8, 5, 5),
+        ("Flat", "float32", "reembed", 45, 2, 0),
+        ("Flat", "float32", "int8", 5, 5, 2),
+        *(pytest.param("Flat", *types, 5, 5, 2, marks=SLOW) for types in (("int8", "float16"), ("float16", "float32"))),
+        pytest.param("Flat", "float32", "add", 3, 5, 5, marks=SLOW),
     ],
 )
-def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(tmp_path, hash_model, factory, dtype, kind, stride):
+def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(
+    tmp_path, hash_model, factory, dtype, kind, stride, fewest_old, fewest_new
+):
     with SearchIndex.create(tmp_path / "base", hash_model, factory, dtype=dtype) as index:
         index.add([f"old {number}" for number in range(20)])
         index.add(["old and alone"])
@@ -57,9 +61,9 @@ def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(tmp_path, hash_model
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     old, new = map(int, output.split())
-    assert old + new > 5
-    assert old >= 3
-    assert new >= 1
+    assert old > fewest_old
+    assert new > fewest_new
+    assert old + new > (20 if kind == "add" else 5)
 
 
 def test_deletions_compact_when_most_vectors_are_dead(tmp_path, hash_model, monkeypatch, caplog):
@@ -183,7 +187,7 @@ def interrupted_at(line: int, work) -> bool:
 
 # Between open() and the with that closes the file, Ctrl-C leaves the closing to the collector, which warns.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_index_goes_on_after_ctrl_c_at_any_line(index, stride):
     index.add(["one cat", "two cats", "a dog"], [1, 2, 3], [{"n": 1}, {"n": 2}, {"n": 3}])
     for work in (
@@ -459,3 +463,22 @@ def test_a_reader_sees_whole_states_while_another_process_edits(tmp_path, hash_m
             process.kill()
             process.communicate()
         assert number > 3
+
+
+def test_threads_share_one_index(index):
+    index.add(["first"])
+
+    def add(thread: int) -> None:
+        for number in range(8):
+            index.add([f"{thread} {number}", f"{thread} {number} too"])
+
+    def search(_: int) -> None:
+        for _ in range(60):
+            hits = index.search("first", k=1000, mode="dense")
+            assert hits[0].text == "first"
+            assert len(hits) % 2 == 1
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(work, thread) for thread in range(2) for work in (add, search)]
+    assert [job.exception() for job in jobs] == [None] * 4
+    assert index.count() == 33

@@ -349,3 +349,12 @@ def test_an_index_and_its_hits_describe_themselves(index):
     index.close()
     assert repr(index) == f"SearchIndex({name}, closed)"
     assert "open an index with SearchIndex.open('x.index')" in error(SearchIndex, "x.index")
+
+
+def test_searching_reads_no_other_documents(path, database, hash_model, monkeypatch):
+    asked: list[int] = []
+    with SearchIndex.open(path, hash_model) as index:
+        fetch = index._folder.documents.fetch
+        monkeypatch.setattr(index._folder.documents, "fetch", lambda rows: asked.extend(rows) or fetch(rows))
+        assert len(index.search(["a", "b"], k=4)[1]) == 4
+        assert len(asked) <= 8

@@ -109,7 +109,7 @@ def change(index) -> None:
 @pytest.mark.parametrize(
     ("damage", "count", "seed"),
     [
-        (flipped, 60, 0),
+        (flipped, 150, 0),
         (swapped, 24, 0),
         pytest.param(flipped, 3000, 1, marks=pytest.mark.slow),
         pytest.param(swapped, 1000, 1, marks=pytest.mark.slow),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ctx_embed.index import SearchIndex
@@ -102,3 +104,14 @@ def test_sentences_run_over_lines_but_not_over_items_and_statements():
     ]
     text = "".join(sentences) + "\n"
     assert [text[start:stop] for start, stop in places(text)] == [each.strip() for each in sentences]
+
+
+def test_a_highlight_takes_less_than_two_milliseconds(embedder):
+    texts = [" ".join([*PASSAGES, *PASSAGES[::-1]])] * 10
+    vectors = embedder.encode(["when does it open?"])
+    taken = []
+    for _ in range(7):
+        begin = time.process_time()
+        highlights(texts, ["when does it open?"], vectors, embedder.encode)
+        taken.append((time.process_time() - begin) / len(texts))
+    assert min(taken) < 0.002

@@ -446,3 +446,11 @@ def test_zero_vectors_can_be_given(new):
     new.add(["inflation"], embeddings=zeros)
     assert new.search(zeros[0]) == new.search("inflation", mode="dense") == []
     assert ids(new.search("inflation", 1, mode="words")) == [0]
+
+
+def test_the_largest_searches_within_the_budgets_are_answered(index):
+    texts = [f"text {number} of a bank" for number in range(10_000)]
+    assert len(index.search("a bank", exclude=texts)) == 10
+    assert len(index.search(" ".join(texts[:500]))) == 10
+    years = ", ".join(map(str, range(10_000)))
+    assert len(index.search("a bank", where=f"year in ({years})")) == 10

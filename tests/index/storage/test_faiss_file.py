@@ -312,3 +312,23 @@ def test_small_types_have_a_small_flat_file(tmp_path, dtype, kind):
         exact = hash_vectors(TEXTS, 64) @ hash_vectors(["a query"], 64)[0]
         assert len({*ids(search(index, "a query", 10))} & set(np.argsort(-exact)[:10].tolist())) >= 9
         assert index._folder.view().faiss is not None
+
+
+def test_a_hybrid_search_asks_for_fewer_spare_candidates(tmp_path, hash_model, monkeypatch):
+    asked: list[int] = []
+    search = faiss.IndexHNSWFlat.search
+
+    def recorded(self, queries, k, **options):
+        asked.append(k)
+        return search(self, queries, k, **options)
+
+    monkeypatch.setattr("ctx_embed.index.searching.search.DEPTH", 40)
+    with created(tmp_path / "index", hash_model, "HNSW8") as index:
+        index.add(TEXTS)
+        facts = json.dumps(index.describe()["faiss"] | {"spare": 100})
+        index.writer.folder.documents.run("UPDATE faiss SET facts = ?", (facts,))
+    monkeypatch.setattr(faiss.IndexHNSWFlat, "search", recorded)
+    with opened(tmp_path / "index", hash_model) as index:
+        for mode in ("dense", "hybrid"):
+            assert index.search("text 7", k=1, mode=mode)[0].text == "text 7"
+    assert asked == [140, 110]
