@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.progress import Meter
-from ctx_embed.rows.opening import find_sources, opened
+from ctx_embed.rows.opening import find_sources, opened, suffix_of
 from ctx_embed.rows.reading import Fields, estimated_count, read_documents
-from ctx_embed.rows.table import CSV, JSON, JSONL, KINDS, LABELLED, PARQUET, TEXT, TSV, kind_of, open_parquet, open_rows
+from ctx_embed.rows.table import CSV, JSON, KINDS, LABELLED, PARQUET, TEXT, TSV, kind_of, open_parquet, open_rows
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.texts import well_formed
 
@@ -254,7 +254,7 @@ def dedupe(
 
     Args:
         sources: files of one format (text, JSONL, CSV, TSV or Parquet, plain or gzip), folders of them, or ``-`` for
-            standard input. Blank lines of text are left out; the rows of a JSON array become lines.
+            standard input. Blank lines of text are left out.
         output: the file to write, compressed if its name ends in ``.gz``; ``-`` is standard output.
         groups: a JSONL file to write, with one line for each kept row that has near-duplicates: the numbers of these
             rows (counted from 1 over all sources), their texts, and the similarity of each dropped row to the kept one.
@@ -445,13 +445,13 @@ def common_form(files: Sequence[str], output: Path, text_field: str | None, enco
         (one, first), (other, second), *_ = kinds.items()
         raise InputError(f"all files must have one format, got {one} ({first}) and {other} ({second})")
     (kind,) = kinds
-    # The rows of a JSON array become lines.
-    written = {LABELLED: (TEXT, TSV), JSON: (JSONL,)}.get(kind, (kind,))
+    written = (TEXT, TSV) if kind == LABELLED else (kind,)
     if str(output) == "-":
         if kind == PARQUET:
             raise InputError("Parquet cannot be written to standard output; name a file")
-    elif kind_of(output) not in written:
-        suffixes = [suffix for suffix, named in KINDS.items() if named == written[0]]
+    elif suffix_of(output) != ".json" if kind == JSON else kind_of(output) not in written:
+        # A name in .json stands for an array and for lines alike; we write an array.
+        suffixes = [".json"] if kind == JSON else [suffix for suffix, named in KINDS.items() if named == written[0]]
         wanted = f"end in {' or '.join(suffixes)}" if suffixes else "be that of a text file, e.g. end in .txt"
         raise InputError(f"cannot write {output}: the rows stay in the format of the input, so its name must {wanted}")
     return Form(kind, quoted)
@@ -512,6 +512,7 @@ def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output:
             output.write("\t".join(cells) + "\n")
 
     header: list[str] | None = None
+    between = "[\n"
     for file in files:
         with open_rows(file, kind=kind, encoding=encoding) as table:
             for number, raw in table.raw:
@@ -529,6 +530,9 @@ def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output:
                 if not next(chosen):
                     continue
                 if kind == JSON:
-                    output.write(f"{json.dumps(raw, ensure_ascii=False)}\n")
+                    output.write(f"{between}{json.dumps(raw, ensure_ascii=False)}")
+                    between = ",\n"
                 else:
                     write(raw.values())
+    if kind == JSON:
+        output.write("\n]\n")

@@ -252,7 +252,7 @@ def test_mistakes_are_one_line_and_write_nothing(tmp_path, monkeypatch):
         ("missing.txt", "out.txt", {}, "no such file"),
         ("empty.txt", "out.txt", {}, "no texts"),
         ("in.txt", "out.txt", {"groups": "out.txt"}, "named both for the rows and for their groups"),
-        ("in.json", "out.txt", {}, f"{format_of} end in .jsonl or .ndjson or .json"),
+        *(("in.json", name, {}, f"{format_of} end in .json") for name in ("out.jsonl", "out.ndjson.gz", "out.txt")),
         (["in.txt", "in.jsonl"], "out.txt", {}, "all files must have one format"),
     ]:
         assert message in error(dedupe, source, output, **options)
@@ -267,3 +267,10 @@ def test_the_command_reads_and_writes_pipes(tmp_path):
     COMMAND.succeeds("-", "-o", tmp_path / "out.jsonl", input=rows)
     assert lines(tmp_path / "out.jsonl") == ['{"text": "A b c!"}']
     assert "--model needs --meaning" in COMMAND.fails("-", "-o", "-", "--model", "x", input=rows, code=2)
+
+
+def test_an_array_stays_an_array(tmp_path):
+    rows = [{"text": "the cat sat", "n": 1}, {"text": "The cat sat!"}, {"text": "é", "n": None}]
+    (tmp_path / "in.json").write_text(json.dumps(rows))
+    dedupe(tmp_path / "in.json", tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == [rows[0], rows[2]]
