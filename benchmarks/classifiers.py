@@ -10,8 +10,6 @@ again; fastText and SetFit need an interpreter that has them:
     python benchmarks/classifiers.py --plot
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -1,7 +1,5 @@
 """What the benchmarks share: data, alternating timings, medians, and their JSON and Markdown."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -15,8 +15,6 @@ of the default model were: compare only models that were trained on the same one
 continuations of one model.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import tempfile

@@ -10,8 +10,6 @@ nDCG@10 of titles among 5,000 abstracts, and by a probe that tells four kinds of
 model's second stage has read some of them, without their kinds.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import statistics

@@ -7,8 +7,6 @@ in a file named here. GNU grep looks for all content words of a question at once
 matching lines.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

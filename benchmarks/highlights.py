@@ -6,8 +6,6 @@ question. The second stage of the default model was trained on neither the quest
 the second half is for the report.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -8,8 +8,6 @@ an interval that holds the true median with 95 % probability (the whole range be
 first contender is better. Needs the extra `peers`; model2vec gets the default model's token table.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

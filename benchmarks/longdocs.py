@@ -9,8 +9,6 @@ cut there, or in parts of 180 words, whose embeddings are averaged or of which t
 documents a processor second, with one thread. Needs the extra `peers`.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

@@ -1,7 +1,5 @@
 """Near-duplicates: python benchmarks/near_duplicates.py --data DIR --work FOLDER [--lines N] [--json FILE]"""
 
-from __future__ import annotations
-
 import difflib
 import json
 import random

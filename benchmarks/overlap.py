@@ -8,8 +8,6 @@ with the test texts behind it: a test text that resembles an earlier text of the
 fewer than four words ("very good") are counted apart from the longer ones, since they are like many others.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ Each table of TABLES takes the place of the one with the same first line in its 
 sentence on speed is printed by `python benchmarks/jobs.py --json benchmarks/jobs.json --claim`.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import takewhile

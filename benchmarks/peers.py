@@ -10,8 +10,6 @@ command that was interrupted goes on. model2vec distils its model from all-MiniL
 MTEB publishes none.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

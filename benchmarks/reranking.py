@@ -6,8 +6,6 @@ Prints a row for each kind of search: nDCG@10 of each collection with a 95 % int
 with p of a paired permutation test against ``hybrid`` over all queries.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

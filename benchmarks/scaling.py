@@ -5,8 +5,6 @@
 A repeated command with the same folder times only the searches.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -7,8 +7,6 @@ The first two are those of `python -m papers table2`; no linear map of theirs se
 has the same sizes and reads padded texts, as it must. Times are medians of processor time.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

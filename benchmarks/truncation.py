@@ -4,8 +4,6 @@ python benchmarks/truncation.py --data DIR   # half a minute
 python benchmarks/truncation.py --table      # the model card's table
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ Each retrieval collection gets its own questions, and 200 questions of the other
 (near) and of other fields (far). Near questions are not all without an answer. What relevance needs was chosen with it.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`ctx-embed dedupe`: files without near-duplicate rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

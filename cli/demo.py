@@ -1,7 +1,5 @@
 """`ctx-embed demo`: index and search the docstrings of Python's standard library, which every machine has."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sysconfig

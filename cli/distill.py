@@ -1,7 +1,5 @@
 """`ctx-embed distill`: train an encoder to reproduce a teacher's embeddings."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`ctx-embed encode`: texts to a file of embeddings, or to a directory or database of any size."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`ctx-embed explain`: how much attention each token gets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`ctx-embed export`: models for other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

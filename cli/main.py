@@ -2,8 +2,6 @@
 line; bugs keep their traceback.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import io

@@ -1,7 +1,5 @@
 """`ctx-embed mcp`: search for assistants."""
 
-from __future__ import annotations
-
 import click
 
 from ctx_embed.cli.main import command

@@ -1,7 +1,5 @@
 """Options that dataclasses declare, and those that several commands share."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`ctx-embed serve`: embeddings and indexes over HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

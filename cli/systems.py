@@ -1,7 +1,5 @@
 """`ctx-embed systems`: the systems that can be trained, distilled and evaluated."""
 
-from __future__ import annotations
-
 import json
 
 import click

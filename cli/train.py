@@ -1,7 +1,5 @@
 """`ctx-embed train`: train an encoder and a linear head, or only the head, on labelled texts."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import time

@@ -1,7 +1,5 @@
 """`ctx-embed vocab`: learn a vocabulary from text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -7,8 +7,6 @@ take a part each: they embed its rows, upsert them by id and then write a note t
 interruption only parts without a note are repeated, and repeating a part does no harm.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings

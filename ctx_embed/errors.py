@@ -4,8 +4,6 @@ Every mistake of a user (a missing file, a broken line, an unknown name) raises 
 turns it into one line and exit code 1. Any other exception is a bug of ours and keeps its traceback.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

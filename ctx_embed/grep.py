@@ -7,8 +7,6 @@ The words that BM25 counts are those of SQLite's full-text index, as in an index
 is its number of characters, which needs no counting of words.
 """
 
-from __future__ import annotations
-
 import codecs
 import io
 import os

@@ -1,7 +1,5 @@
 """Public names of a package that are imported at first use, so that importing the package stays quick."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module

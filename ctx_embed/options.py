@@ -1,7 +1,5 @@
 """Options declared once, each with type, range and meaning, for Python, recipes, commands and HTTP alike."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import operator

@@ -1,7 +1,5 @@
 """The card that sentence-transformers writes when it saves a model over a token table."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path

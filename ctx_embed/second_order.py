@@ -12,8 +12,6 @@ Source: Maupome & Meurs (2022), Contextualizer: Connecting the Dots of Context w
 Information 13(6):290.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Texts and documents, and batches of texts of similar length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Embeddings as rows of an array, scaled to unit length."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import numpy as np

@@ -3,8 +3,6 @@
 ``python -m ctx_embed.eval.cost NAME`` reads a JSON array of texts from standard input and prints the cost as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Encoders of an evaluation by name, their embeddings, and results stored one by one, so that a run resumes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 An :class:`Evaluation` has the options and results, and the JSON from which reports are made.
 """
 
-from __future__ import annotations
-
 import platform
 import warnings
 from collections import Counter

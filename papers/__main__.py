@@ -1,7 +1,5 @@
 """`python -m papers`: the papers' tables and figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

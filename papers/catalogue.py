@@ -1,7 +1,5 @@
 """The experiments by name."""
 
-from __future__ import annotations
-
 from ctx_embed.errors import unknown_name
 from papers.attended_words import LAMA_FIGURE2, LAMA_TABLE4
 from papers.complexity import TABLE1

@@ -1,7 +1,5 @@
 """The computation of cells that train a classifier: one outer fold or test part at a time, and a batch's time."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence

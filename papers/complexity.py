@@ -1,7 +1,5 @@
 """Table 1: the growth of a layer's time with tokens n, features m and rank u."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 

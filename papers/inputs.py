@@ -1,7 +1,5 @@
 """The shared inputs of a run's cells: data read and tokenized once, a vocabulary, a seed."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -1,7 +1,5 @@
 """The tables and figures of LAMA's paper that compare systems: accuracy, parameters, loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

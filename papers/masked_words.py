@@ -6,8 +6,6 @@ writes a model to the folder OUT, which `python -m papers pretraining --option s
 sentence on each line, plain or gzip. Repeat an interrupted command to continue it.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import hashlib

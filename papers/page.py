@@ -4,8 +4,6 @@ Each results.json of ``python -m papers`` that is named is stored there first, w
 the hours again, a cell keeps what an earlier page recorded, with the commit of that page.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

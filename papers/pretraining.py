@@ -1,7 +1,5 @@
 """What pre-training on masked words does to Table 4: models of :mod:`papers.masked_words`, fine-tuned."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of an experiment: ``results.json``, ``README.md`` and ``plot.png``."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -12,8 +12,6 @@ turn, with random weights over a vocabulary that the first training learned.
 FOLDER keeps the teacher's embeddings, models and scores: a repeated command goes on, and several may run at once.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import statistics

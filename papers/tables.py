@@ -1,7 +1,5 @@
 """Tables 2 to 4 and Figure 2 of the Contextualizer's paper: accuracies of classifiers trained end to end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from ctx_embed.eval.tasks.catalogue import CONTEXTUALIZER, TASKS, USE

@@ -1,7 +1,5 @@
 """Variants of the Contextualizer that only the papers' tables train."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All tables and figures of the papers in one run, with an estimate of its hours, and one page of all reports."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

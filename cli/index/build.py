@@ -1,7 +1,5 @@
 """`ctx-embed index build`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

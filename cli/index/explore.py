@@ -1,7 +1,5 @@
 """`ctx-embed index duplicates` and `topics`: near-duplicates and clusters, found from the stored vectors."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`ctx-embed index info`, `verify`, `backup`, `reembed`, `compact` and `merge`: inspect and maintain indexes."""
 
-from __future__ import annotations
-
 import json
 
 import click

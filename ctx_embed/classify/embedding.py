@@ -1,7 +1,5 @@
 """The embeddings that classifiers' heads read: those of a SentenceTransformer before any normalisation."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any

@@ -7,8 +7,6 @@ in the class and in the other classes, so words that occur alike in all classes,
 Source: the ratio is from Wang and Manning 2012, Baselines and Bigrams, who multiply the features by it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Find the structure of a text: blocks that should stay whole, and how good a cut before each would be."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

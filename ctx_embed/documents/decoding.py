@@ -1,7 +1,5 @@
 """Read a file's bytes, members of an archive, or text: unpacked up to a maximum size, or refused with a reason."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import time

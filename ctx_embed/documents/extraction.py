@@ -4,8 +4,6 @@ A worker is started with ``python -m ctx_embed.documents.extraction MEGABYTES``.
 folder in which the file must lie, it writes the texts to its output, as lines of JSON; it ends with its input.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Documents from files, paragraphs, lines or records, with their ids and metadata."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """List the files of a folder, sorted and in bounded memory, without hidden, ignored and excluded files."""
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import re

@@ -1,7 +1,5 @@
 """LlamaIndex's ``BaseEmbedding`` (the extra ``llama-index``)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding

@@ -1,7 +1,5 @@
 """MTEB's description of a model (the extra ``mteb``)."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -9,8 +9,6 @@ Without a compiled library, or with ``CTX_EMBED_KERNEL=numpy``, :func:`kernel` r
 What needs NumPy is in ``library.py``, so that ``ctx-embed --version`` loads none.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

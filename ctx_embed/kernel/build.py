@@ -3,8 +3,6 @@
 ``python ctx_embed/kernel/build.py`` compiles in place; hatch_build.py calls it for wheels and editable installs.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

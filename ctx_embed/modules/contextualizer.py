@@ -1,7 +1,5 @@
 """The Contextualizer as the first module of a SentenceTransformer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

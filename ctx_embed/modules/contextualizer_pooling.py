@@ -1,7 +1,5 @@
 """Second-order attention in place of mean pooling: a Contextualizer over the token embeddings of any module."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

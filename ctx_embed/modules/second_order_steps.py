@@ -1,7 +1,5 @@
 """The learned part of both modules: K steps of second-order attention with their options."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """The class of loaded models: sentence-transformers' own, with any collection of texts as input."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from contextlib import nullcontext

@@ -3,8 +3,6 @@
 Token tables are saved as int8 with a scale for each row if that represents them exactly (255 levels a row).
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from abc import abstractmethod

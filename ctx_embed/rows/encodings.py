@@ -1,7 +1,5 @@
 """The lines of a stream as text, in the encoding that a byte order mark names, in UTF-8, or in a detected one."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import re

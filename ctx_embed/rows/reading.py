@@ -1,7 +1,5 @@
 """Read documents and labelled texts: row by row, in blocks, or as they arrive, always in bounded memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

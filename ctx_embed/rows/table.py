@@ -9,8 +9,6 @@ column are numbers, whether a writer put the quotation marks of TSV there, and w
 pipe is copied to a temporary file for it.
 """
 
-from __future__ import annotations
-
 import csv
 import datetime
 import decimal

@@ -1,7 +1,5 @@
 """The ASGI application, with its routes for operators (health, metrics, limits, access) and the page."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

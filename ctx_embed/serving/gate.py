@@ -1,7 +1,5 @@
 """Middleware that limits requests and answers: who may send them, how many at a time, how large, and for how long."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anyio

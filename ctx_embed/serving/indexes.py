@@ -1,7 +1,5 @@
 """The search indexes of a server: shared by its requests, and reopened when another index replaces one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Search as tools of the Model Context Protocol, through which assistants call it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any

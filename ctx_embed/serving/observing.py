@@ -1,7 +1,5 @@
 """Metrics for Prometheus, and a log of JSON lines."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The routes of models, as OpenAI's, Cohere's and Jina's clients call them, and of search indexes."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from dataclasses import asdict

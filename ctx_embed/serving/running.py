@@ -1,7 +1,5 @@
 """The process: its connections, socket and workers."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """The models, indexes and keys that a worker process has loaded. Requests of several connections share a batch."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

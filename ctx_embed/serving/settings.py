@@ -1,7 +1,5 @@
 """The settings of a server: what it serves, to whom, and within which limits."""
 
-from __future__ import annotations
-
 import hmac
 import re
 from collections.abc import Sequence

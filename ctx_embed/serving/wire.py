@@ -1,7 +1,5 @@
 """Requests and answers: JSON, read and written fast, and errors in the form that OpenAI's clients expect."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

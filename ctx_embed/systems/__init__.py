@@ -4,8 +4,6 @@ Called by training, evaluation and explanations.
 A new system is a class in ``heads.py`` (attention), ``pooling.py`` or ``transformer.py``, and two entries here.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable
 from typing import Any, NamedTuple

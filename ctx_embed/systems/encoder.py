@@ -1,7 +1,5 @@
 """Parts that systems share: the options of the table, a bi-GRU's states, and an output of any size."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 

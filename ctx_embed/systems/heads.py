@@ -1,7 +1,5 @@
 """Systems with attention heads over the tokens, or over a bi-GRU's states: LAMA, bilinear, structured, attentive."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Systems without attention heads: means of tokens, deep averaging, pooled bi-GRU and CNN, and self-attention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import cast

@@ -1,7 +1,5 @@
 """Transformer encoders over the token table: TE with mean pooling, and the USE-like one with sum over sqrt(length)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

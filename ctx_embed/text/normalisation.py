@@ -28,8 +28,6 @@ Japanese and Korean, and words cut by a hyphen at the end of a line, joined.
 Source: Unicode Standard Annex 15, Unicode Normalization Forms; Unicode Technical Standard 51, Unicode Emoji.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Here too are phrases, entries of a vocabulary that stand for several words, and what a model cannot read: unknown words.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import string

@@ -1,7 +1,5 @@
 """Hashes of the labelled texts that a model learned from, because an evaluation on these texts would flatter it."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Learn a WordPiece vocabulary from text with the ``tokenizers`` library."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

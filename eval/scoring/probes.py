@@ -4,8 +4,6 @@ A probe sees only features, classes and a seed. The folds depend on classes and 
 on the same folds.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """Scores of cosines: whether they rank pairs of texts as people do, and the relevant documents of a query first."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The uncertainty of scores and of their differences: intervals, and tests over the rows that two encoders share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The data of a task, from a folder in a published layout, a user's files, or the Hugging Face hub."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

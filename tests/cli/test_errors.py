@@ -1,7 +1,5 @@
 """Tests of the boundary, most in real processes: full disks, missing memory, closed streams and Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`ctx-embed grep` with the shipped model."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """One write, fsync or rename of a command fails, or the power does: each output is old or new, and whole."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 from ctx_embed.systems import DESCRIPTIONS, SYSTEMS

@@ -1,7 +1,5 @@
 """What docs/clients.md says of each program, and a use of it whose outcome is known."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

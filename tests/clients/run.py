@@ -4,8 +4,6 @@ Environments lie in ``.clients/`` and are kept; delete the folder to resolve ane
 with pip an hour. ``--constraint FILE`` is handed to the installer, e.g. to keep a torch without CUDA.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The blocks of docs/clients.md run; those of programs that are not installed in `make clients`."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

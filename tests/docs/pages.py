@@ -9,8 +9,6 @@ commands alone. ``{code-cell}`` blocks are those of a notebook: Python, in which
 ``python -m tests.docs.pages README.md docs/search-index.md`` runs pages and writes what they print into them.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """Each code block of README and docs runs and prints what its page shows; links lead somewhere; figures agree."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

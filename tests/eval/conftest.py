@@ -1,7 +1,5 @@
 """Encoders that need no model, and small data in the published layout."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models run in MTEB (extra ``mteb``), without its network, and share no score."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

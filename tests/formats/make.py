@@ -5,8 +5,6 @@
 A folder that is there already stays as it is: see test_formats.py.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@
 here, the reader of the format is wrong, not the fixture.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fuzz every kind of input for some minutes in all: python -m tests.fuzz MINUTES [KIND ...]."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import traceback

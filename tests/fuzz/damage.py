@@ -1,7 +1,5 @@
 """A strategy that damages the content of a file: bytes anywhere, a value of its JSON, or a piece of its text."""
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any

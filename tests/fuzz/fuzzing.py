@@ -1,7 +1,5 @@
 """Fuzz one kind of input: damage a good one, use it, and judge what happens."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import tempfile

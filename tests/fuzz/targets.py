@@ -1,7 +1,5 @@
 """What is fuzzed: for each kind of input, the files of a good one and the program's use of them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Damaged input of every kind gives a result or one line of an error of ours; `make fuzz` tries for longer."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Search without an index, with the shipped model."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

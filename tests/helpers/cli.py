@@ -1,7 +1,5 @@
 """A command of ctx-embed, called within the test's process."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

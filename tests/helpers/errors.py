@@ -1,7 +1,5 @@
 """The messages of errors."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

@@ -8,8 +8,6 @@ many states were checked, and how many of them were the one before the command a
 error, and so is a command that cannot be repeated.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """What is left on a disk when the power is lost."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A model that needs no torch, whose vectors are pseudo-random and seeded by the text's hash; an empty index of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Listing, counting and describing documents, changing their metadata alone, and data sets and files of them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

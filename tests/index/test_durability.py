@@ -1,8 +1,6 @@
 """Acknowledged changes stay and others are complete or absent: kills and Ctrl-C at any line or moment, full disks, and
 several processes at once; backups are of one moment."""
 
-from __future__ import annotations
-
 import dis
 import json
 import linecache

@@ -1,7 +1,5 @@
 """A reader without write permission sees exactly what is committed; a forked process has its own connection."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Random operations on an index and on a plain dictionary, which must agree after each."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

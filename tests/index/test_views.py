@@ -1,7 +1,5 @@
 """A view that takes over what an earlier one knew is equal to one that is made from nothing."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

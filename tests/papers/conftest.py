@@ -1,7 +1,5 @@
 """Small data in the published layout, and a small vocabulary."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

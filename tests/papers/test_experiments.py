@@ -1,7 +1,5 @@
 """Each experiment's quick run on small data, and what its report says."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Pre-training on masked words, and the table of the model that it makes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """Encoders taught alike: what is kept, and the page."""
 
-from __future__ import annotations
-
 import json
 
 from papers import rivals

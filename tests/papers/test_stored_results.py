@@ -1,7 +1,5 @@
 """The page shows what the stored results of papers/results say."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Tied steps, attention by matrices, and what is said of the contexts from step to step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Read and write one index for some minutes while servers are killed: python -m tests.soak MINUTES."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import traceback

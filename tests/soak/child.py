@@ -1,7 +1,5 @@
 """An index in a process of its own, whose methods are called through pipes: child.py INDEX."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

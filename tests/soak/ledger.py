@@ -1,7 +1,5 @@
 """What was written when, and so which answers are right at a moment."""
 
-from __future__ import annotations
-
 import random
 import re
 import threading

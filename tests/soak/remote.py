@@ -1,7 +1,5 @@
 """An index that a server serves, asked over HTTP."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Readers and writers of one index in threads, processes and servers that are killed; every answer is checked."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """Some seconds of `make soak`, and answers that it must not accept."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.soak.ledger import Ledger

@@ -1,7 +1,5 @@
 """A store of each kind; those whose extra is not installed are skipped."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

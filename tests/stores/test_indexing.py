@@ -1,7 +1,5 @@
 """A search index built from a directory of embeddings, in steps that survive kills."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from functools import partial

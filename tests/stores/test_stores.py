@@ -1,7 +1,5 @@
 """Every store keeps the same promises."""
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import asdict, replace

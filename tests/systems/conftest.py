@@ -1,7 +1,5 @@
 """The systems under the options that the tests go through."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

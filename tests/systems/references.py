@@ -1,7 +1,5 @@
 """Each system once more for a single text, in plain steps over a list of tokens, without any of its own functions."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Every system: against a plain computation, and what is true of all."""
 
-from __future__ import annotations
-
 import copy
 import re
 

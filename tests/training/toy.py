@@ -1,7 +1,5 @@
 """Forty labelled texts, an encoder of a few parameters, and what tests of training from labels compare."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

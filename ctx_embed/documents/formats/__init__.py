@@ -4,8 +4,6 @@ Called by :mod:`ctx_embed.documents.extraction` and its worker processes.
 A format changes in its reader's file, plain text here; a new suffix is named below.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -5,8 +5,6 @@ sections, content controls, groups, text boxes. So only what is left out needs a
 of a text. Notes, comments, headers, charts and diagrams are in further files of the archive, which references name.
 """
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

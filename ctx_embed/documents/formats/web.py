@@ -1,7 +1,5 @@
 """HTML pages and notebooks as Markdown."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

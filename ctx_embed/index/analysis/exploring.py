@@ -1,7 +1,5 @@
 """What an index holds: near-duplicates and topics, its metadata fields, an export, and why a text is similar."""
 
-from __future__ import annotations
-
 import heapq
 import json
 from collections.abc import Iterator, Sequence

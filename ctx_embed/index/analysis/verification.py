@@ -1,7 +1,5 @@
 """Checks of an index for damage: checksums, counts, words, and vectors against documents."""
 
-from __future__ import annotations
-
 import hashlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Build an index from files and folders. Each step is stored in INDEX.partial, so interrupted builds can resume."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Merge indexes with their vectors."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing

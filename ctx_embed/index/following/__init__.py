@@ -4,8 +4,6 @@ Called by ``ctx-embed index sync`` and by builds of folders.
 What counts as changed, and what is done about it, is in ``sync.py``; what is stored and reported, in ``records.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

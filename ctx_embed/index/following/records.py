@@ -1,7 +1,5 @@
 """The records of folders that an index follows: their files, the documents of each, and the places of passages."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -13,8 +13,6 @@ is for the smallest N). The four constants were fitted once, to questions asked 
 Source: Gumbel, Statistics of Extremes (1958).
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

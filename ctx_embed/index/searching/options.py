@@ -1,7 +1,5 @@
 """The options of a search, declared once, for Python's signature, the command line, HTTP and MCP alike."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias

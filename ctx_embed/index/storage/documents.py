@@ -1,7 +1,5 @@
 """The documents of an index in SQLite: their ids, texts, metadata and passages, and the vectors of these."""
 
-from __future__ import annotations
-
 import json
 import numbers
 import re

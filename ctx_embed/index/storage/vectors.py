@@ -1,7 +1,5 @@
 """How vectors are stored: as float32, float16 or int8, by the name of the data type, in pages that fit them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias

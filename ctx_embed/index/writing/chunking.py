@@ -1,7 +1,5 @@
 """Chunking: cut documents into passages, each of which has its own vector and refers to its document."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from itertools import compress, islice, pairwise

@@ -1,7 +1,5 @@
 """A distillation from text files to a model folder: read the texts, prepare the student, train it, save it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields

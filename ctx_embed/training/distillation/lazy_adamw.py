@@ -1,7 +1,5 @@
 """AdamW for a table of which each step reads few rows: it updates only these rows, with the same result."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

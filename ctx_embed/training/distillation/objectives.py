@@ -4,8 +4,6 @@ The loss of a batch is the sum of each objective's loss times its weight. An obj
 embedded with the batch, so that the student embeds all of them in one pass.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from abc import ABC, abstractmethod

@@ -5,8 +5,6 @@ every phrase with it, and a rare phrase is initialised as its words. After train
 so that a phrase costs one look-up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

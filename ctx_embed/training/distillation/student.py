@@ -1,7 +1,5 @@
 """Initialise the student, from the teacher's embeddings of single entries or from a trained model; and rotations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The texts of a distillation: sources cut into blocks, pairs, labelled texts, and texts that are left out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

@@ -4,8 +4,6 @@ The loss of a batch is a weighted sum of :mod:`.objectives`: always mean(1 - cos
 teacher's embedding rotated into the student's dimensions, and what the options and the student's own regularizer add.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

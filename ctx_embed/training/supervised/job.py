@@ -1,7 +1,5 @@
 """A training from labelled files to a model folder: read the texts, open the encoder, train, measure, save."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import asdict, fields

@@ -1,7 +1,5 @@
 """An encoder with a linear head as one torch module, and its training from labels, end to end."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

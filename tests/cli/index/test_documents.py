@@ -1,7 +1,5 @@
 """`ctx-embed index` beyond building and searching: single documents, maintenance, near-duplicates and topics."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

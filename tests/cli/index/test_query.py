@@ -1,7 +1,5 @@
 """The searches of `ctx-embed index`, with the model that ships."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """`index sync` and `index build` of a folder as commands: the last line, options, --watch and Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, MTEB_PUBLISHED, PUBLISHED_SOURCES, SUITES, TASKS, find_tasks
 from tests.eval.conftest import write_collection
 from tests.helpers.errors import error

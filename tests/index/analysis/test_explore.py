@@ -1,7 +1,5 @@
 """Near-duplicates and topics of the stored vectors."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys

@@ -1,7 +1,5 @@
 """Damage anywhere in the database changes no answer, or `verify` reports it; no answer has other contents."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

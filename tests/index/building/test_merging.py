@@ -1,7 +1,5 @@
 """Indexes merged from others, or embedded again with another model."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing

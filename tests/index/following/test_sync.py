@@ -1,7 +1,5 @@
 """An index follows a folder: what is new, changed and gone, and nothing else, also after interruptions."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

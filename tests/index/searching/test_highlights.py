@@ -1,7 +1,5 @@
 """The sentence of a hit that answers the query."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

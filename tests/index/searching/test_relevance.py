@@ -1,7 +1,5 @@
 """Relevance: its definition and order, and that it is never stale; query words that an index lacks."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

@@ -1,7 +1,5 @@
 """Reranking, with the model that ships as the reranker of an index of another model, and with a small CrossEncoder."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The searches of an index, with the model that ships."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import random

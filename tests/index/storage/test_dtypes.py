@@ -1,7 +1,5 @@
 """Vectors as float32, float16 and int8: what is stored, what is found, and what other versions do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """An index folder holds regular files only: pipes and links in it are one line, and nothing waits for them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Start the other scripts of this folder as processes that a test may kill."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

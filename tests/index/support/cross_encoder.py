@@ -1,7 +1,5 @@
 """A small CrossEncoder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tokenizers import Tokenizer

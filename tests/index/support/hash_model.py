@@ -1,7 +1,5 @@
 """A stand-in for a SentenceTransformer that starts fast: child processes use it without importing torch."""
 
-from __future__ import annotations
-
 import zlib
 from functools import partial
 

@@ -3,8 +3,6 @@
 Usage: killed.py edits INDEX FIRST, or killed.py build SOURCE INDEX MODE.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Kill a process in the middle of an operation, before chosen lines of our code."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

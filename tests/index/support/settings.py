@@ -1,7 +1,5 @@
 """Change the settings of an index as nobody else does."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import zlib

@@ -1,7 +1,5 @@
 """Read the content of an index without its search, for tests and for the child processes that are killed."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

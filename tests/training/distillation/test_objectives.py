@@ -1,7 +1,5 @@
 """What a student learns besides its teacher's embeddings, and how it begins as a trained model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
