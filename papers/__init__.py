@@ -5,7 +5,6 @@ from papers.experiment import Cell, Experiment
 from papers.inputs import Workplace
 from papers.report import write_report, write_tables
 from papers.runner import Results, RunOptions, reproduce
-from papers.whole import reproduce_all
 
 __all__ = [
     "EXPERIMENTS",
@@ -16,7 +15,6 @@ __all__ = [
     "Workplace",
     "find_experiment",
     "reproduce",
-    "reproduce_all",
     "write_report",
     "write_tables",
 ]

@@ -8,8 +8,6 @@ import click
 from ctx_embed.cli.main import errors_in_one_line
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, named_values
 
-ALL = "all"
-
 
 class Reproduction(click.Command):
     """A command whose errors are one line."""
@@ -64,8 +62,7 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published values.
 
-    NAME is table1 to table4, figure2, settling or pretraining (the Contextualizer's paper), lama-... (LAMA's), or all:
-    what is missing of every table and figure, after an estimate of the hours, and one page, OUT/report.html. The
+    NAME is table1 to table4, figure2, settling or pretraining (the Contextualizer's paper), or lama-... (LAMA's). The
     command writes results.json, README.md and plot.png (extra papers) to OUT/NAME; quick runs, other options, seeds and
     vocabularies get a subfolder of it. Each finished fold is stored in OUT/cells. Repeat the command to resume an
     interrupted run; further --cell or --folds add to the same table, and tables that share a cell compute it once.
@@ -77,18 +74,12 @@ def reproduce(
     """
     from ctx_embed.loading import require_device
     from ctx_embed.progress import say
-    from papers import RunOptions, Workplace, find_experiment, reproduce_all, write_report, write_tables
+    from papers import RunOptions, Workplace, find_experiment, write_report, write_tables
     from papers import reproduce as run
     from papers.report import as_markdown, report_folder
     from papers.runner import chosen
 
     require_device(device)
-    if name == ALL:
-        if cells or changes or as_list:
-            raise click.UsageError("all takes no --cell, --option or --list; name a table or figure to choose in it.")
-        page = reproduce_all(out, Workplace(data, seed, tokenizer, device), RunOptions(quick, folds, paper=paper), say)
-        click.echo(page)
-        return
     experiment = find_experiment(name)
     if as_list:
         for cell in chosen(experiment, cells):

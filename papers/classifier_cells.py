@@ -18,7 +18,6 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from torch import nn
 
-from ctx_embed.classify.embedding import embeddings
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import missing_extra
 from ctx_embed.eval.scoring.probes import check_classes, folds_of
@@ -29,7 +28,6 @@ from ctx_embed.training.supervised.train import (
     ClassifierNetwork,
     adam,
     best_epochs,
-    compact_tables,
     new_encoder,
     train_classifier,
 )
@@ -264,26 +262,6 @@ def batch_times(settings: Settings, workplace: Workplace) -> Figures:
         "training_ms": _median_ms(lambda: embed().sum().backward(), runs),
         "parameters": _parameters(encoder),
     }
-
-
-def training_seconds(settings: Settings, part: str, workplace: Workplace) -> float:
-    """Return an estimate of the seconds of :func:`train_and_test`: one training step, times the steps of all epochs."""
-    train, test, _ = split(settings, part if part != SPEED else "fold 1", workplace)
-    training = SupervisedOptions(**settings["training"])
-    heads = settings.get(GRID) or [None]
-    settings = {**settings, GRID: None}
-    if heads[-1]:
-        settings = _with_heads(settings, heads[len(heads) // 2])
-    order = np.random.default_rng(workplace.seed).permutation(len(train.texts))[: training.batch_size]
-    texts = [train.texts[place] for place in order]
-    encoder = initial_encoder(settings, workplace, workplace.seed, texts)
-    encoder.train()
-    with compact_tables(encoder, texts):
-        seconds = _median_ms(lambda: embeddings(encoder, texts).sum().backward(), 1) / 1e3
-    steps = training.epochs * len(train.texts) / training.batch_size
-    # Validation and test need only the forward pass, about a third of a step's time.
-    share = 1 + (training.valid_share + len(test.texts) / len(train.texts) / training.epochs) / 3
-    return seconds * steps * share * len(heads)
 
 
 def _median_ms(run: Callable[[], Any], runs: int) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.systems import parameter_count, without_vocabulary
-from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, whole, write_report
+from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, write_report
 from papers.__main__ import reproduce as reproduce_command
 from papers.experiment import Outcome, bars
 from papers.report import as_markdown, report_folder
@@ -146,23 +146,6 @@ def test_bert_is_a_model_by_path(workplace, tmp_path):
     first, second = outcome.parts["test"]["loss"]
     assert second < first
     assert outcome.figures["accuracy"] == outcome.parts["test"]["accuracy"]
-
-
-def test_all_in_one_run(workplace, tmp_path):
-    names = ("lama-figure4", "lama-figure5")
-    experiments = [find_experiment(name) for name in names]
-    told: list[str] = []
-    page = whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append, experiments)
-    assert told[0].startswith("about ")
-    assert "lama-figure4 14 min" in told[0]
-    text = page.read_text()
-    for name in names:
-        assert f'<section id="{name}">' in text
-        assert len(list((tmp_path / name).glob("quick*/README.md"))) == 1
-    assert text.count('src="data:image/png;base64,') == text.count("<p class=claim>The paper: ") == 2
-    told.clear()
-    assert whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append, experiments) == page
-    assert told == ["nothing is missing: the page is written from what is stored"]
 
 
 def test_table_2_has_the_sizes_it_says():
