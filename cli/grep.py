@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ctx_embed.cli.main import command, counted, errors_in_one_line, one_line, printable
+from ctx_embed.cli.options import encoding_option, options_of
+from ctx_embed.index.following import FolderOptions
+from ctx_embed.index.searching.options import Options
 
 if TYPE_CHECKING:
     from ctx_embed.grep import Found, Search
 
+HITS, FILES = ("k", "mode", "threshold", "min_relevance"), ("include", "exclude", "follow_links")
 # Exit statuses, the same as grep's.
 NO_HIT, FAILED = 1, 2
 # After a search that took more seconds than this, advise building an index.
@@ -33,34 +37,17 @@ SHOWN_CHARACTERS = 500
 @command(
     "grep",
     sections={
-        "Hits": ("k", "mode", "threshold", "min_relevance"),
-        "Files": ("include", "exclude", "follow_links", "encoding"),
+        "Hits": HITS,
+        "Files": (*FILES, "encoding"),
         "Output": ("after", "before", "context", "files", "as_json"),
         "Options": (),
     },
 )
 @click.argument("question")
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
-@click.option("-k", "k", default=10, type=click.IntRange(1), help="Hits at most.")
-@click.option(
-    "--mode",
-    default="hybrid",
-    type=click.Choice(["hybrid", "dense", "words"]),
-    help="By meaning (dense), by words, or both.",
-)
-@click.option("--threshold", type=click.FloatRange(-1, 1), help="The lowest cosine of a hit.")
-@click.option(
-    "--min-relevance",
-    type=click.FloatRange(0, 1),
-    help="The lowest relevance of a hit; 0 shows the nearest passages even if they hardly answer.  "
-    "[default: 0.8; none with --mode words]",
-)
-@click.option("--include", metavar="GLOB", multiple=True, help="Read only files of a folder that match, e.g. '*.md'.")
-@click.option(
-    "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match, e.g. 'drafts/'."
-)
-@click.option("--follow-links", is_flag=True, help="Read files outside the folder to which links in it point.")
-@click.option("--encoding", metavar="NAME", help="The encoding of plain text, e.g. cp1252.  [default: detected]")
+@options_of(Options, only=HITS)
+@options_of(FolderOptions, only=FILES)
+@encoding_option
 @click.option("-A", "--after-context", "after", type=click.IntRange(0), help="Lines to show after the line of a hit.")
 @click.option("-B", "--before-context", "before", type=click.IntRange(0), help="Lines to show before it.")
 @click.option("-C", "--context", "context", default=0, type=click.IntRange(0), help="Lines to show on both sides.")
@@ -84,8 +71,9 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     The best hits are only known when everything is read. In a terminal, the best ones so far are shown while a long
     search reads, and the final list replaces them. Memory does not grow with files of text.
 
-    Nothing is stored: if you search the same files often, build an index. The exit status is 0 with a hit, 1 without
-    one, and 2 after an error, even if other files have hits.
+    Passages of a relevance below 0.8 are hidden, except with --mode words; --min-relevance 0 shows the nearest ones
+    even if they hardly answer. Nothing is stored: if you search the same files often, build an index. The exit status
+    is 0 with a hit, 1 without one, and 2 after an error, even if other files have hits.
 
     \b
     Example: ctx-embed grep "how are passwords stored?" src/ docs/ --include '*.md' --include '*.py'
@@ -101,16 +89,11 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
             kind = os.fstat(sys.stdin.fileno()).st_mode
             if stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind):
                 usual = "-"
-        sources = Sources(
-            list(paths) or [usual],
-            options["include"],
-            options["exclude"],
-            options["follow_links"],
-            options["encoding"],
-        )
+        of_files = {name: options[name] for name in (*FILES, "encoding")}
+        sources = Sources(list(paths) or [usual], **of_files)
         before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
-        names = ("k", "mode", "threshold", "min_relevance", "files", "model")
-        search = Search(question, before=before, after=after, **{name: options[name] for name in names})
+        of_hits = {name: options[name] for name in (*HITS, "files", "model")}
+        search = Search(question, before=before, after=after, **of_hits)
         preview = _Preview(started)
         try:
             for _ in search.read(sources.texts()):

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING
 from glob import glob, has_magic
 from pathlib import Path
@@ -21,13 +21,17 @@ SEED = click.IntRange(0, 2**32 - 1)
 
 
 def options_of(
-    *kinds: Any, but: Iterable[str] = (), cases: Mapping[str, Any] | None = None, hidden: bool = False
+    *kinds: Any,
+    only: Collection[str] | None = None,
+    but: Collection[str] = (),
+    cases: Mapping[str, Any] | None = None,
+    hidden: bool = False,
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of dataclasses, or of instances with other defaults, to a command.
 
     A field may state ``flag``, ``metavar``, ``default_is`` (the default in words) and ``command=False`` (no option).
-    Fields in ``but`` do not become options. The help lists the defaults of the instances ``cases`` by name; the options
-    then default to None, and the command chooses the case.
+    Of all fields, or with ``only`` of these, those in ``but`` do not become options. The help lists the defaults of the
+    instances ``cases`` by name; the options then default to None, and the command chooses the case.
     """
 
     def add(command: Command) -> Command:
@@ -35,7 +39,7 @@ def options_of(
             options = given if isinstance(given, type) else type(given)
             for known in reversed([*declared(options)]):
                 kind, shown = types_of(options)[known.name], known.metadata["shown"]
-                if known.name in but or not shown.get("command", True):
+                if known.name in but or not shown.get("command", True) or (only and known.name not in only):
                     continue
                 default = known.default if isinstance(given, type) else getattr(given, known.name)
                 flag = shown.get("flag", f"--{known.name.replace('_', '-')}")

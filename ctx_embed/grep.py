@@ -77,7 +77,7 @@ class Sources:
     paths: Sequence[str]
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
-    follow_links: bool = False
+    follow_links: bool | None = False
     encoding: str | None = None
     report: Synced = field(default_factory=Synced, compare=False)
 
@@ -130,7 +130,7 @@ class Sources:
             if path == STANDARD_INPUT:
                 yield STANDARD_INPUT_NAME, path, None
             elif os.path.isdir(path):
-                for each in walk(path, self.include, self.exclude, self.follow_links):
+                for each in walk(path, self.include, self.exclude, bool(self.follow_links)):
                     name = each.source if path == os.curdir else os.path.join(path, each.source)
                     if isinstance(each, File):
                         yield from self._file(name, each.path, each.size)
