@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 
 from ctx_embed import __version__
 from ctx_embed.serving import observing, routes
-from ctx_embed.serving.gate import Gate, Sender, sent_key
+from ctx_embed.serving.gate import Gate, Sender
 from ctx_embed.serving.service import Service, service_of
-from ctx_embed.serving.settings import Settings, found_key
+from ctx_embed.serving.settings import Settings
 from ctx_embed.serving.wire import HANDLERS, Answer
 
 PAGE = Path(__file__).parent / "page"
@@ -94,8 +94,7 @@ async def server(request: Request) -> Answer:
 @router.get("/v1/access", summary="Say what a key allows")
 async def access(request: Request) -> Answer:
     """Return whether the request may read and write, with the key that it sent or without a key."""
-    keys = service_of(request).keys
-    key = found_key(keys, sent_key(request.scope))
+    keys, key = service_of(request).keys, request.scope["state"].get("key")
     return Answer({"read": key is not None or not keys, "write": key.writes if key else not keys})
 
 

@@ -1,5 +1,6 @@
 """Middleware that limits requests and answers: who may send them, how many at a time, how large, and for how long."""
 
+import hmac
 from typing import Any
 
 import anyio
@@ -7,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ctx_embed.serving.service import Service
-from ctx_embed.serving.settings import LOOPBACK, Key, Settings, found_key
+from ctx_embed.serving.settings import LOOPBACK, Key, Settings
 from ctx_embed.serving.wire import ApiError, busy
 
 # Routes that need no key: probes have none, and the page asks the user for one.
@@ -25,12 +26,6 @@ MOST_COMMAS, MOST_BRACKETS = 700_000, 200_000
 # Number of bytes to give to a connection at a time. For a slow reader, the rest of an answer waits here and not in the
 # connection's buffer.
 PIECE = 1 << 16
-
-
-def sent_key(scope: Scope) -> bytes:
-    """Return the key that a request has sent; empty without one."""
-    kind, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-    return key.strip(" \t").encode("latin-1") if kind.lower() == "bearer" else b""
 
 
 class Gate:
@@ -106,8 +101,11 @@ class Gate:
                     if name not in LOOPBACK:
                         raise ApiError(403, f"the Host must be {', '.join(LOOPBACK)}, got {name}", "wrong_host")
             return None
-        secret = sent_key(scope)
-        key = found_key(self.keys, secret)
+        kind, _, sent = Headers(scope=scope).get("authorization", "").partition(" ")
+        secret = sent.strip(" \t").encode("latin-1") if kind.lower() == "bearer" else b""
+        # Compared in constant time.
+        matching = [key for key in self.keys if hmac.compare_digest(secret, key.secret)]
+        key = max(matching, key=lambda key: key.writes, default=None)
         if key is None and path not in OPEN and not path.startswith("/static/"):
             said = "unknown API key" if secret else "an API key is needed; send it as Authorization: Bearer KEY"
             raise ApiError(401, said, "invalid_api_key", {"WWW-Authenticate": "Bearer"})

@@ -1,6 +1,5 @@
 """The settings of a server: what it serves, to whom, and within which limits."""
 
-import hmac
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,9 +130,3 @@ def read_keys(path: Path | None) -> list[Key]:
     if not keys:
         raise InputError(f"{path}: has no key; add a line `read KEY` or `write KEY`")
     return keys
-
-
-def found_key(keys: Sequence[Key], secret: bytes) -> Key | None:
-    """Return the key that a client has sent, compared in constant time; None if it is unknown."""
-    matching = [key for key in keys if hmac.compare_digest(secret, key.secret)]
-    return max(matching, key=lambda key: key.writes, default=None)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.serving.settings import found_key, read_keys
+from ctx_embed.serving.settings import read_keys
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.child import ENVIRONMENT
@@ -131,7 +131,9 @@ def test_keys_read_and_write(tmp_path):
     # Nothing of an index of this name is taken for a route.
     path = make_index(tmp_path / "add")
     keys = tmp_path / "keys"
-    keys.write_text("# of the team\nread looking analyst\n\nwrite changing  # carefully\n")
+    keys.write_text("# of the team\nread looking analyst\n\nread both\nwrite both  # carefully\nread a#b #c\n")
+    found = [(key.secret, key.writes, key.name) for key in read_keys(keys)]
+    assert found[1:] == [(b"both", False, "key 4"), (b"both", True, "key 5"), (b"a#b", False, "key 6")]
     before = contents(path)
     options = ("--api-key-file", keys, "--cors", "https://app.example")
     with serving(path, *options) as server:
@@ -139,7 +141,7 @@ def test_keys_read_and_write(tmp_path):
         headers = {"Authorization": "Bearer looking"}
 
         def statuses(route: str, **body: object) -> list[int]:
-            senders = [{}, *({"Authorization": f"Bearer {key}"} for key in ("wrong", "looking", "changing"))]
+            senders = [{}, *({"Authorization": f"Bearer {key}"} for key in ("both#", "looking", "both"))]
             return [post(f"{name}/{route}", json=body, headers=sender).status_code for sender in senders]
 
         search = {"query": "x", "mode": "hybrid", "snippets": ["<", ">"]}
@@ -204,16 +206,6 @@ def test_a_search_that_takes_too_long_is_given_up(tmp_path):
             answer = post(f"{server.url}/v1/indexes/notes.index/search", json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
         assert get(f"{server.url}/v1/server").json()["limits"]["search_seconds"] == 1e-6
-
-
-def test_a_key_is_found_by_what_a_client_sends(tmp_path):
-    (tmp_path / "keys").write_text("read r1\nread both\nwrite w backup  # at night\nwrite both\nread a#b #c\n")
-    keys = read_keys(tmp_path / "keys")
-    found = [found_key(keys, secret) for secret in (b"r1", b"w", b"both", b"", b"r")]
-    named = [key and (key.name, key.writes) for key in found]
-    assert named == [("key 1", False), ("backup", True), ("key 4", True), None, None]
-    assert found_key(keys, b"a") is None
-    assert found_key(keys, b"a#b").name == "key 5"
 
 
 def test_each_limit_has_its_status(tmp_path):
