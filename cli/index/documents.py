@@ -17,39 +17,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ctx_embed.cli.index import opened
-from ctx_embed.cli.main import CliCommand, command, counted, one_line, printable
+from ctx_embed.cli.main import command, counted, one_line, printable
 from ctx_embed.cli.options import Command, named_values, overwrite_option, require_new
 from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
 
-# Put before ids such as -5 while click parses arguments, since click would read them as options. No argument of a
-# process can contain this character.
-_NEGATIVE = "\0"
 WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 # Maximum characters to show of a passage or a value.
 SHOWN_CHARACTERS = 240
 
 
-class IdCommand(CliCommand):
-    """A command whose arguments may be negative numbers; anything else that starts with ``-`` is an option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments and return the rest, as click does."""
-        options = [option for option in self.params if isinstance(option, click.Option) and not option.is_flag]
-        valued = {name for option in options for name in option.opts}
-        marked = [
-            f"{_NEGATIVE}{arg}" if re.fullmatch(r"-\d+", arg) and before not in valued else arg
-            for before, arg in zip(["", *args], args, strict=False)
-        ]
-        return super().parse_args(ctx, marked)
-
-
 def chosen_ids(index: SearchIndex, values: Iterable[str]) -> list[str | int]:
     """Return ids from the command line: an integer if the index has a document with it, otherwise a string."""
     found: list[str | int] = []
-    for text in (value.removeprefix(_NEGATIVE) for value in values):
+    for text in values:
         # As in CSV files, 007 is a string.
         number = int(text) if WHOLE_NUMBER.fullmatch(text) else 2**63
         found.append(number if abs(number) < 2**63 and number in index else text)
@@ -60,7 +43,7 @@ def _where_option(does: str) -> Callable[[Command], Command]:
     return click.option("--where", metavar="FILTER", help=f"{does} the documents whose metadata match it.")
 
 
-@click.command(cls=IdCommand)
+@command()
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Print")
@@ -126,7 +109,7 @@ def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -
             click.echo("no values", err=True)
 
 
-@click.command(name="set", cls=IdCommand)
+@command("set")
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Change")
@@ -155,7 +138,7 @@ def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: di
         click.echo(f"metadata of {counted(changed, 'document')} set in {path}")
 
 
-@click.command(cls=IdCommand)
+@command()
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Delete")
@@ -198,7 +181,7 @@ def export(path: str, output: Path) -> None:
     click.echo(f"{counted(rows, 'vector')} of dimension {dimension} in {output}.npy, texts in {output}.jsonl")
 
 
-@click.command(name="open", cls=IdCommand)
+@command("open")
 @click.argument("path", metavar="INDEX")
 @click.argument("identifier", metavar="ID")
 def open_source(path: str, identifier: str) -> None:
@@ -219,8 +202,8 @@ def open_source(path: str, identifier: str) -> None:
         raise InputError(f"{path}: the document {wanted!r} has no metadata field 'source', so its file is unknown")
     if source.path is None:
         raise InputError(f"{path}: the file {source.name!r} of the document {wanted!r} is not found")
-    command = opening_command(source.path, source.line, source.page) if sys.stdout.isatty() else None
-    if command is None or subprocess.call(command) != 0:
+    opening = opening_command(source.path, source.line, source.page) if sys.stdout.isatty() else None
+    if opening is None or subprocess.call(opening) != 0:
         label = source._replace(name=str(source.path)).label
         click.echo(printable(label) if sys.stdout.isatty() else label)
 

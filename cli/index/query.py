@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.index.documents import SHOWN_CHARACTERS, IdCommand, chosen_ids
+from ctx_embed.cli.index.documents import SHOWN_CHARACTERS, chosen_ids
 from ctx_embed.cli.main import command, one_line
 from ctx_embed.cli.options import Command, backend_option, options_of
 from ctx_embed.errors import InputError
@@ -109,7 +109,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any)
     _search(path, chosen, options["fuse"] or len(texts) == 1, {**options, "query": asked})
 
 
-@click.command(cls=IdCommand)
+@command()
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @options_of(Options, but=OF_TEXTS)
@@ -221,8 +221,17 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
     marked = snippets(query, plain, _OPENING, _CLOSING)
     for (hit, source), (start, stop), snippet in zip(ordered, places, marked, strict=True):
         click.echo(_heading(hit, source))
-        # Show the snippet or, in a terminal, the highlight with the text around it dimmed.
-        answer, room = _coloured(snippet), SHOWN_CHARACTERS - (stop - start)
+        # The snippet with its marked words in bold; click leaves styles out of a pipe.
+        printed = "".join(c if c.isprintable() or c in (_OPENING, _CLOSING) else " " for c in snippet)
+        answer, left = "", SHOWN_CHARACTERS
+        for number, words in enumerate(" ".join(printed.split()).replace(_CLOSING, _OPENING).split(_OPENING)):
+            if len(words) > left:
+                answer += words[: max(left - 1, 0)] + "…"
+                break
+            left -= len(words)
+            answer += click.style(words, bold=True, fg="yellow") if number % 2 else words
+        answer, room = answer.rstrip(), SHOWN_CHARACTERS - (stop - start)
+        # In a terminal, the highlight has the text around it, dimmed.
         if sys.stdout.isatty() and hit.highlight is not None and room >= FEWEST_CHARACTERS:
             before, after = hit.text[:start], hit.text[stop:]
             if len(before) > room // 3:
@@ -262,16 +271,3 @@ def _heading(hit: Hit, source: Location | None) -> str:
         cell = value if isinstance(value, str) else json.dumps(value)
         shown.append(f"{one_line(name, CELL_CHARACTERS)}: {one_line(cell, CELL_CHARACTERS)}")
     return "  ".join(shown)
-
-
-def _coloured(snippet: str) -> str:
-    """Return a snippet with its marked words in bold; click leaves styles out of a pipe."""
-    marked = " ".join("".join(c if c.isprintable() or c in (_OPENING, _CLOSING) else " " for c in snippet).split())
-    shown, room = [], SHOWN_CHARACTERS
-    for number, words in enumerate(marked.replace(_CLOSING, _OPENING).split(_OPENING)):
-        if len(words) > room:
-            shown.append(words[: max(room - 1, 0)] + "…")
-            break
-        room -= len(words)
-        shown.append(click.style(words, bold=True, fg="yellow") if number % 2 else words)
-    return "".join(shown).rstrip()
