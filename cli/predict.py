@@ -190,7 +190,7 @@ def predict(
     if (document := next(documents, None)) is None:
         raise InputError(f"{source_name(source)}: no texts to label")
     found: list[Any] = []
-    predicted = predicted_rows(predictor, chain([document], documents), found if evaluate else None, explain=explain)
+    predicted = predicted_rows(predictor, chain([document], documents), found if evaluate else None, explain)
     tally = count()
     rows = (row for row, _ in zip(predicted, tally, strict=False))
     if output:
@@ -212,14 +212,13 @@ def predict(
 def predicted_rows(
     predictor: Predictor,
     documents: Iterable[Document],
-    found: list[Any] | None = None,
-    at_once: int = AT_ONCE,
-    explain: bool = False,
+    found: list[Any] | None,
+    explain: bool,
 ) -> Iterator[Row]:
     """Yield a row for each document, without a label if the text is blank; append each prediction to ``found``."""
     head = predictor.head
     waiting = iter(documents)
-    while batch := list(islice(waiting, at_once)):
+    while batch := list(islice(waiting, AT_ONCE)):
         texts = [well_formed(document.text) for document in batch]
         logits = predictor.logits(texts)
         chosen = head.chosen(logits)

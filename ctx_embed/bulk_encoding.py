@@ -9,6 +9,7 @@ interruption only parts without a note are repeated, and repeating a part does n
 
 import hashlib
 import json
+import os
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from ctx_embed.errors import InputError, UnknownTextsWarning, require_size
 from ctx_embed.index.model import IndexModel
 from ctx_embed.numpy_model.embedder import available_threads
 from ctx_embed.progress import Meter
-from ctx_embed.rows.opening import Source, find_sources, is_inside
+from ctx_embed.rows.opening import Source, find_sources, is_remote
 from ctx_embed.rows.reading import Fields, document_of, estimated_count
 from ctx_embed.rows.table import Raw, Table, open_rows
 from ctx_embed.stores import Batch, Collection, Store
@@ -112,8 +113,10 @@ def encode_dataset(
         if "-" in map(str, listed):
             raise InputError("standard input cannot be read twice, so encoding to a store needs files")
         # The target may lie inside an input folder; its own files are not inputs.
+        own = f"{str(to).rstrip('/')}/" if is_remote(to) else os.path.join(os.path.abspath(to), "")
         found = {source.name: source for source in find_sources(listed)}
-        sources = [source for name, source in found.items() if not is_inside(name, str(to))]
+        paths = {name: name if is_remote(name) else os.path.abspath(name) for name in found}
+        sources = [source for name, source in found.items() if not paths[name].startswith(own)]
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
         sampled = _sample(sources, fields, encoding)

@@ -21,7 +21,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -289,7 +289,7 @@ def dedupe(
             with copied.open("wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         files = [str(copied) if source == "-" else source for source in named]
-        form = common_form(files, Path(output), text_field, encoding)
+        kind, quoted = common_form(files, Path(output), text_field, encoding)
         texts = StoredTexts(folder, stack.enter_context((folder / "texts").open("w+b")), progress)
         documents = (document for file in files for document in read_documents(file, text_field, encoding=encoding))
         texts.read((document.text for document in documents), files)
@@ -297,14 +297,12 @@ def dedupe(
             raise InputError(f"{', '.join(map(str, named))}: no texts")
         leaders, similarities = _leaders(texts, threshold, meaning, model)
         kept = leaders == np.arange(len(texts))
-        if str(output) == "-":
-            copy_rows(files, form, iter(kept.tolist()), sys.stdout.buffer, encoding=encoding)
-            sys.stdout.buffer.flush()
-        else:
+        file: BinaryIO = sys.stdout.buffer
+        if str(output) != "-":
             file = stack.enter_context(stack.enter_context(replaced_file(output)).open("wb"))
-            packed = str(output).lower().endswith(".gz")
-            copy_rows(files, form, iter(kept.tolist()), file, packed=packed, encoding=encoding)
-            file.flush()
+        packed = str(output).lower().endswith(".gz")
+        copy_rows(files, kind, quoted, iter(kept.tolist()), file, packed=packed, encoding=encoding)
+        file.flush()
         if groups is not None:
             dropped = np.flatnonzero(~kept)
             dropped = dropped[np.argsort(leaders[dropped], kind="stable")]
@@ -426,15 +424,11 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
 # Copies of the rows that are kept
 
 
-class Form(NamedTuple):
-    """The common format of some files, and whether cells of TSV are quoted where they must be."""
+def common_form(files: Sequence[str], output: Path, text_field: str | None, encoding: str | None) -> tuple[str, bool]:
+    """Return the common format of some files, and whether cells of TSV are quoted where they must be.
 
-    kind: str
-    quoted: bool
-
-
-def common_form(files: Sequence[str], output: Path, text_field: str | None, encoding: str | None) -> Form:
-    """Return the common format of some files; raise an InputError if the output's name does not suit it."""
+    An InputError says that there is no common format, or that the output's name does not suit it.
+    """
     kinds: dict[str, str] = {}
     quoted = False
     for file in files:
@@ -454,22 +448,23 @@ def common_form(files: Sequence[str], output: Path, text_field: str | None, enco
         suffixes = [".json"] if kind == JSON else [suffix for suffix, named in KINDS.items() if named == written[0]]
         wanted = f"end in {' or '.join(suffixes)}" if suffixes else "be that of a text file, e.g. end in .txt"
         raise InputError(f"cannot write {output}: the rows stay in the format of the input, so its name must {wanted}")
-    return Form(kind, quoted)
+    return kind, quoted
 
 
 def copy_rows(
     files: Sequence[str],
-    form: Form,
+    kind: str,
+    quoted: bool,
     chosen: Iterator[bool],
     output: IO[bytes],
     *,
-    packed: bool = False,
-    encoding: str | None = None,
+    packed: bool,
+    encoding: str | None,
 ) -> None:
     """Write the chosen rows of files of one format, unchanged; text is written as UTF-8, with ``packed`` as gzip."""
     changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")
     try:
-        if form.kind == PARQUET:
+        if kind == PARQUET:
             import pyarrow
             from pyarrow import parquet
 
@@ -492,7 +487,7 @@ def copy_rows(
             zipped = gzip.GzipFile("", "wb", 6, output, 0) if packed else nullcontext(output)
             with zipped as file:
                 text = io.TextIOWrapper(cast("IO[bytes]", file), encoding="utf-8", errors="replace", newline="")
-                _copy_text(files, form, chosen, text, encoding)
+                _copy_text(files, kind, quoted, chosen, text, encoding)
                 text.flush()
                 text.detach()
     except StopIteration:
@@ -501,12 +496,13 @@ def copy_rows(
         raise changed
 
 
-def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output: IO[str], encoding: str | None) -> None:
-    kind = form.kind
+def _copy_text(
+    files: Sequence[str], kind: str, quoted: bool, chosen: Iterator[bool], output: IO[str], encoding: str | None
+) -> None:
     writer = csv.writer(output, lineterminator="\n", delimiter="," if kind == CSV else "\t")
 
     def write(cells: Iterable[str]) -> None:
-        if kind == CSV or form.quoted:
+        if kind == CSV or quoted:
             writer.writerow(cells)
         else:
             output.write("\t".join(cells) + "\n")

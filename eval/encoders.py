@@ -1,8 +1,7 @@
-"""Encoders of an evaluation by name, their embeddings, and results stored one by one, so that a run resumes."""
+"""Encoders of an evaluation by name, and their embeddings, which are stored so that a run resumes."""
 
 import hashlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +11,14 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed import __version__, encoders
+from ctx_embed import encoders
 from ctx_embed.encoders import Encoder, embed
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
-from ctx_embed.fingerprint import identity
 
 RANDOM_DIMENSION = 256
 WORDS = "+words"
 WORD = r"(?u)\b\w+\b"
-# Increase this when a change of the code changes scores, so that stored ones are computed again.
-FORMAT = 3
 
 
 class Tfidf:
@@ -83,26 +79,6 @@ BASELINES = {
     ),
     "random": Encoder("random", _random_rows, None, "random-1", 0, by_name=True),
 }
-
-
-def stored_score(
-    folder: Path | None, key: tuple[Any, ...] | None, make: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the JSON value stored under everything that determines it, else call ``make`` and store its result.
-
-    Nothing is stored without a folder or a key.
-    """
-    if folder is None or key is None:
-        return make()
-    path = folder / f"{identity(__version__, FORMAT, *key)[:40]}.json"
-    # A file that is missing or damaged is written again.
-    with suppress(OSError, ValueError):
-        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return stored
-    made = make()
-    with replaced_file(path) as beside:
-        beside.write_text(json.dumps(made), encoding="utf-8")
-    return made
 
 
 class EmbeddingCache:

@@ -3,10 +3,12 @@
 An :class:`Evaluation` has the options and results, and the JSON from which reports are made.
 """
 
+import json
 import platform
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from importlib.metadata import version
@@ -19,7 +21,7 @@ from ctx_embed import __version__, progress
 from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.errors import DamagedError, InputError, unknown_name
 from ctx_embed.eval.cost import Cost, cost_of, sample_of
-from ctx_embed.eval.encoders import WORDS, EmbeddingCache, load_encoder, stored_score
+from ctx_embed.eval.encoders import WORDS, EmbeddingCache, load_encoder
 from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, read_results
 from ctx_embed.eval.scoring import score as scoring
 from ctx_embed.eval.scoring.probes import (
@@ -36,8 +38,12 @@ from ctx_embed.eval.scoring.score import Examples, Score, from_json
 from ctx_embed.eval.scoring.statistics import Difference, Interval, correlation_interval, mean_interval
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, METRICS, PUBLISHED_SOURCES, Task, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
+from ctx_embed.files import replaced_file
+from ctx_embed.fingerprint import identity
 from ctx_embed.training.labelled_texts import are_known, warning
 
+# Increase this when a change of the code changes scores, so that stored ones are computed again.
+FORMAT = 3
 PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
 
 
@@ -306,11 +312,20 @@ def _score(task: Task, data: TaskData, embed: EmbeddingCache, folder: Path | Non
     """Return the score of one encoder on one task, stored or computed now."""
     encoder = embed.encoder
     known = encoder.key or (encoder.name if encoder.by_name and encoder.model is None else None)
-    identity = (f"{known}{WORDS * encoder.words}", task.kind, data.sha256, sorted(data.subsets)) if known else None
+    what = (f"{known}{WORDS * encoder.words}", task.kind, data.sha256, sorted(data.subsets))
 
-    def kept(make: Callable[[], Any], *how: Any) -> dict[str, Any]:
-        """Return a result, stored under everything that determines it unless the encoder has no identity."""
-        return stored_score(folder, None if identity is None else (*identity, *how), make)
+    def kept(make: Callable[[], dict[str, Any]], *how: Any) -> dict[str, Any]:
+        """Return a result, stored under everything that determines it; if it is missing or damaged, it is made."""
+        if folder is None or not known:
+            return make()
+        path = folder / f"{identity(__version__, FORMAT, *what, *how)[:40]}.json"
+        with suppress(OSError, ValueError):
+            stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return stored
+        made = make()
+        with replaced_file(path) as beside:
+            beside.write_text(json.dumps(made), encoding="utf-8")
+        return made
 
     if task.kind != "probe":
         compute = scoring.score_collection if task.kind == "retrieval" else scoring.score_similarity

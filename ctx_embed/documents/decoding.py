@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from ctx_embed.files import POINTER, is_pointer, open_regular
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
-from ctx_embed.rows.opening import GZIP_MAGIC
+from ctx_embed.rows.opening import BROKEN_GZIP, unpacked
 
 # Maximum characters of a document: people do not read longer texts, and each step would need much memory for them.
 MOST_CHARACTERS = 64_000_000
@@ -73,13 +73,13 @@ def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> b
     blocks, size, end = [], 0, time.monotonic() + seconds
     try:
         with opened(path) as file:
-            stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP_MAGIC else file
+            stream = unpacked(file)
             while size <= most and (block := stream.read(_BLOCK_BYTES)):
                 blocks.append(block)
                 size += len(block)
                 if time.monotonic() > end:
                     raise UnreadableFileError(f"takes longer than {seconds:g} s")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except BROKEN_GZIP as error:
         raise UnreadableFileError(f"broken gzip ({error})") from None
     if size > most:
         raise UnreadableFileError(f"larger than {most >> 20} MB")

@@ -129,13 +129,6 @@ def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
     return files
 
 
-def is_inside(name: str, folder: str) -> bool:
-    """Return whether a file lies in a folder. Both are paths, or both are URIs."""
-    if is_remote(name) or is_remote(folder):
-        return name.startswith(folder.rstrip("/") + "/")
-    return os.path.abspath(name).startswith(os.path.join(os.path.abspath(folder), ""))
-
-
 def _local(given: str) -> Iterator[Source]:
     """Yield the files that an input names; for a folder its regular files, without hidden files and links out of it."""
     names = sorted(glob(given, recursive=True)) if has_magic(given) and not os.path.exists(given) else [given]

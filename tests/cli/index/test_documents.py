@@ -30,9 +30,7 @@ def built(*rows: dict) -> str:
 def test_get_and_delete(index, sentences):
     assert json.loads(succeeds("get", index, "3")) == {"text": sentences[3], "id": 3, "metadata": {"n": 3}}
     assert [json.loads(line)["id"] for line in succeeds("get", index, "s2", "1").splitlines()] == ["s2", 1]
-    assert (
-        fails("get", index, "99", "9" * 20) == f"{index}: no document has the id '99', '{'9' * 20}'"
-    )
+    assert fails("get", index, "99", "9" * 20) == f"{index}: no document has the id '99', '{'9' * 20}'"
     assert succeeds("delete", index, "3", "s2", "nobody") == f"2 of 3 documents deleted from {index}\n"
     assert succeeds("delete", index, "--where", "n >= 5", "--dry-run") == (
         f"3 of 6 documents would be deleted from {index}\n"
