@@ -36,8 +36,8 @@ def explain(
 
     For a Contextualizer: the exact share of each token in each update z^k of the context, negative where it works
     against the others. --contexts adds the path of the context c^k: norms, and cosines with the previous and the last.
-    For systems with heads: the attention of each head; for Transformers the mean over the attending tokens (files
-    written with -o show all of them).
+    For systems with heads: the attention of each head; for Transformers the mean over the attending tokens (--json has
+    all of them).
 
     Example: ctx-embed explain "a dull film without one good idea" -o film.html
     """

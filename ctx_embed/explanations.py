@@ -231,37 +231,17 @@ EVEN = 2.0
 FAINTEST = 0.05
 # Shown for a text that the model cannot read.
 NOTHING = "the model knows too few words of this text: nothing to explain"
-# Maximum tokens in a table of weights between tokens; a larger table would be unreadable.
-MOST_TOKENS_OF_A_MATRIX = 64
-# Number of texts, and of rows in a text, that the page shows unfolded at first.
-OPEN_TEXTS, OPEN_ROWS = 3, 6
-PATH_KEY = """<p>The model reads a text in K steps. Step k adds an update z<sup>k</sup> to the context:
-c<sup>k</sup> = c<sup>k-1</sup> + z<sup>k</sup>; the last context c<sup>K</sup> is the embedding. The number after a
-token is its exact share of the update, in %. The shares of a step add up to 100 %: a token that
-<mark style="{for_}">works for the update</mark> has a positive share, one that
-<mark style="{against}">works against it</mark> pulls the other way and has a negative one.</p>
+KEY = """<p>The number after a token is its weight in %: <mark style="{for_}">works for the result</mark>, or
+<mark style="{against}">works against it</mark>, if it is negative. A Contextualizer adds an update z<sup>k</sup> to
+its context in each of K steps: c<sup>k</sup> = c<sup>k-1</sup> + z<sup>k</sup>; c<sup>K</sup> is the embedding. Each
+line is coloured on its own, and pale where its tokens weigh alike.</p>
 """
-WEIGHT_KEY = '<p>The number after a token is its weight in %: <mark style="{for_}">the darker, the more</mark>.</p>\n'
-
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.3rem; }
-h2 { font-size: 1.05rem; overflow-wrap: anywhere; margin-top: 2.5rem; }
-table { border-collapse: collapse; margin: 0.75rem 0; }
-th { font-weight: 600; text-align: left; vertical-align: top; white-space: nowrap; }
+th { text-align: left; vertical-align: top; white-space: nowrap; }
 th, td { padding: 0.15rem 0.75rem 0.15rem 0; }
-.numbers td, .numbers th + th { text-align: right; font-variant-numeric: tabular-nums; }
-div { overflow-x: auto; }
-summary { cursor: pointer; }
-summary h2 { display: inline; }
-section { margin-top: 2rem; }
-.matrix { font-size: 0.75rem; overflow-x: auto; }
-.matrix td { min-width: 1.6rem; padding: 0.1rem; text-align: right; }
-.matrix th { padding: 0.1rem 0.4rem; font-weight: 400; }
-.matrix thead th { writing-mode: vertical-rl; text-align: left; vertical-align: bottom; }
 mark { color: inherit; background: none; border-radius: 0.25rem; padding: 0.1rem 0.25rem; white-space: nowrap; }
-sup { font-size: 0.65em; line-height: 0; }
 small { opacity: 0.65; padding-left: 0.2rem; }
 """
 
@@ -298,77 +278,36 @@ def write(
 
 def html(explanations: Sequence[Explanation], model: str | None = None, *, contexts: bool = False) -> bytes:
     """Return the page, UTF-8; ``model`` is the name to show for the model, ``contexts`` adds the context's path."""
-    sections = "\n".join(
-        section(explanation, is_open=number < OPEN_TEXTS, contexts=contexts)
-        for number, explanation in enumerate(explanations)
-    )
+    sections = "\n".join(section(explanation, contexts=contexts) for explanation in explanations)
     introduction = "" if model is None else f"<p>Model: <strong>{_shown(model)}</strong></p>\n"
-    key = PATH_KEY if any(explanation.path is not None for explanation in explanations) else WEIGHT_KEY
     return well_formed(
         "<!doctype html>\n"
         '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>What the model looks at</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         "<h1>What the model looks at</h1>\n"
-        f"{introduction}{key.format(for_=_background(1), against=_background(-1))}"
-        "<p>Each line is coloured on its own, and pale where its tokens weigh alike. Point at a token for more digits."
-        f"</p>\n{sections}\n</body>\n</html>\n"
+        f"{introduction}{KEY.format(for_=_background(1), against=_background(-1))}{sections}\n</body>\n</html>\n"
     ).encode()
 
 
-def section(explanation: Explanation, *, is_open: bool = True, contexts: bool = False) -> str:
+def section(explanation: Explanation, *, contexts: bool = False) -> str:
     """Return one explanation as a part of a page."""
-    parts = []
-    if explanation.tokens:
-        rows = []
-        for name, weights in explanation.rows():
-            marks = " ".join(
-                f'<mark style="{_background(shade)}" title="{_shown(token)}: {percent(weight, 3)} % of {escape(name)}">'
-                f"{_shown(token)}<small>{percent(weight)}</small></mark>"
-                for token, weight, shade in zip(
-                    explanation.tokens, weights.tolist(), shades(weights).tolist(), strict=True
-                )
-            )
-            rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{marks}</td></tr>')
-        shown, further = ("\n".join(some) for some in (rows[:OPEN_ROWS], rows[OPEN_ROWS:]))
-        parts.append(f"<table>\n{shown}\n</table>")
-        if further:
-            number = len(rows) - OPEN_ROWS
-            parts.append(f"<details>\n<summary>{number} more</summary>\n<table>\n{further}\n</table>\n</details>")
-        if explanation.between_tokens and len(explanation.tokens) <= MOST_TOKENS_OF_A_MATRIX:
-            head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in explanation.tokens)
-            for name, weights in explanation.parts():
-                rows = []
-                for token, of_token in zip(explanation.tokens, weights, strict=True):
-                    cells = "".join(
-                        f'<td style="{_background(shade)}">{percent(weight, 0)}</td>'
-                        for weight, shade in zip(of_token.tolist(), shades(of_token).tolist(), strict=True)
-                    )
-                    rows.append(f'<tr><th scope="row">{_shown(token)}</th>{cells}</tr>')
-                parts.append(
-                    f"<details>\n<summary>{escape(name)}: what each token (row) looks at, in %</summary>\n"
-                    f'<div class="matrix"><table>\n<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n'
-                    + "\n".join(rows)
-                    + "\n</tbody>\n</table></div>\n</details>"
-                )
-    else:
-        parts.append(f"<p>{NOTHING}</p>")
-    if contexts and (path := explanation.path) is not None:
-        rows = []
-        for k, *numbers in path.rows():
-            cells = "".join(f"<td>{number}</td>" for number in numbers)
-            rows.append(f'<tr><th scope="row">{k}</th>{cells}</tr>')
-        norms = ("step k", "‖c<sup>k</sup>‖", "‖z<sup>k</sup>‖")
-        cosines = ("cos(c<sup>k</sup>, c<sup>k-1</sup>)", "cos(c<sup>k</sup>, c<sup>K</sup>)")
-        head = "".join(f'<th scope="col">{name}</th>' for name in (*norms, *cosines))
-        parts.append(
-            f'<div><table class="numbers">\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
-            + "\n".join(rows)
-            + "\n</tbody>\n</table></div>"
+    parts = [f"<h2>{escape(title(explanation.text))}</h2>"]
+    rows = []
+    for name, weights in explanation.rows() if explanation.tokens else ():
+        shaded = zip(explanation.tokens, weights.tolist(), shades(weights).tolist(), strict=True)
+        marks = " ".join(
+            f'<mark style="{_background(shade)}">{_shown(token)}<small>{percent(weight)}</small></mark>'
+            for token, weight, shade in shaded
         )
-    head = f"<summary><h2>{escape(title(explanation.text))}</h2></summary>"
-    body = "\n".join(parts)
-    return f"<section>\n<details{' open' if is_open else ''}>\n{head}\n{body}\n</details>\n</section>"
+        rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{marks}</td></tr>')
+    parts += ["<table>", *rows, "</table>"] if rows else [f"<p>{NOTHING}</p>"]
+    if contexts and (path := explanation.path) is not None:
+        head = "<th>step k<th>|c<sup>k</sup>|<th>|z<sup>k</sup>|"
+        parts += ["<table>", f"<tr>{head}<th>cos(c<sup>k</sup>, c<sup>k-1</sup>)<th>cos(c<sup>k</sup>, c<sup>K</sup>)"]
+        parts += [f"<tr>{''.join(f'<td>{number}' for number in numbers)}" for numbers in path.rows()]
+        parts.append("</table>")
+    return "\n".join(["<section>", *parts, "</section>"])
 
 
 def _shown(text: str) -> str:
