@@ -185,14 +185,7 @@ SCALES = ("mean", "sum")
 def position_logits(position: Array, length: Array, s: Array, *, kind: str) -> Array:
     """Return the exponents of the position weights, shifted so that their maximum over a document is 0.
 
-    Args:
-        position: (N,) the tokens' positions i = 1..n.
-        length: (N,) the length n of each token's document.
-        s: (m,) the learned slopes.
-        kind: ``absolute`` (i s_j), ``relative`` (i s_j / n) or ``none`` (0).
-
-    Returns:
-        (N, m), or (N, 1) for ``none``; never above 0.
+    They are (N, m), or (N, 1) for ``none``, for positions i = 1..n (N,) in documents of length n (N,), and slopes (m,).
     """
     s = precise(s)
     position, length = cast(position, s), cast(length, s)

@@ -15,11 +15,7 @@ Float = TypeVar("Float", np.float32, np.float64)
 
 
 def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
-    """Return vectors scaled to length 1. A zero vector stays zero, so that its cosine with every vector is 0.
-
-    Args:
-        vectors: (..., dimension); lengths are computed in float64.
-    """
+    """Return vectors scaled to length 1. A zero vector stays zero, so that its cosine with every vector is 0."""
     result = np.empty_like(vectors)
     # Blocks of rows stay in cache; a single vector is one block.
     for start in range(0, len(vectors), BLOCK_ROWS) if vectors.ndim > 1 else (0,):
@@ -32,15 +28,9 @@ def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
 
 
 def comparable(embeddings: NDArray[Any], kept: int, dimension: int) -> NDArray[Any]:
-    """Return embeddings as floats: int8 is converted, packed bits become -1 and 1, and floats stay.
+    """Return embeddings (..., width) as floats: int8 is converted, packed bits become -1 and 1, and floats stay.
 
-    Args:
-        embeddings: (..., width).
-        kept: the number of features of the model's embeddings, which tells int8 from packed bits.
-        dimension: the number of features before truncation.
-
-    Raises:
-        InputError: they are neither floats, int8 nor packed bits, or too wide for the model.
+    The model's embeddings have ``kept`` features of ``dimension`` before truncation, which tells int8 from packed bits.
     """
     if embeddings.dtype.kind == "f":
         return embeddings
@@ -59,16 +49,7 @@ def comparable(embeddings: NDArray[Any], kept: int, dimension: int) -> NDArray[A
 
 
 def unit_vector(embedding: Any, dimension: int, name: str) -> NDArray[np.float32]:
-    """Return a given embedding (dimension,) scaled to unit length; a zero vector stays zero.
-
-    Args:
-        embedding: numbers.
-        dimension: the dimension of the index.
-        name: the beginning of messages.
-
-    Raises:
-        InputError: it is not a vector of that dimension, or not finite.
-    """
+    """Return a given embedding (dimension,) scaled to unit length; ``name`` begins the message if it is none."""
     try:
         vector = np.asarray(embedding)
         if vector.dtype.kind not in "fiu":

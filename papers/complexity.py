@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctx_embed.modules.second_order_steps import SecondOrderSteps
+from ctx_embed.modules.contextualizer_pooling import SecondOrderSteps
 from ctx_embed.systems.attention import groups_of
 from ctx_embed.systems.transformer import Layer
 from papers.experiment import (

@@ -129,8 +129,7 @@ class Regression:
     ) -> Floats:
         """Return the coefficients (directions + features + 1, k), intercept last, fitted on the texts ``rows``.
 
-        ``meaning`` and ``words`` are prior deviations (0 reads no words); ``start`` are coefficients to begin from, and
-        ``effort`` is the relative change of the loss at which the fit ends, and most iterations.
+        ``meaning`` and ``words`` are prior deviations (0 reads no words); ``start`` are coefficients to begin from.
         """
         Z, targets = self.Z[rows], self.targets[rows]
         k = targets.shape[1]

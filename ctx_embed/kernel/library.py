@@ -88,13 +88,9 @@ class Attention:
         self._model = _held(self, kernel.ctx_model_new(_at(given)), kernel.ctx_free)
 
     def embed(self, ids: Ids, lengths: Lengths, contexts: Floats, counts: NDArray[np.float64] | None = None) -> None:
-        """Replace the first contexts of texts by the last; texts without tokens keep theirs.
+        """Replace the first contexts (B, m) of packed texts by the last; texts without tokens keep theirs.
 
-        Args:
-            ids: (N,) int32 the texts' token ids one after the other.
-            lengths: (B,) int64 ids of each text; they sum to N.
-            contexts: (B, m) float32 c^0, contiguous; overwritten by c^K.
-            counts: (N,) float64 how often each id occurs; None: once.
+        ``counts`` (N,) says how often each id occurs; None: once.
         """
         given = None if counts is None else _at(counts)
         failed = self._embed(self._model, _at(ids), _at(lengths), given, len(lengths), _at(contexts))
@@ -147,10 +143,7 @@ class Words:
     def add(self, found: Found, ids: Ids, starts: Lengths) -> bool:
         """Remember words that were unknown, unless they are longer than 255 bytes; return whether there is room left.
 
-        Args:
-            found: the words.
-            ids: (I,) int32 ids of the unknown words in ``found``, one after the other.
-            starts: (U + 1,) where the ids of each word begin, and last I.
+        ``ids`` (I,) are those of the unknown words in ``found``, and ``starts`` (U + 1,) where each word's begin.
         """
         return bool(self._add(self._table, found.data, found.spans, _at(ids), _at(starts), len(found.unknown)))
 
@@ -197,10 +190,7 @@ class Found:
     def ids(self, ids: Ids | None, starts: Lengths | None, phrases: PhrasesInC | None) -> tuple[Ids, Lengths]:
         """Return the texts' ids one after the other, and how many each text has, with phrases merged.
 
-        Args:
-            ids: (I,) int32 ids of the unknown words; None: there are none.
-            starts: (U + 1,) where the ids of each word begin, and last I.
-            phrases: pairs to merge.
+        ``ids`` and ``starts`` are those of the unknown words, see :meth:`Words.add`; None: there are none.
         """
         table, merged = self._words._table, None if phrases is None else phrases.pointer
         lengths, size = np.empty(self._count, np.int64), self._known

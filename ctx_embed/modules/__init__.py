@@ -1,7 +1,7 @@
 """The Contextualizer as sentence-transformers modules.
 
 Called by :func:`ctx_embed.load`, training and :mod:`ctx_embed.systems`.
-Saving, loading and tokens change in ``token_encoder.py``; the steps' options, in ``second_order_steps.py``.
+Saving, loading and tokens change in ``token_encoder.py``; the steps' options, in ``contextualizer_pooling.py``.
 """
 
 from sentence_transformers.sentence_transformer import modules

@@ -1,6 +1,6 @@
 """The Contextualizer as the first module of a SentenceTransformer."""
 
-from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -12,35 +12,15 @@ from typing_extensions import Self
 
 from ctx_embed import second_order
 from ctx_embed.errors import InputError
-from ctx_embed.modules.second_order_steps import SecondOrderSteps
+from ctx_embed.modules.contextualizer_pooling import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.numpy_model.embedder import PackedContextualizer
 from ctx_embed.numpy_model.saved import Tensors, TokenTable, require_fitting
 
-# Number of tokens in a group of documents that go through the steps together; its intermediate values stay in cache.
-GROUP_TOKENS = 4096
 # Documents with more tokens than this are summed block by block, which bounds memory.
 LONG_DOCUMENT_TOKENS = 1024
-
 # Number of values of each parameter that are sampled to detect changes.
 SAMPLED_VALUES = 256
-
-
-def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
-    """Yield runs of documents with at most ``most`` tokens in all, or of one document with more than ``long`` tokens.
-
-    Each run is given by the number of tokens before it and the lengths of its documents.
-    """
-    start = total = 0
-    group: list[int] = []
-    for length in lengths:
-        if group and (length > long or total + length > most or group[0] > long):
-            yield start, group
-            start, total, group = start + total, 0, []
-        group.append(length)
-        total += length
-    if group:
-        yield start, group
 
 
 class Contextualizer(TokenEncoder):
@@ -115,38 +95,33 @@ class Contextualizer(TokenEncoder):
         require_fitting(config, tensors.path.with_name(cls.config_file_name), tensors, tokenizer)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return c^K of packed documents, (B, m), computed by the kernel if on a CPU without gradients.
-
-        In torch, long documents are computed one at a time.
-
-        Args:
-            ids: (N,) the documents' token ids one after the other.
-            lengths: (B,) tokens in each document (may be 0); they sum to N.
-        """
+        """Return c^K of packed documents, (B, m), computed by the kernel if on a CPU without gradients."""
         weight = self.embedding.weight
         if torch.is_grad_enabled():
             self._held = None
         elif self.runs_without_torch:
             packed = self.without_torch()
             return torch.from_numpy(packed.embed(ids.numpy(), np.array(lengths, np.int64)))
-        # In training, an entry's products and gradient are computed once per group, so larger groups save work.
-        most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
-        parts: list[Tensor] = []
-        for start, group in grouped(lengths, most, LONG_DOCUMENT_TOKENS):
-            part = ids[start : start + sum(group)]
+        # Each long document by itself, the others together.
+        groups: list[list[int]] = []
+        for is_long, run in groupby(lengths, lambda length: length > LONG_DOCUMENT_TOKENS):
+            of_run = list(run)
+            groups += [[length] for length in of_run] if is_long else [of_run]
+        steps, parts = self.attention.parameters_of_steps, []
+        for part, group in zip(ids.split([sum(group) for group in groups]), groups, strict=True):
             offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
+            first = self.attention.first_context(part, offsets)
             if group[0] > LONG_DOCUMENT_TOKENS:
-                first, slopes = self.attention.first_context(part, offsets)[0], self.attention.slopes
                 how = {"kind": self.positions, "scale": self.scale}
-                steps = self.attention.parameters_of_steps
                 # Sums over a long text need float32, even in mixed-precision training.
                 with torch.autocast(weight.device.type, enabled=False):
-                    context = second_order.long_document(weight.__getitem__, part, first, steps, slopes, **how)[None]
+                    context = second_order.long_document(
+                        weight.__getitem__, part, first[0], steps, self.attention.slopes, **how
+                    )[None]
             elif self.positions != "none" or self.scale != "mean":
                 context = self.attention(self.embedding(part), part, offsets)[-1]
             else:
                 # Without position weights x_i is e(w_i), so its products are computed once per vocabulary entry.
-                first, steps = self.attention.first_context(part, offsets), self.attention.parameters_of_steps
                 entries, numbers = torch.unique(part, return_inverse=True)
                 shared = self.initial_context != "uniform"
                 table = self.embedding(entries)

@@ -78,14 +78,7 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def quantized(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest int8 rows and their scales; :func:`dequantized` is the inverse.
-
-    Args:
-        table: (rows, m).
-
-    Returns:
-        (rows, m) int8 levels and (rows, 1) float16 scales; level times scale is exact in float32.
-    """
+    """Return the nearest int8 rows (rows, m) and float16 scales (rows, 1); level times scale is exact in float32."""
     table = table.float()
     scales = (table.abs().amax(1, keepdim=True) / LEVELS).half()
     smallest = torch.finfo(torch.float16).smallest_normal
@@ -105,17 +98,16 @@ class TokenizerView(PreTrainedTokenizerFast):
     original: Tokenizer
     phrases: Phrases | None = None
 
-    def _entries(self, number: int) -> list[int]:
-        """Return the entries of the tokenizer that an id of the model stands for."""
-        if self.phrases is None or number < self.phrases.entries:
-            return [number]
-        first, second = self.phrases.pairs[number - self.phrases.entries].tolist()
-        return [*self._entries(first), *self._entries(second)]
-
     def _decode(self, token_ids: Any, *args: Any, **kwargs: Any) -> str:
         ids = token_ids["input_ids"] if isinstance(token_ids, dict) else token_ids
-        ids = [ids] if isinstance(ids, int) else ids
-        entries = [entry for number in ids for entry in self._entries(int(number))]
+        waiting = [ids] if isinstance(ids, int) else [int(number) for number in reversed(ids)]
+        entries = []
+        while waiting:
+            number = waiting.pop()
+            if self.phrases is None or number < self.phrases.entries:
+                entries.append(number)
+            else:
+                waiting += reversed(self.phrases.pairs[number - self.phrases.entries].tolist())
         text: str = super()._decode(entries, *args, **kwargs)
         return text
 
@@ -276,10 +268,6 @@ class TokenEncoder(InputModule):
     def entries(self) -> int:
         """The rows of the token table: the tokenizer's entries and the phrases."""
         return self.backend_tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
-
-    def entry_texts(self) -> list[str]:
-        """Return the text of each row of the token table; that of a phrase is its parts separated by spaces."""
-        return self.text_tokenizer.entry_texts()
 
     @property
     def max_seq_length(self) -> int:

@@ -195,10 +195,7 @@ class PackedContextualizer:
     def embed(self, ids: Ids, lengths: Lengths, counts: Lengths | None = None) -> Floats:
         """Return c^K of packed texts, (B, m). Those of texts without tokens are c^0.
 
-        Args:
-            ids: (N,) the texts' token ids one after the other.
-            lengths: (B,) tokens in each text (may be 0); they sum to N.
-            counts: (N,) how often each id occurs in its text, of one text without positions; None: once.
+        ``counts`` (N,) says how often each id occurs in its text, of one text without positions; None: once.
         """
         # The kernel checks ids of 32 bits itself.
         checked = self._attention is not None and ids.dtype == np.int32
@@ -251,12 +248,7 @@ class PackedContextualizer:
         return x
 
     def contributions(self, ids: Ids) -> tuple[Doubles, Doubles, Doubles]:
-        """Return what each token of a text adds to each step's update z^k, its share of it, and the contexts.
-
-        Returns:
-            (K, n, m) and (K, n) from :func:`ctx_embed.second_order.contributions_of_steps` and ``shares_of_steps``, and
-            c^0..c^K, (K + 1, m).
-        """
+        """Return what each token of a text adds to z^k (K, n, m), its share (K, n), and c^0..c^K (K + 1, m)."""
         n, K = len(ids), len(self.steps.U)
         first = self.first_contexts(ids, np.array([n])).astype(np.float64)
         if not n:
@@ -404,13 +396,7 @@ class Embedder:
         truncate_dim: int | None = None,
         precision: Precision = "float32",
     ) -> NDArray[Any]:
-        """Return the vectors that :meth:`encode` returns, given contexts c^K.
-
-        Args:
-            contexts: (B, m).
-            lengths: (B,) tokens in each text; unit vectors of texts without any are zeros.
-            normalize, truncate_dim, precision: as for :meth:`encode`.
-        """
+        """Return the vectors that :meth:`encode` returns, given contexts c^K (B, m) and tokens in each text (B,)."""
         if precision not in PRECISIONS:
             raise unknown_name("precision", precision, PRECISIONS)
         require_dimensions(truncate_dim, self.contextualizer.dimension)

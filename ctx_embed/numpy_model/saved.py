@@ -302,11 +302,9 @@ class Tensors:
 
 
 class TokenTable(NamedTuple):
-    """The token embeddings: row i is ``values[i]``, times ``scales[i]`` if there are scales.
+    """The token embeddings: row i is ``values[i]``, (entries, m) int8 or float32, times ``scales[i]`` if int8.
 
-    Attributes:
-        values: (entries, m) int8 or float32, where they lie on disk if they are stored so.
-        scales: (entries,) of int8 rows; None for float32.
+    The values are where they lie on disk, if they are stored so.
     """
 
     values: Array
@@ -329,17 +327,9 @@ class TokenTable(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedContextualizer:
-    """The contents of a model folder.
+    """The contents of a model folder: a Contextualizer, called ``name``, and ``normalize`` times a ``Normalize``.
 
-    Attributes:
-        folder: the folder.
-        files: the files in it that decide its embeddings.
-        name: the Contextualizer's name among the modules, the prefix of its tensors' names.
-        config: the Contextualizer's options.
-        normalize: the number of modules after the Contextualizer, each a ``Normalize``.
-        settings: the content of ``config_sentence_transformers.json``.
-        tensors: the Contextualizer's parameters, by name without the prefix.
-        tokenizer: the tokenizer, with padding and truncation off.
+    ``files`` decide its embeddings; ``settings`` is the content of ``config_sentence_transformers.json``.
     """
 
     folder: Path

@@ -188,9 +188,6 @@ def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
 
     It can read a text if it knows at least half of the words. In a text without words it must know a number, or
     all of the marks. Texts that a model cannot read look alike to it: unknown words and full stops.
-
-    Args:
-        evidence: (B, 4) from :meth:`ctx_embed.text.tokenizer.TextTokenizer.evidence`.
     """
     known, unknown, said, balance = evidence.T
     return np.asarray((balance >= 0) & ((said > 0) | ((known > 0) & (unknown == 0))))
@@ -221,6 +218,7 @@ class TextTokenizer:
         self._entries = tokenizer.get_vocab_size()
         self._words: Words | None = None
         self._new = 0
+        # What each id adds to the evidence of a text, (4,); filled as ids are met.
         self._added: dict[int, tuple[int, ...]] = {}
         self._adding = threading.Lock()
 
@@ -341,11 +339,10 @@ class TextTokenizer:
     def evidence(
         self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64], *, parts: bool = False
     ) -> NDArray[np.int64]:
-        """Return the evidence by which :func:`ctx_embed.text.tokenizer.is_read` judges texts, or parts of longer texts.
+        """Return the evidence (B, 4) by which :func:`is_read` judges texts, or parts of longer texts.
 
-        Returns:
-            (B, 4): the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words
-            minus the unknown ones. Here only tokens with a letter are words: marks, numbers and emoji are not.
+        It is the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words minus the
+        unknown ones. Here only tokens with a letter are words: marks, numbers and emoji are not.
         """
         found = self._summed(ids, lengths)
         # To tell which unknown tokens are words, tokenize the words alone. In a text with twice as many
@@ -369,11 +366,7 @@ class TextTokenizer:
     def read(
         self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the ids that a model reads, prompts included; a text that it cannot read has no ids.
-
-        Returns:
-            ids (N,) and lengths (B,); they sum to N.
-        """
+        """Return the packed ids that a model reads, prompts included; a text that it cannot read has none."""
         whole = self(texts)
         ids, lengths = self([prompt + text for text in texts]) if prompt else whole
         if limit is not None and lengths.max(initial=0) > limit:
@@ -393,11 +386,7 @@ class TextTokenizer:
         return ids[np.repeat(read, lengths)], lengths * read
 
     def __call__(self, texts: Sequence[str], *, merged: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the ids of all texts one after the other, with phrases merged or not, and each text's number of ids.
-
-        Returns:
-            ids (N,) and lengths (B,); the lengths sum to N.
-        """
+        """Return the ids (N,) of all texts one after the other, and each text's number of ids (B,)."""
         in_c, phrases = kernel() if self.wordwise else None, self.phrases if merged else None
         if in_c is None:
             pieces = self._tokenized(all_normalised(texts))

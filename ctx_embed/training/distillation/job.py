@@ -18,7 +18,6 @@ from ctx_embed.files import replaced_folder
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load, model_folder, require_device
 from ctx_embed.model_card import CARD, versions
-from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.options import takes
 from ctx_embed.progress import say
 from ctx_embed.systems import system
@@ -116,7 +115,21 @@ def distill(
             f"{history[-1]['held_out_distance']:.4f}), so the start is kept; try a lower --learning-rate or more texts"
         )
     record |= {"history": history, "losses": training.losses, **summary, "versions": versions()}
-    _save(job, material, training.student, record)
+    student = training.student.cpu()
+    # A student inherits the labelled texts of its teachers and of the model that it starts from.
+    own = hashes_of(material.labelled[1]) if material.labelled else None
+    taught_by = [model for model in (material.teacher, material.second_teacher, material.start) if model is not None]
+    student.labelled_texts = joined(*(getattr(model[0], "labelled_texts", None) for model in taught_by), own)
+    if job.store == "int8":
+        student.float().round_table()
+    else:
+        student.to(getattr(torch, job.store))
+    model = SentenceTransformer(modules=[student, Normalize()], device="cpu")
+    with replaced_folder(job.output) as beside:
+        model.save_pretrained(str(beside), create_model_card=False)
+        (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
+        card = distilled_card(job.output.name, model, record, model_folder(job.teacher))
+        (beside / CARD).write_text(card, encoding="utf-8")
     checkpoint.remove()
     return summary
 
@@ -297,22 +310,3 @@ def _prepare(
         pairs=material.pairs,
         start_share=0.0 if material.start is None else job.start_share,
     )
-
-
-def _save(job: DistillationJob, material: _Material, student: TokenEncoder, record: dict[str, Any]) -> None:
-    """Write the model folder, whole or not at all."""
-    student.cpu()
-    # A student inherits the labelled texts of its teachers and of the model that it starts from.
-    own = hashes_of(material.labelled[1]) if material.labelled else None
-    taught_by = [model for model in (material.teacher, material.second_teacher, material.start) if model is not None]
-    student.labelled_texts = joined(*(getattr(model[0], "labelled_texts", None) for model in taught_by), own)
-    if job.store == "int8":
-        student.float().round_table()
-    else:
-        student.to(getattr(torch, job.store))
-    model = SentenceTransformer(modules=[student, Normalize()], device="cpu")
-    with replaced_folder(job.output) as beside:
-        model.save_pretrained(str(beside), create_model_card=False)
-        (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        card = distilled_card(job.output.name, model, record, model_folder(job.teacher))
-        (beside / CARD).write_text(card, encoding="utf-8")

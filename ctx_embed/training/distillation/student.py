@@ -51,14 +51,9 @@ def new_student(
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
     """Return a student whose table is initialised from the teacher's embeddings of single entries, and its rotation.
 
-    The student learns the teacher's embeddings under this rotation (d, m).
-
-    Args:
-        system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
-        teacher_embeddings, entry_embeddings: (texts, d) of the texts and (vocabulary, d) of :func:`entry_texts`.
-        phrases: from :func:`.learn_phrases`; their own rows are initialised to 0, so that a phrase is the sum of its
-            parts (:mod:`.phrases`).
-        spare_dimensions: number of dimensions that are 0 in the teacher's targets and free for other objectives.
+    The student learns the teacher's embeddings under this rotation (d, m), which leaves the ``spare_dimensions`` 0 for
+    other objectives. The own rows of ``phrases`` are initialised to 0, so that a phrase is the sum of its parts. The
+    embeddings are (texts, d), and (vocabulary, d) of :func:`entry_texts`.
     """
     rotation = np.pad(rotation_to(dimension - spare_dimensions, teacher_embeddings), ((0, 0), (0, spare_dimensions)))
     ids, _ = TextTokenizer(tokenizer)(texts)
