@@ -63,11 +63,6 @@ class Counts:
         context: Floats = self._contextualizer.embed(self.entries, np.array([len(self.entries)]), self.counts)[0]
         return context
 
-    @property
-    def largest(self) -> int:
-        """The maximum size of the arrays in bytes."""
-        return 12 * len(self._contextualizer.table.values)
-
     def arrays(self) -> list[NDArray[Any]]:
         """Return what :meth:`restore` takes."""
         return [self.entries, self.counts]
@@ -134,11 +129,6 @@ class Moments:
         # G_k = M U_k^T
         G = (weight[:, None] * self.M * weight) @ steps.U.reshape(-1, len(weight)).T
         return np.asarray(recurrence(G, weight * self.t, self._contextualizer.c0, steps), np.float32)
-
-    @property
-    def largest(self) -> int:
-        """The maximum size of the arrays in bytes."""
-        return 8 * (1 + 3 * len(self._s) + len(self._s) ** 2)
 
     def arrays(self) -> list[NDArray[Any]]:
         """Return what :meth:`restore` takes."""
@@ -352,8 +342,9 @@ class DocumentState:
         try:
             if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
                 raise ValueError("another beginning")
-            # Unpacking uses memory bounded by the size of the model.
-            largest = LARGEST_ENDS + self._sums.largest
+            # Unpacking uses memory bounded by the size of the model: that of all counts, or of all moments.
+            entries, m = self._embedder.contextualizer.table.values.shape
+            largest = LARGEST_ENDS + 12 * entries + 8 * (m + 2) ** 2
             unpacker = zlib.decompressobj()
             content = unpacker.decompress(stored[len(MAGIC) :], largest)
             if not unpacker.eof:

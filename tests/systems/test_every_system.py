@@ -160,12 +160,9 @@ def test_parameters_exclude_the_tables(tokenizer, name, count):
     assert parameter_count(system(name)(tokenizer, 12)) == count
 
 
-def test_each_system_is_described():
+def test_what_a_class_says_of_itself(make):
     assert set(DESCRIPTIONS) == set(SYSTEMS)
     assert not set(EVALUATION_BASELINES) & set(SYSTEMS)
-
-
-def test_what_a_class_says_of_itself(make):
     for name, cls in SYSTEMS.items():
         assert ["dimension", *option_defaults(name)] == list(cls.config_keys), name
         # Only the bigrams read more of an id than its row.
