@@ -31,12 +31,11 @@ class Encoder:
     Attributes:
         name: the name that the user gave.
         encode: takes n texts; returns their embeddings (n, d).
-        fingerprint: a hash of its weights, tokenizer and configuration; None if unknown.
+        fingerprint: a hash of its weights, tokenizer and configuration.
         key: a hash of all that determines its embeddings; they are stored under it, or never if it is None.
-        parameters: number of learned parameters; None if unknown.
-        fit: for an encoder that is fitted in each training fold: takes all texts; returns their features, which are
-            never stored.
-        model: the SentenceTransformer or the Embedder of :mod:`ctx_embed.runtime` behind it, where there is one.
+        parameters: number of learned parameters.
+        fit: if it is fitted in each training fold: takes all texts; returns their features, which are never stored.
+        model: the SentenceTransformer or the Embedder of :mod:`ctx_embed.runtime` behind it.
         words: whether a classifier over it reads words too; this is for probes only.
         probes_only: whether its cosines are meaningless, so that only linear probes use it.
         by_name: whether :func:`load_encoder` can make it from its name, as another process must.

@@ -81,14 +81,11 @@ def fitted_head(
 
 
 class Regression:
-    """Logistic regressions on parts of some texts.
+    """Logistic regressions on parts of some texts, with embeddings ``X`` (n, m) and CSR ``counts`` (n, d) of words.
 
-    Args:
-        X, counts: (n, m) embeddings, whose precision is used throughout, and (n, d) features of words as CSR, or None.
-        targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
-        weights: (classes,) weight of each class in the loss; with several labels per text, the weight of texts with it.
-        separately: divide each feature of the embedding by its own deviation, instead of all by a common one: the
-            former makes more of features with a small variance, the latter is more reliable with few texts.
+    If ``targets`` are 0 and 1 (n, classes), not classes (n,), each class is a regression of its own. ``separately``
+    divides each feature of the embedding by its own deviation, not all by a common one: that makes more of features
+    with a small variance, but is less reliable with few texts.
     """
 
     def __init__(
@@ -352,15 +349,10 @@ def minimum(
 ) -> tuple[Floats, str | None]:
     """Return the coefficients that minimise a penalised loss, and the solver's message if it did not converge.
 
-    Args:
-        loss_of, targets: the loss, and (n, k).
-        blocks: tables (n, ..), dense or scipy.sparse CSR arrays, that stand side by side as one of r columns.
-        squares: (r + 1, 1) mean square of each column, 1 for the intercept.
-        penalty: (r + 1, 1) or (r + 1, k), half of which multiplies the square of each coefficient, intercept last;
-            infinity fixes a coefficient at 0.
-        start: (r + 1, k) initial coefficients.
-        weights: the weight of each row in the loss (n, 1), or of each row and column (n, k).
-        gradient_tolerance, loss_tolerance, max_iterations, memory: L-BFGS's; the gradient is preconditioned.
+    The ``blocks`` (n, ..), dense or CSR, stand side by side as a table of r columns, whose mean squares are
+    ``squares`` (r + 1, 1), 1 for the intercept. Half of ``penalty``, (r + 1, 1) or (r + 1, k), multiplies the square of
+    each coefficient, intercept last; infinity fixes it at 0. Coefficients and ``start`` are (r + 1, k), ``targets``
+    (n, k), and ``weights`` of rows (n, 1), or of rows and columns (n, k). The gradient is preconditioned.
     """
     n, k = targets.shape
     scale = 1.0 / np.sqrt(CURVATURE[loss_of] * squares + penalty)

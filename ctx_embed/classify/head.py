@@ -39,11 +39,7 @@ class Vocabulary:
     """Words in lower case and pairs of neighbouring words: feature i is word i, and the pairs follow the words.
 
     In a text of n words, the value of a feature is its count / sqrt(2 n). So a long text does not outweigh a short one,
-    and the value does not depend on which other words are known.
-
-    Args:
-        words: different words.
-        pairs: (pairs, 2) places of words, in ascending order.
+    and the value does not depend on which other words are known. Pairs (pairs, 2) are places of words, ascending.
     """
 
     def __init__(self, words: Sequence[str], pairs: NDArray[Any]) -> None:

@@ -51,12 +51,8 @@ def _held(owner: Any, pointer: int | None, free: Any) -> int:
 class Attention:
     """K steps over a token table. Several threads may embed at once; copies and pickles are the callers' concern.
 
-    Args:
-        kernel: the library.
-        config: the Contextualizer's options by name.
-        table: (entries, m) int8, to be multiplied by ``scales``, or float32; it is not copied.
-        scales: (entries,) of an int8 table.
-        parameters: ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and ``c0`` if the options need them.
+    The table (entries, m) is float32, or int8 to be multiplied by ``scales`` (entries,); it is not copied. The
+    parameters are ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and ``c0`` if the options need them.
     """
 
     def __init__(
@@ -101,12 +97,7 @@ class Attention:
 
 
 class PhrasesInC:
-    """Pairs of ids that become one id, as :class:`ctx_embed.text.tokenizer.Phrases` defines them, for :class:`Words`.
-
-    Args:
-        pairs: (P, 2) ids of the parts, no pair twice; pair p becomes the id ``entries + p``.
-        entries: the tokenizer's number of entries.
-    """
+    """Pairs of ids (P, 2) that become one id, as :class:`ctx_embed.text.tokenizer.Phrases` defines them."""
 
     def __init__(self, pairs: Ids, entries: int) -> None:
         width = entries + len(pairs)
@@ -149,12 +140,10 @@ class Words:
 
 
 class Found:
-    """The words of a batch of texts. NUL separates words, as a space does.
+    """The words of a batch of texts: ``data`` in UTF-8. NUL separates words, as a space does, and ends each text.
 
-    Attributes:
-        data: the texts in UTF-8, each of which ends with NUL.
-        unknown: the words that the table lacks, each once, in order of appearance.
-        spans: the address of (U, 2) int64, where each of these begins and ends in the data.
+    ``unknown`` are those that the table lacks, each once, in order of appearance; ``spans`` is the address of (U, 2)
+    int64, where each of these begins and ends in the data.
     """
 
     def __init__(self, words: Words, texts: Sequence[str]) -> None:

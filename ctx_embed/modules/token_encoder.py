@@ -139,13 +139,7 @@ class Features(dict[str, Tensor]):
 class TokenEncoder(InputModule):
     """A sentence-transformers input module over a token table; subclasses define how packed tokens become embeddings.
 
-    Args:
-        tokenizer: one of the ``tokenizers`` library, or a fast tokenizer of transformers.
-        dimension: m, the number of features of a row of the table.
-        max_seq_length: maximum tokens read per text, None for all; you are warned if a text is cut.
-        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.tokenizer.Phrases`.
-        weights: (entries, dimension) token table, with a row for each entry of the tokenizer and each phrase; None
-            initialises it randomly, normal with standard deviation 0.03.
+    Its arguments are those of :class:`ctx_embed.Contextualizer`.
     """
 
     # The arguments of ``__init__`` that are saved as the module's configuration; each subclass lists its own.

@@ -12,17 +12,8 @@ from typing_extensions import Unpack
 
 from ctx_embed.errors import InputError, require_size, unknown_name
 from ctx_embed.second_order import document_ids, token_positions
-from ctx_embed.systems.attention import (
-    SystemEncoder,
-    TableOptions,
-    attended,
-    groups_of,
-    offsets_of,
-    recurrent_states,
-    segment_mean,
-    segment_softmax,
-    unit,
-)
+from ctx_embed.systems.attention import attended, groups_of, segment_mean, segment_softmax, unit
+from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, recurrent_states
 
 CONTEXTS = ("learned", "mean")
 SCORES = ("content", "additive", "location", "general", "dot", "scaled-dot")

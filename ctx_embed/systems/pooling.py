@@ -15,18 +15,14 @@ from ctx_embed.errors import InputError, require_size
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.second_order import document_ids
 from ctx_embed.systems.attention import (
-    SystemEncoder,
-    TableOptions,
     groups_of,
-    offsets_of,
-    recurrent_states,
-    require_share,
     rows_of_documents,
     segment_max,
     segment_mean,
     self_attention,
     self_attention_weights,
 )
+from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, recurrent_states, require_share
 
 
 class MeanEmbedding(TokenEncoder):

@@ -12,15 +12,8 @@ from typing_extensions import Unpack
 from ctx_embed.errors import InputError, require_size
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.second_order import segment_sum, token_positions
-from ctx_embed.systems.attention import (
-    Group,
-    TableOptions,
-    groups_of,
-    offsets_of,
-    require_share,
-    self_attention,
-    self_attention_weights,
-)
+from ctx_embed.systems.attention import Group, groups_of, self_attention, self_attention_weights
+from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
 
 # Number of tokens in a usual text: :meth:`TransformerEncoder.begin_as_mean` subtracts the mean of as many positions.
 USUAL_LENGTH = 20

@@ -85,11 +85,8 @@ class Phrases:
     """Phrases, each a pair of entries or earlier phrases: phrase p of ``pairs`` has the id ``entries + p``.
 
     Passes over a text, from left to right, merge pairs until none is left: the first one pairs of single entries, later
-    ones pairs that contain the phrases of earlier passes. So the result depends on the text alone.
-
-    Args:
-        pairs: (P, 2) ids of the parts: entries, or phrases with a lower number; no pair twice.
-        entries: the tokenizer's number of entries.
+    ones pairs that contain the phrases of earlier passes. So the result depends on the text alone. No pair of ``pairs``
+    (P, 2) is there twice; the tokenizer has ``entries`` entries.
     """
 
     def __init__(self, pairs: ArrayLike, entries: int) -> None:

@@ -25,7 +25,7 @@ from ctx_embed.systems import (
     system,
     untrained,
 )
-from ctx_embed.systems.attention import offsets_of, recurrent_states
+from ctx_embed.systems.encoder import offsets_of, recurrent_states
 from ctx_embed.systems.heads import SCORES
 from ctx_embed.systems.transformer import sinusoids
 from tests.conftest import SENTENCES

@@ -355,12 +355,8 @@ class Partners(Objective):
 
     Half of a batch's pairs come from one file family, where partners are harder to tell apart. Families are chosen in
     proportion to the square root of their size. Pairs (P, 2) of rows with one of ``held_out`` are for measuring only.
-
-    Args:
-        teacher: (texts, d) the teacher's embeddings, 0 for texts that it has not embedded.
-        same: (texts,) a number for each text, the same for equal texts.
-        count: pairs per batch at most; a text that occurs again on its side is left out.
-        families: (texts,) the number of each text's file family.
+    The teacher's embeddings are 0 for texts that it has not embedded; equal texts have the same number in ``same``.
+    A batch has at most ``count`` pairs: a text that occurs again on its side is left out.
     """
 
     def __init__(

@@ -34,14 +34,10 @@ BETAS, WEIGHT_DECAY = (0.9, 0.99), 0.01
 class Distillation:
     """A training that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
 
-    Args:
-        student: trained in place, on the device where it is.
-        teacher_embeddings, rotation: (texts, d), 0 where it has embedded none, and (d, m) from :func:`.new_student`.
-        second: a second teacher's embeddings (n, d) of the mixture's ``second_rows``, and its rotation (d, m), or None.
-        labelled: labels and texts to learn in addition to the teacher, or None.
-        pairs: measured after each epoch, or None.
-        start_share: the share of the weights before training in the mean of weights that is measured and becomes the
-            student (Wortsman et al. 2022, arXiv 2109.01903).
+    The student is trained in place, on the device where it is. A teacher's embeddings are (texts, d), 0 where it has
+    embedded none, and its rotation (d, m); ``second`` are those of a second teacher for the mixture's ``second_rows``.
+    ``start_share`` is the share of the weights before training in the mean of weights that is measured and becomes the
+    student (Wortsman et al. 2022, arXiv 2109.01903).
     """
 
     # Number of steps between saved states, and maximum number between recorded losses.

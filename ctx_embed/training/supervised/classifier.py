@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,12 +142,6 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = np.array(predictor.head.labels)
         self.multi_label_ = predictor.head.multi_label
         return self
-
-    @overload
-    def predict(self, X: str) -> Label | tuple[Label, ...]: ...  # type: ignore[overload-overlap]
-
-    @overload
-    def predict(self, X: Iterable[str]) -> NDArray[Any] | list[tuple[Label, ...]]: ...
 
     def predict(self, X: str | Iterable[str]) -> Label | tuple[Label, ...] | NDArray[Any] | list[tuple[Label, ...]]:
         """Return the most likely label of each text, (texts,), or of a single string.
