@@ -257,7 +257,7 @@ def test_a_file_system_without_locks_is_told_from_a_busy_one(tmp_path, monkeypat
     assert has_locks(tmp_path)
 
     def busy() -> None:
-        database = Database(tmp_path / "index" / "index.sqlite")
+        database = Database(tmp_path / "index")
         with closing(database), database.reporting_errors():
             raise sqlite3.OperationalError("database is locked")
 

@@ -29,7 +29,7 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
     folder = IndexFolder(index.path)
 
     def rows(view: View) -> list[dict[str, Any]]:
-        passages = list(folder.passages())
+        passages = list(view.store.passages())
         vectors = view.vectors.get(np.array([row for row, _ in passages], np.int64))
         return [
             {**passage, "metadata": json.dumps(passage["metadata"], ensure_ascii=False), embedding: vector}

@@ -22,8 +22,8 @@ from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import Reranker, Search, listed, reranker_of
 from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import DATABASE, Settings, require_time, within
-from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
+from ctx_embed.index.storage.database import DATABASE, Database, Settings, require_time, within
+from ctx_embed.index.storage.documents import LARGEST_ID, Id, checked_id
 from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
 from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
@@ -144,7 +144,7 @@ class SearchIndex:
         settings = Settings(uuid.uuid4().hex, *of_model, factory, chunk, dtype, embedder.unrelated)
         try:
             with replaced_folder(folder, new=True) as beside:
-                DocumentStore.create(beside / DATABASE, settings)
+                Database.create(beside, settings)
         except (OSError, sqlite3.OperationalError) as error:
             # Another process may have created the folder meanwhile.
             anothers = getattr(error, "errno", None) in (errno.ENOTEMPTY, errno.EEXIST)
@@ -175,16 +175,16 @@ class SearchIndex:
         """
         folder = IndexFolder(path, memory_map)
         try:
-            embedder = None if model is None else IndexModel.for_index(folder.path, folder.settings, model, backend)
+            embedder = None if model is None else IndexModel.for_index(folder.folder, folder.settings, model, backend)
             return cls(folder, embedder, backend)
         except BaseException:
-            folder.documents.close()
+            folder.close()
             raise
 
     @property
     def path(self) -> Path:
         """The folder of the index."""
-        return self._opened.path
+        return self._opened.folder
 
     @property
     def factory(self) -> str:
@@ -216,7 +216,7 @@ class SearchIndex:
     def count(self, where: str | None = None) -> int:
         """Return the number of documents, or of those whose metadata match the filter ``where`` if given."""
         if where is None:
-            return self._folder.documents.state().documents
+            return self._folder.state().documents
         # Not by ids, whose warning would name this line.
         condition = self._condition(where)
         return len(self._folder.read(lambda view: view.store.ids_matching(condition)))
@@ -238,12 +238,12 @@ class SearchIndex:
         checked_count("offset", offset, 0)
         if limit is not None:
             checked_count("limit", limit, 0)
-        path, condition = self._folder.documents.path, self._condition(where)
+        path, condition = self._folder.folder, self._condition(where)
         most = LARGEST_ID if limit is None else min(limit, LARGEST_ID)
 
         def documents() -> Iterator[Document]:
             # A separate connection keeps reading the same state, even if the caller changes the index meanwhile.
-            with closing(DocumentStore(path)) as store, store.reading():
+            with closing(Database(path)) as store, store.reading():
                 for found in store.all(condition, min(offset, LARGEST_ID), most):
                     yield Document(found.text, found.id, found.metadata)
 
@@ -295,7 +295,7 @@ class SearchIndex:
     def get(self, identifier: Id) -> Document | None:
         """Return the document with an id, or None if there is none."""
         wanted = checked_id(identifier)
-        found = self._folder.documents.find([wanted]).get(wanted)
+        found = self._folder.find([wanted]).get(wanted)
         return None if found is None else Document(found.text, found.id, found.metadata)
 
     def source(self, hit: Hit | Id) -> Location | None:
@@ -310,7 +310,7 @@ class SearchIndex:
 
         of_hit = vars(found) if isinstance(found, Hit) else found.metadata
         line, page = (counted(of_hit.get(name), "", "\n", 0) for name in ("line", "page"))
-        return location_of(self._folder.documents, found.metadata, line, page)
+        return location_of(self._folder, found.metadata, line, page)
 
     def add(
         self,
@@ -474,11 +474,11 @@ class SearchIndex:
         asked = [" ".join(search.texts).strip()] if chosen.fuse else search.texts
         found: list[list[Hit]] = [[] for _ in asked]
         with within(chosen.deadline):
-            if search.texts and (folder.documents.state().documents or search.like):
+            if search.texts and (folder.state().documents or search.like):
                 search.embed(lambda: self.embedder)
                 with self._searching:
                     if self._searched:
-                        folder.documents.map()
+                        folder.map()
                     self._searched = True
                     candidates = folder.read(search.candidates)
                 require_time()
@@ -522,33 +522,33 @@ class SearchIndex:
                 return 0
             with self._searching:
                 old = self._opened
-                old.documents.close()
+                old.close()
                 self._embedder, self._other_model = embedder, ""
                 self._opened = IndexFolder(self.path, old.memory_map)
                 self._writer = None
-            with closing(DocumentStore(self._folder.documents.path)) as store:
+            with closing(Database(self.path)) as store:
                 self.writer.tidy(store)
         return self.count()
 
     @property
     def embedded_again(self) -> bool:
         """Whether the index has got another model since it was opened, so that it must be opened again."""
-        documents = self._opened.documents
+        opened = self._opened
         # A search that is already running checks this itself.
-        if self._closed or not documents.lock.acquire(blocking=False):
+        if self._closed or not opened.lock.acquire(blocking=False):
             return False
         try:
-            return documents.present().table != self._opened.settings.table
+            return opened.present().table != opened.settings.table
         finally:
-            documents.lock.release()
+            opened.lock.release()
 
     def backup(self, target: str | Path) -> None:
         """Copy the newest generation to a folder that does not exist or is empty, while others may read and write."""
-        target, path = Path(target).absolute(), self._folder.documents.path
+        target, path = Path(target).absolute(), self._folder.folder
         require_free(target)
         try:
             with replaced_folder(target, new=True) as beside:
-                with closing(DocumentStore(path)) as store, store.reading():
+                with closing(Database(path)) as store, store.reading():
                     # In one transaction, because a commit of a writer would otherwise start the copy again.
                     record = store.record()
                     with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
@@ -571,7 +571,7 @@ class SearchIndex:
         """
         from ctx_embed.index.analysis.verification import verify
 
-        return verify(self._folder, (lambda: self.embedder) if embed else None)
+        return verify(self._folder.folder, (lambda: self.embedder) if embed else None)
 
     def describe(self) -> dict[str, Any]:
         """Return the properties of the index as JSON values, without loading its model.
@@ -647,7 +647,7 @@ class SearchIndex:
         """
         from ctx_embed.index.analysis.exploring import export_index
 
-        return export_index(self._folder, Path(output))
+        return self._folder.read(lambda view: export_index(view, Path(output)))
 
     def close(self) -> None:
         """Release files and memory; a closed index cannot be used any more."""

@@ -24,7 +24,7 @@ import ctx_embed
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import UnwritableError
 from ctx_embed.index.building.build import build_index
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.database import Database
 from ctx_embed.index.writing import writer
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
@@ -79,7 +79,7 @@ def test_deletions_compact_when_most_vectors_are_dead(tmp_path, hash_model, monk
         index.delete(range(5))
         assert dead(index) == 5
         with monkeypatch.context() as broken:
-            broken.setattr(DocumentStore, "damaged_rows", refusing)
+            broken.setattr(Database, "damaged_rows", refusing)
             assert index.delete([5]) == 1
             assert dead(index) == 6
             assert caplog.messages == [f"{path}: was not compacted (the disk is full)"]
@@ -102,11 +102,11 @@ def test_a_second_writer_waits_for_a_short_change_and_is_refused_during_a_long_o
     begun = threading.Event()
 
     def change():
-        with closing(DocumentStore(path / "index.sqlite")) as store, store.writing():
+        with closing(Database(path)) as store, store.writing():
             begun.set()
             time.sleep(0.4)
 
-    with closing(DocumentStore(path / "index.sqlite")) as store, store.writing():
+    with closing(Database(path)) as store, store.writing():
         message = f"{path}: another process is writing to this index; try again when it has finished"
         assert error(index.add, ["a"]) == message
     other = threading.Thread(target=change)
@@ -227,7 +227,7 @@ def test_ctrl_c_in_a_long_statement_is_ctrl_c(index):
     index.add(["one cat"])
     press = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
     press.start()
-    store = index._folder.documents
+    store = index._folder
     with pytest.raises(KeyboardInterrupt), store.reporting_errors():
         store.connection.execute(LONG)
     press.join()
@@ -417,7 +417,7 @@ from ctx_embed.index import search_index
 from ctx_embed.index.building import build
 from tests.index.support.hash_model import HashEmbedder
 search_index.IndexModel.of = lambda *arguments: HashEmbedder()
-search_index.DocumentStore.create = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+search_index.Database.create = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 build.build_index(sys.argv[1], sys.argv[2])
 """
 

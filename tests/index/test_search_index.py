@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from ctx_embed import Hit, InputError, SearchIndex
-from ctx_embed.index.storage.documents import DEEPEST_METADATA, DocumentStore
+from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.documents import DEEPEST_METADATA
 from ctx_embed.index.writing import writer
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
@@ -199,17 +200,17 @@ def test_places_without_an_index_or_without_room_for_one(path, hash_model, tmp_p
 
 @pytest.mark.parametrize("empty", [False, True])
 def test_of_two_who_create_an_index_the_slower_is_refused(path, hash_model, monkeypatch, tmp_path, empty):
-    create = DocumentStore.create
+    create = Database.create
 
     def quicker(database, settings) -> None:
         create(database, settings)
-        monkeypatch.setattr(DocumentStore, "create", create)
+        monkeypatch.setattr(Database, "create", create)
         with SearchIndex.create(path, hash_model) as index:
             index.add(["kept"])
 
     if empty:
         path.mkdir()
-    monkeypatch.setattr(DocumentStore, "create", quicker)
+    monkeypatch.setattr(Database, "create", quicker)
     assert error(SearchIndex.create, path, hash_model) == f"{path}: {TAKEN}"
     with SearchIndex.open(path, hash_model) as index:
         assert index.get(0).text == "kept"
@@ -352,7 +353,7 @@ def test_an_index_and_its_hits_describe_themselves(index):
 def test_searching_reads_no_other_documents(path, database, hash_model, monkeypatch):
     asked: list[int] = []
     with SearchIndex.open(path, hash_model) as index:
-        fetch = index._folder.documents.fetch
-        monkeypatch.setattr(index._folder.documents, "fetch", lambda rows: asked.extend(rows) or fetch(rows))
+        fetch = index._folder.fetch
+        monkeypatch.setattr(index._folder, "fetch", lambda rows: asked.extend(rows) or fetch(rows))
         assert len(index.search(["a", "b"], k=4)[1]) == 4
         assert len(asked) <= 8

@@ -16,7 +16,7 @@ FILTER = "n >= 5"
 
 def compare(folder: IndexFolder) -> None:
     def compared(view: View) -> None:
-        fresh = View(folder, folder.documents)
+        fresh = View(folder)
         for name in ("rows", "live", "readable", "rest", "rest_vectors", "count"):
             np.testing.assert_array_equal(getattr(view, name), getattr(fresh, name), name)
         np.testing.assert_array_equal(view.allowed(FILTER), fresh.allowed(FILTER))

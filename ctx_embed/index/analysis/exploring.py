@@ -15,7 +15,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file, require_file, require_folder
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.faiss_file import faiss
-from ctx_embed.index.storage.folder import IndexFolder, View
+from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import Rows
 from ctx_embed.numpy_model.embedder import CosineParts
 from ctx_embed.progress import Meter
@@ -133,7 +133,7 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     live, store = view.rows[view.live], view.store
     clusters = count or int(np.clip(round((len(live) / 2) ** 0.5), 2, 50))
     if len(live) < clusters:
-        raise InputError(f"{view.folder.path}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
+        raise InputError(f"{view.store.folder}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
     means = faiss.Kmeans(
         view.settings.dimension,
         clusters,
@@ -276,29 +276,25 @@ def find_fields(view: View, most: int) -> list[Field]:
     return sorted(fields, key=lambda field: (-field.documents, field.name))
 
 
-def export_index(folder: IndexFolder, output: Path) -> int:
+def export_index(view: View, output: Path) -> int:
     """Write vectors and passages, see :meth:`SearchIndex.export`."""
     require_folder(output)
     vectors_path, texts_path = (output.with_name(output.name + suffix) for suffix in (".npy", ".jsonl"))
     require_file(vectors_path)
     require_file(texts_path)
-
-    def write(view: View) -> int:
-        with (
-            replaced_file(vectors_path) as vectors,
-            replaced_file(texts_path) as texts,
-            vectors.open("wb") as array,
-            texts.open("w", encoding="utf-8") as lines,
-        ):
-            header = {"descr": "<f4", "fortran_order": False, "shape": (view.count, folder.settings.dimension)}
-            np.lib.format.write_array_header_1_0(array, header)
-            passages = folder.passages()
-            while part := list(islice(passages, VECTORS_AT_ONCE)):
-                array.write(view.vectors.get(np.array([row for row, _ in part])).astype("<f4").tobytes())
-                lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)
-        return view.count
-
-    return folder.read(write)
+    with (
+        replaced_file(vectors_path) as vectors,
+        replaced_file(texts_path) as texts,
+        vectors.open("wb") as array,
+        texts.open("w", encoding="utf-8") as lines,
+    ):
+        header = {"descr": "<f4", "fortran_order": False, "shape": (view.count, view.settings.dimension)}
+        np.lib.format.write_array_header_1_0(array, header)
+        passages = view.store.passages()
+        while part := list(islice(passages, VECTORS_AT_ONCE)):
+            array.write(view.vectors.get(np.array([row for row, _ in part])).astype("<f4").tobytes())
+            lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)
+    return view.count
 
 
 @dataclass(frozen=True)

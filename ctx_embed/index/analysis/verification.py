@@ -5,16 +5,17 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import totals
-from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS
-from ctx_embed.index.storage.documents import DocumentStore, embedded_texts
+from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS, Database
+from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.faiss_file import crc32_of
-from ctx_embed.index.storage.folder import IndexFolder, View
+from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import schema
 from ctx_embed.text.normalisation import indexed
 
@@ -42,23 +43,23 @@ class Problems(list[str]):
         self.unchecked: list[str] = []
 
 
-def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -> Problems:
+def verify(folder: Path, model: Callable[[], IndexModel] | None = None) -> Problems:
     """Return the problems of an index, read in one transaction, so that changes by others meanwhile are none.
 
     ``model`` returns its model, to embed some passages again; None skips that check.
     """
     problems = Problems()
-    with closing(DocumentStore(folder.documents.path)) as store, store.reading():
+    with closing(Database(folder)) as store, store.reading():
         for check in (_tables, _vectors, _words, _faiss):
             # Keep what a check found before it failed.
             found: list[str] = []
             try:
-                found.extend(check(folder, store))
+                found.extend(check(store))
             except InputError as error:
                 found.append(str(error))
             problems += [line for line in found if line not in problems]
         # SQLite can check the tables of full text only inside a writing transaction.
-        with closing(DocumentStore(store.path)) as other:
+        with closing(Database(store.folder)) as other:
             try:
                 with other.writing(), other.reporting_errors():
                     other.connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
@@ -68,13 +69,13 @@ def verify(folder: IndexFolder, model: Callable[[], IndexModel] | None = None) -
                 problems.append(str(error))
         try:
             if model is not None:
-                problems += list(_vectors_of_texts(folder, store, model()))
+                problems += list(_vectors_of_texts(store, model()))
         except OtherModelError as error:
             problems.unchecked.append(f"whether vectors belong to their texts: {error}")
     return problems
 
 
-def _tables(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
+def _tables(store: Database) -> Iterator[str]:
     """Yield problems that SQLite finds, documents with wrong checksums, and tables that others have defined."""
     # SQLite puts several lines into one row, below one that names the database.
     rows = store.run("PRAGMA integrity_check")
@@ -102,10 +103,10 @@ def _tables(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
             yield f"{store.path}: {lost} documents of followed folders have lost their file"
 
 
-def _vectors(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
+def _vectors(store: Database) -> Iterator[str]:
     """Yield a problem for damaged vectors, for vectors without a passage, and for rows without exactly one document."""
-    view = View(folder, store)
-    store.settings(NEXT)
+    view = View(store)
+    store.settings_named(NEXT)
     owners, firsts = np.zeros(len(view.rows), np.int64), store.firsts()
     for row, passages in firsts:
         place = int(np.searchsorted(view.rows, row))
@@ -134,11 +135,11 @@ def _vectors(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
         yield f"{store.path}: has vectors of {len(stored)} passages, but {len(needed)} passages"
 
 
-def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
+def _faiss(store: Database) -> Iterator[str]:
     record = store.record()
     if record is None:
         return
-    path = record.path(folder.path)
+    path = record.path(store.folder)
     try:
         whole = crc32_of(path) == record.facts.get("crc32")
     except OSError:
@@ -148,7 +149,7 @@ def _faiss(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
         yield f"{path}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"
 
 
-def _words(folder: IndexFolder, store: DocumentStore) -> Iterator[str]:
+def _words(store: Database) -> Iterator[str]:
     """Yield a problem if the word lists are not those of the texts."""
     expected = [0, 0, 0, 0]
     texts = (
@@ -188,10 +189,10 @@ def _digests(connection: sqlite3.Connection, vocabulary: str) -> tuple[int, ...]
     return words, sum(int.from_bytes(digest, "little") for digest in hashes), *totals(connection)
 
 
-def _vectors_of_texts(folder: IndexFolder, store: DocumentStore, embedder: IndexModel) -> Iterator[str]:
+def _vectors_of_texts(store: Database, embedder: IndexModel) -> Iterator[str]:
     """Yield a problem if some passages, embedded again, differ from their stored vectors."""
     try:
-        view = View(folder, store)
+        view = View(store)
         live = view.rows[view.live]
         if not len(live):
             return
@@ -210,4 +211,4 @@ def _vectors_of_texts(folder: IndexFolder, store: DocumentStore, embedder: Index
     with np.errstate(over="ignore", invalid="ignore"):
         apart = int((~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)).sum())
     if apart:
-        yield f"{folder.path}: {apart} of {len(rows)} passages, embedded again, differ from their stored vectors"
+        yield f"{store.folder}: {apart} of {len(rows)} passages, embedded again, differ from their stored vectors"

@@ -25,8 +25,8 @@ from ctx_embed.index.following.records import Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.database import DATABASE
-from ctx_embed.index.storage.documents import DocumentStore, checked_id
+from ctx_embed.index.storage.database import DATABASE, Database
+from ctx_embed.index.storage.documents import checked_id
 from ctx_embed.index.storage.faiss_file import AUTO
 from ctx_embed.index.storage.folder import IndexFolder, holds_only_an_index, read_settings
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
@@ -173,7 +173,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     if plan.folders and not plan.files:
         in_place = plan.adds
         if plan.mode == "create" and (target / DATABASE).is_file():
-            with closing(DocumentStore(target / DATABASE)) as store:
+            with closing(Database(target)) as store:
                 in_place = all(known_folder(store, folder) is not None for folder in plan.folders)
         if in_place:
             synced = _sync(plan)
@@ -181,7 +181,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     require_folder(target)
     _remove_stale(plan)
     if plan.resume and not plan.partial.exists() and (target / DATABASE).is_file():
-        with closing(IndexFolder(target).documents) as store:
+        with closing(Database(target)) as store:
             same = [run for run in _recorded(store) if run.signature == plan.signature]
         if same:
             return Built(same[-1].documents, was_complete=True)
@@ -212,12 +212,12 @@ class Run:
     finished: bool = False
 
 
-def _recorded(store: DocumentStore) -> list[Run]:
+def _recorded(store: Database) -> list[Run]:
     """Return all runs recorded in an index, the newest last."""
     return [Run(*row) for row in store.run("SELECT run, signature, documents, digest, finished FROM builds")]
 
 
-def record(store: DocumentStore, run: Run) -> None:
+def record(store: Database, run: Run) -> None:
     """Store a run, replacing its earlier record; call it inside :meth:`Database.writing`."""
     store.run("INSERT OR REPLACE INTO builds VALUES (?, ?, ?, ?, ?)", astuple(run))
 
@@ -240,7 +240,7 @@ def _without_writers(target: Path) -> Iterator[None]:
         # There is no index, or it is damaged and nobody can write to it.
         yield
         return
-    with closing(DocumentStore(target / DATABASE)) as store, store.writing():
+    with closing(Database(target)) as store, store.writing():
         yield
 
 
@@ -316,7 +316,7 @@ def _build(plan: Plan) -> Built:
         stored = 0
         with suppress(InputError, OSError):
             if ours:
-                with closing(DocumentStore(plan.partial / DATABASE)) as store:
+                with closing(Database(plan.partial)) as store:
                     stored = store.state().documents
                 if not stored:
                     remove_folder(plan.partial)
@@ -333,7 +333,7 @@ def _build(plan: Plan) -> Built:
 
 def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Built:
     """Add what INDEX.partial lacks of the sources; if the build adds to INDEX, add everything to it in one commit."""
-    with closing(DocumentStore(index.path / DATABASE)) as store:
+    with closing(Database(index.path)) as store:
         known, next_id = _recorded(store), 0
         run = known[-1] if known else Run(uuid.uuid4().hex, plan.signature)
         if run.signature != plan.signature:
@@ -342,7 +342,7 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
             )
         if not known:
             if plan.adds:
-                with closing(DocumentStore(plan.target / DATABASE)) as target_store:
+                with closing(Database(plan.target)) as target_store:
                     next_id = target_store.state().next_id
             with store.writing():
                 store.finish(replace(store.state(), next_id=next_id))
@@ -392,7 +392,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
     with ExitStack() as stack:
         target = None
         if plan.adds and plan.mode == "append":
-            target = stack.enter_context(closing(DocumentStore(plan.target / DATABASE)))
+            target = stack.enter_context(closing(Database(plan.target)))
         meter = stack.enter_context(Meter("indexing", expected, "documents", done=run.documents, shown=plan.progress))
         more = True
         while more:
@@ -411,7 +411,7 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
                 run = replace(run, documents=edit.counted, digest=digest.hexdigest())
                 record(edit.store, run)
         meter.now("finishing")
-        with closing(DocumentStore(index.path / DATABASE)) as store:
+        with closing(Database(index.path)) as store:
             index.writer.tidy(store)
     return run
 

@@ -11,9 +11,8 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.database import DATABASE
-from ctx_embed.index.storage.documents import DocumentStore, VectorTable
-from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
+from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.folder import IndexFolder, VectorTable, read_settings, require_free
 from ctx_embed.index.writing.writer import TakenIdError
 from ctx_embed.progress import Meter
 from ctx_embed.texts import Embedded
@@ -50,12 +49,12 @@ def merge_indexes(
     select = "SELECT max(id) FROM documents WHERE typeof(id) = 'integer' AND id NOT IN (SELECT id FROM automatic)"
     next_id = 0
     for folder in folders:
-        with closing(IndexFolder(folder).documents) as store:
+        with closing(Database(folder)) as store:
             (largest,) = store.run_one(select)
             next_id = max(next_id, 0 if largest is None else largest + 1)
     try:
         with replaced_folder(target, new=True) as beside:
-            DocumentStore.create(beside / DATABASE, replaced(first, index_id=uuid.uuid4().hex, table=1))
+            Database.create(beside, replaced(first, index_id=uuid.uuid4().hex, table=1))
             with SearchIndex.open(beside) as index:
                 with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
                     edit.state = replaced(edit.state, next_id=next_id)
@@ -66,7 +65,7 @@ def merge_indexes(
     except TakenIdError as error:
         owners = []
         for folder in folders:
-            with closing(IndexFolder(folder).documents) as store:
+            with closing(Database(folder)) as store:
                 owners += [str(folder)] if store.rows_of_ids([error.identifier]) else []
         raise InputError(
             f"{' and '.join(owners[:2])} both have a document {error.identifier!r}; --replace keeps the later one"
@@ -75,7 +74,7 @@ def merge_indexes(
 
 def copies(path: Path) -> Iterator[Embedded]:
     """Yield the documents of one state of an index, as passages; ids that the index has numbered become None."""
-    with closing(IndexFolder(path).documents) as store, store.reading():
+    with closing(IndexFolder(path)) as store, store.reading():
         vectors = VectorTable(store, store.present())
         for document in store.all():
             rows = np.arange(document.row, document.row + document.passages)

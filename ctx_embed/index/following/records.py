@@ -14,7 +14,7 @@ from ctx_embed.documents.formats import EXTRA
 from ctx_embed.documents.walking import PLURALS, File
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.following import FolderOptions
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.database import Database
 
 # These tables are created when an index gets its first folder. `id` has no type, as in `documents`.
 _SCHEMA = (
@@ -113,7 +113,7 @@ class RecordedFile(NamedTuple):
     counted: bool
 
 
-def folders(store: DocumentStore) -> list[FollowedFolder]:
+def folders(store: Database) -> list[FollowedFolder]:
     """Return the folders that an index follows, in the order in which they were added."""
     if not store.run("SELECT 1 FROM sqlite_master WHERE name = 'folders'"):
         return []
@@ -124,13 +124,13 @@ def folders(store: DocumentStore) -> list[FollowedFolder]:
     ]
 
 
-def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | None:
+def known_folder(store: Database, folder: str | Path) -> FollowedFolder | None:
     """Return the record of a folder; None if the index does not follow it."""
     path = os.path.realpath(folder)
     return next((known for known in folders(store) if known.path == path), None)
 
 
-def follow(store: DocumentStore, path: str, prefixed: bool, options: FolderOptions) -> None:
+def follow(store: Database, path: str, prefixed: bool, options: FolderOptions) -> None:
     """Record a folder, or its new options if it is known; its sources begin with its name if others are followed."""
     others, written = folders(store), json.dumps(asdict(options))
     for statement in _SCHEMA:
@@ -145,7 +145,7 @@ def follow(store: DocumentStore, path: str, prefixed: bool, options: FolderOptio
     store.run("INSERT INTO folders (path, prefix, options) VALUES (?, ?, ?)", (path, prefix, written))
 
 
-def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedFile]:
+def recorded(store: Database, folder: FollowedFolder) -> Iterator[RecordedFile]:
     """Yield the files of a folder sorted by source; the caller may change records that were already yielded."""
     select = (
         "SELECT file, source, size, modified, hash, problem, counted FROM files "
@@ -159,7 +159,7 @@ def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedF
         after = found[-1].source
 
 
-def record(store: DocumentStore, folder: FollowedFolder, file: File, *values: Any) -> int:
+def record(store: Database, folder: FollowedFolder, file: File, *values: Any) -> int:
     """Record a file with the values of :class:`RecordedFile` from ``modified`` on, and return its number."""
     found = store.run(
         "INSERT INTO files (folder, source, size, modified, hash, problem, counted) VALUES (?, ?, ?, ?, ?, ?, ?) "
@@ -201,7 +201,7 @@ class Location(NamedTuple):
         return f"{self.path.as_uri()}{place}"
 
 
-def location_of(store: DocumentStore, metadata: dict[str, Any], line: int | None, page: int | None) -> Location | None:
+def location_of(store: Database, metadata: dict[str, Any], line: int | None, page: int | None) -> Location | None:
     """Return the location of a passage, given its document's metadata; None if these have no field ``source``."""
     found = named_location(metadata, line, page)
     if found is None:
@@ -209,7 +209,7 @@ def location_of(store: DocumentStore, metadata: dict[str, Any], line: int | None
     followed = [folder for folder in folders(store) if found.name.startswith(folder.prefix)]
     candidates = [Path(folder.path) / found.name.removeprefix(folder.prefix) for folder in followed]
     # If the name is absolute, pathlib drops the folder.
-    candidates += [Path.cwd() / found.name, store.path.parent.parent / found.name]
+    candidates += [Path.cwd() / found.name, store.folder.parent / found.name]
     for path in candidates:
         with suppress(OSError, ValueError):
             if path.is_file():

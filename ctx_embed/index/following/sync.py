@@ -31,8 +31,8 @@ from ctx_embed.documents.walking import File, Skipped, is_index, modified_of, wa
 from ctx_embed.errors import InputError
 from ctx_embed.index.following import FolderOptions, records
 from ctx_embed.index.following.records import FollowedFolder, RecordedFile, Synced, known_folder
-from ctx_embed.index.storage.database import DATABASE
-from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, metadata_json
+from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.documents import Id, checked_id, metadata_json
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import Edit
 from ctx_embed.progress import Meter
@@ -92,7 +92,7 @@ def sync_folder(
     if path == inside or path.startswith(inside + os.sep):
         raise InputError(f"{path}: lies in the index itself; name the folder of the documents")
     result = Synced() if result is None else result
-    with closing(DocumentStore(index.path / DATABASE)) as store:
+    with closing(Database(index.path)) as store:
         known = known_folder(store, path)
         last = known.options if known else FolderOptions()
         options = replace(last, **{name: value for name, value in given.items() if value not in (None, ())})

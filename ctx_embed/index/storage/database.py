@@ -1,4 +1,4 @@
-"""The SQLite database of an index: settings, schema, connection, and the transactions that are the index's commits.
+"""The SQLite database of an index: settings, schema, connection, documents, and transactions, which are its commits.
 
 Statements obey the deadline of the work that runs them, and no connection passes a fork.
 """
@@ -12,14 +12,18 @@ import os
 import re
 import shutil
 import sqlite3
+import stat
 import threading
 import time
 import weakref
 import zlib
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass, fields, replace
+from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import quote
@@ -29,7 +33,8 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, LateError, UnwritableError
 from ctx_embed.files import has_locks
-from ctx_embed.index.storage.filters import moment_of
+from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span
+from ctx_embed.index.storage.filters import ALL, Condition, moment_of
 from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
 
 # The version of the file format.
@@ -153,6 +158,8 @@ CREATE TABLE builds (
 # Words are stemmed and stripped of accents; the texts themselves stay in `documents`.
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 WORDS = f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{TOKENIZER}')"
+# Number of documents, and of vectors, to read at a time.
+ROWS_AT_ONCE = 2048
 # Number of values in one statement, below SQLite's limit on parameters.
 VALUES_A_QUERY = 500
 # The names of the index's settings, and of the settings that a reembedding will give it.
@@ -217,7 +224,7 @@ def expanded(firsts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[n
 
 
 def checksum(passages: Any, identifier: Any, metadata: Any, text: Any, spans: Any) -> int:
-    """Return the CRC-32 of the columns of a document, with its spans as one text, see :class:`.documents.Stored`."""
+    """Return the CRC-32 of the columns of a document, with its spans as one text, see :class:`Stored`."""
     # Formatting accepts values of any type, which a damaged database may hold.
     return zlib.crc32(f"{(passages, identifier, spans)!r}{metadata}{text}".encode("utf-8", "surrogatepass"))
 
@@ -229,28 +236,96 @@ _WITHOUT_LOCKS = "unix-none" if os.name == "posix" else "win32-none"
 FREE_BYTES = 1 << 16
 
 
+# The passages of a document as one text, which its checksum covers, and the columns of a document.
+_SPANS = (
+    "(SELECT group_concat(start || ' ' || stop) FROM passages AS p "
+    "WHERE p.row >= documents.row AND p.row < documents.row + documents.passages)"
+)
+COLUMNS = f"documents.row, passages, id, metadata, text, checksum, {_SPANS}"
+_CHECKSUM = f"checksum_of(passages, id, metadata, text, {_SPANS})"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stored document: the row of its first passage, their number, and where they are cut (None: one passage)."""
+
+    row: int
+    passages: int
+    id: Id
+    metadata: dict[str, Any]
+    text: str
+    cut: str | None
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Where each passage starts and stops, in characters."""
+        if self.cut is None:
+            return [(0, len(self.text))]
+        numbers = iter(map(int, self.cut.replace(",", " ").split()))
+        return list(zip(numbers, numbers, strict=True))
+
+    def texts(self) -> list[tuple[int, str]]:
+        """Return the row and the text of each passage."""
+        return [(row, self.text[start:stop]) for row, (start, stop) in enumerate(self.spans, self.row)]
+
+
+class Passage(NamedTuple):
+    """A passage of a document: characters ``start`` to ``stop`` of its text."""
+
+    document: Stored
+    start: int
+    stop: int
+
+    @property
+    def text(self) -> str:
+        """The text of the passage."""
+        return self.document.text[self.start : self.stop]
+
+
+def database_of(folder: Path) -> Path:
+    """Return the database of the index in a folder; raise InputError if there is none."""
+    path = folder / DATABASE
+    try:
+        # Opening a pipe would wait for its writer, and a link may lead anywhere.
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise DamagedError(f"{path}: damaged (not a regular file); {REMEDY}")
+        return path
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.is_dir() and all((folder / name).exists() for name in OLD_FILES):
+            reason = "made by an earlier development version; build the index again"
+        elif folder.is_dir():
+            reason = f"a folder but not an index (it has no {DATABASE})"
+        elif folder.exists():
+            reason = "must be the folder of an index, got a file"
+        else:
+            reason = "no such index; make one with `ctx-embed index build` or SearchIndex.create"
+        raise InputError(f"{folder}: {reason}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
 class ChangedError(InputError):
     """Another process has changed a database that this one may only read."""
 
 
 class Database:
-    """A connection to ``index.sqlite``, in WAL mode, so readers never wait for the writer.
+    """A connection to the ``index.sqlite`` of a folder, in WAL mode, so readers never wait for the writer.
 
     It is opened when it is first used; a child process gets a connection of its own, see the end of this file. Every
     method raises InputError if the file is missing, damaged, of another format or being written, or the disk is full.
+    Methods that change something are called inside :meth:`writing`.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).absolute()
+        self.path = database_of(self.folder)
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
         self._mapped = False
         # The stamp at opening of a database that this process may only read.
         self._unchanged: list[tuple[int, ...] | None] | None = None
-        if not path.is_file():
-            raise DamagedError(f"{path}: missing; {REMEDY}")
-        found = path.stat()
+        found = self.path.stat()
         self.opened = found.st_dev, found.st_ino
         _databases.add(self)
 
@@ -262,10 +337,10 @@ class Database:
         if self._connection is not None:
             return self._connection
         if self._closed:
-            raise InputError(f"{self.path.parent}: this index is closed; open it again")
+            raise InputError(f"{self.folder}: this index is closed; open it again")
         if self.opened in _of_parent:
             raise InputError(
-                f"{self.path.parent}: the parent process was reading or changing this index when it forked; start "
+                f"{self.folder}: the parent process was reading or changing this index when it forked; start "
                 "workers with the method 'spawn' or 'forkserver', or fork at another moment"
             )
         mode, alone = "mode=rw", False
@@ -301,7 +376,7 @@ class Database:
         return connection
 
     def _writable(self) -> bool:
-        return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
+        return os.access(self.folder, os.W_OK) and os.access(self.path, os.W_OK)
 
     def _stamp(self) -> list[tuple[int, ...] | None]:
         """Return what shows a change of the database, its log and the log's shared index; None for a missing file."""
@@ -330,9 +405,9 @@ class Database:
                 self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
 
     @staticmethod
-    def create(path: Path, settings: Settings) -> None:
-        """Create a database without documents."""
-        with closing(sqlite3.connect(path)) as connection:
+    def create(folder: Path, settings: Settings) -> None:
+        """Create a database without documents in a folder."""
+        with closing(sqlite3.connect(folder / DATABASE)) as connection:
             connection.execute(f"PRAGMA page_size = {page_size(settings.dimension, settings.dtype)}")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
@@ -363,7 +438,7 @@ class Database:
                 self._end()
                 if self._has_changed():
                     self.release()
-                    raise ChangedError(f"{self.path.parent}: was changed while it was read; try again")
+                    raise ChangedError(f"{self.folder}: was changed while it was read; try again")
 
     @contextmanager
     def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
@@ -397,28 +472,28 @@ class Database:
                 # Ctrl-C reaches Python in the progress handler, whose exceptions SQLite does not pass on.
                 raise KeyboardInterrupt from None
             if "closed database" in str(error):
-                raise InputError(f"{self.path.parent}: this index is closed; open it again") from None
+                raise InputError(f"{self.folder}: this index is closed; open it again") from None
             if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError | sqlite3.NotSupportedError):
                 raise
             # SQLite's message may quote a whole text that it cannot decode: shorten it.
             message = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
-            if "locked" in message and not has_locks(self.path.parent):
+            if "locked" in message and not has_locks(self.folder):
                 raise UnwritableError(
-                    f"{self.path.parent}: the file system has no locks, without which an index cannot be used; move "
+                    f"{self.folder}: the file system has no locks, without which an index cannot be used; move "
                     "it to a local disk"
                 ) from None
             if "locked" in message:
                 raise BusyError(
-                    f"{self.path.parent}: another process is writing to this index; try again when it has finished"
+                    f"{self.folder}: another process is writing to this index; try again when it has finished"
                 ) from None
             if "unable to open" in message and not self._writable():
                 raise UnwritableError(
-                    f"{self.path.parent}: has changes in {self.path.name}-wal that can be read only with write "
+                    f"{self.folder}: has changes in {self.path.name}-wal that can be read only with write "
                     "permission for the folder; open it once with that permission"
                 ) from None
             if any(word in message for word in ("full", "readonly", "disk I/O")):
                 # SQLite cannot open a database on a full disk either, and then speaks of an I/O error.
-                if shutil.disk_usage(self.path.parent).free < FREE_BYTES:
+                if shutil.disk_usage(self.folder).free < FREE_BYTES:
                     message = "the disk is full"
                 raise UnwritableError(f"{self.path}: cannot be written ({message})") from None
             raise DamagedError(f"{self.path}: cannot be read ({message}); {REMEDY}") from None
@@ -463,29 +538,29 @@ class Database:
         return State(*rows[0])
 
     def finish(self, state: State) -> None:
-        """Store the state that a commit publishes as the next generation; call this inside :meth:`writing`."""
+        """Store the state that a commit publishes as the next generation."""
         state = replace(state, generation=state.generation + 1)
         self.run(f"UPDATE state SET {', '.join(f'{field.name} = ?' for field in fields(State))}", astuple(state))
 
-    def settings(self, name: str = PRESENT) -> Settings | None:
+    def settings_named(self, name: str) -> Settings | None:
         """Return settings, or None if there are none of this name."""
         rows = self.run("SELECT content, checksum FROM settings WHERE name = ?", (name,))
         try:
             return Settings.of(*rows[0]) if rows else None
         except InputError as error:
-            raise InputError(f"{self.path.parent}: {error}") from None
+            raise InputError(f"{self.folder}: {error}") from None
         except (ValueError, RecursionError) as error:
             raise self.damaged(error) from None
 
     def present(self) -> Settings:
         """Return the settings of the index."""
-        found = self.settings()
+        found = self.settings_named(PRESENT)
         if found is None:
             raise self.damaged("it has no settings")
         return found
 
     def store_settings(self, settings: Settings | None, name: str = PRESENT) -> None:
-        """Store or delete settings; call it inside :meth:`writing`."""
+        """Store or delete settings."""
         self.run("DELETE FROM settings WHERE name = ?", (name,))
         if settings is not None:
             self.run("INSERT INTO settings VALUES (?, ?, ?)", (name, *settings.stored()))
@@ -506,6 +581,143 @@ class Database:
                 return generation, stop, rows_of(ranges)
             except (ValueError, TypeError, MemoryError):
                 raise self.damaged("its rows overlap") from None
+
+    def store_checksums(self, where: str, *values: Any) -> None:
+        """Store the checksums of the documents that match an SQL condition."""
+        self.run(f"UPDATE documents SET checksum = {_CHECKSUM} WHERE {where}", values)
+
+    def damaged_rows(self) -> list[int]:
+        """Return the rows of the documents whose checksum is wrong."""
+        return [row for (row,) in self.run(f"SELECT row FROM documents WHERE checksum IS NOT {_CHECKSUM}")]
+
+    def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
+        """Return the passages of some rows, by row; raise DamagedError if the database lacks one."""
+        wanted = sorted(rows)
+        first = "(SELECT max(row) FROM documents WHERE row <= value)"
+        select = f"SELECT {COLUMNS} FROM documents WHERE row IN (SELECT {first} FROM json_each(?)) ORDER BY row"
+        documents = self._stored(self.run(select, (str(wanted),)))
+        firsts = [document.row for document in documents]
+        found: dict[int, Passage] = {}
+        for row in wanted:
+            document = documents[bisect(firsts, row) - 1] if documents else None
+            if document is None or not document.row <= row < document.row + document.passages:
+                raise self.damaged("documents are missing")
+            found[row] = Passage(document, *document.spans[row - document.row])
+        return found
+
+    def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
+        """Return a key for each row: its document, or the document's value of the field at ``path`` if it has one."""
+        select = (
+            "SELECT row, json_type(metadata, ?), json_extract(metadata, ?) FROM documents WHERE row <= ? "
+            "ORDER BY row DESC LIMIT 1"
+        )
+        keys: list[tuple[Any, ...]] = []
+        for row in rows:
+            document, kind, value = self.run_one(select, (path or "$.id", path or "$.id", row))
+            keys.append((document,) if path is None or kind in (None, "null") else (kind, value))
+        return keys
+
+    def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
+        """Return the documents with the given ids, by id; ids that do not exist are left out."""
+        found = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", ids)
+        return {document.id: document for document in self._stored(found)}
+
+    def after(self, row: int, count: int, condition: Condition = ALL, offset: int = 0) -> list[Stored]:
+        """Return up to ``count`` documents after a row that match a condition, in order, skipping the first ones."""
+        select = f"SELECT {COLUMNS} FROM documents WHERE row > ? AND {condition.sql} ORDER BY row LIMIT ? OFFSET ?"
+        found = self.run(select, (row, *condition.values, count, offset))
+        # A damaged table may repeat rows without end.
+        if any(row >= following for row, following in pairwise([row, *(values[0] for values in found)])):
+            raise self.damaged("its documents are out of order")
+        return self._stored(found)
+
+    def all(self, condition: Condition = ALL, offset: int = 0, limit: int = LARGEST_ID) -> Iterator[Stored]:
+        """Yield the documents that match a condition, in order and bounded memory, inside a transaction."""
+        row = -1
+        while documents := self.after(row, min(limit, ROWS_AT_ONCE), condition, offset):
+            yield from documents
+            row, offset, limit = documents[-1].row, 0, limit - len(documents)
+
+    def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the row of each passage, and its id, text, metadata and, in a cut document, start, inside a read."""
+        for document in self.all():
+            for (row, text), (start, _) in zip(document.texts(), document.spans, strict=True):
+                place = {"start": start} if document.passages > 1 else {}
+                yield row, {"id": document.id, "text": text, **place, "metadata": document.metadata}
+
+    def _stored(self, found: Sequence[Sequence[Any]]) -> list[Stored]:
+        """Return documents from their columns, after checking them."""
+        documents = []
+        sums = [checksum(passages, name, fields, text, cut) for _, passages, name, fields, text, _, cut in found]
+        for (row, passages, identifier, metadata, text, stored, spans), right in zip(found, sums, strict=True):
+            if stored != right:
+                raise self.damaged("the checksum of a document is wrong")
+            if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
+                raise self.damaged("a document has a wrong type")
+            if passages != (1 if spans is None else spans.count(",") + 1):
+                raise self.damaged("passages are missing")
+            try:
+                documents.append(Stored(row, passages, identifier, json.loads(metadata), text, spans))
+            except (ValueError, RecursionError) as error:
+                raise self.damaged(f"metadata: {error}") from None
+        return documents
+
+    def next_row(self) -> int:
+        """Return the first row that no document has or had."""
+        select = (
+            "SELECT max(ifnull((SELECT row + passages FROM documents ORDER BY row DESC LIMIT 1), 0), "
+            "ifnull((SELECT max(row + passages) FROM deleted), 0), (SELECT stop FROM compaction))"
+        )
+        return self._integers(select)[0][0]
+
+    def deleted(self, after: int = 0) -> list[tuple[int, ...]]:
+        """Return number, row and passages of documents deleted since the last compaction, from a number on."""
+        return self._integers("SELECT number, row, passages FROM deleted WHERE number > ? ORDER BY number", after)
+
+    def deleted_rows(self) -> int:
+        """Return the number of rows of documents deleted since the last compaction."""
+        return self._integers("SELECT ifnull(sum(passages), 0) FROM deleted")[0][0]
+
+    def firsts(self, condition: Condition = ALL, first: int = 0) -> list[tuple[int, ...]]:
+        """Return row and passages of the documents from a row on that match a condition, in the order of rows."""
+        select = f"SELECT row, passages FROM documents WHERE row >= ? AND {condition.sql} ORDER BY row"
+        return self._integers(select, first, *condition.values)
+
+    def _integers(self, select: str, *values: Any) -> list[tuple[int, ...]]:
+        """Return what was found, after checking that all are integers: in a damaged file SQLite may read any type."""
+        found = self.run(select, values)
+        if not set(map(type, chain.from_iterable(found))) <= {int}:
+            raise self.damaged("a row has a wrong type")
+        return found
+
+    def ids_matching(self, condition: Condition = ALL) -> list[Id]:
+        """Return the ids of the documents whose metadata match a condition, in the order of addition."""
+        select = f"SELECT id FROM documents WHERE {condition.sql} ORDER BY row"
+        return [identifier for (identifier,) in self.run(select, condition.values)]
+
+    def unknown_fields(self, paths: Iterable[str]) -> dict[str, list[str]]:
+        """Return the names of fields (given by paths) that no document has, each mapped to all fields there are."""
+        having = "SELECT 1 FROM documents WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1"
+        unknown = [".".join(re.findall('"([^"]*)"', path)) for path in paths if not self.run(having, (path,))]
+        if not unknown:
+            return {}
+        # This statement reads all metadata.
+        names = self.run("SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry")
+        return dict.fromkeys(unknown, sorted(str(name) for (name,) in names))
+
+    def rows_of_ids(self, ids: Sequence[Id]) -> dict[Id, tuple[int, int]]:
+        """Return row and passages of each document that has one of the given ids, by id."""
+        found = self.run_among("SELECT id, row, passages FROM documents WHERE id IN ({})", ids)
+        return {identifier: (row, count) for identifier, row, count in found}
+
+    def record_automatic(self, automatic: Iterable[Id], given: Iterable[Id]) -> None:
+        """Record which ids the index has assigned itself: only these may change in another index."""
+        self.run_many("DELETE FROM automatic WHERE id = ?", ((identifier,) for identifier in given))
+        self.run_many("INSERT OR IGNORE INTO automatic VALUES (?)", ((identifier,) for identifier in automatic))
+
+    def automatic(self, ids: Sequence[Id]) -> set[Id]:
+        """Return which of the given ids the index has assigned itself."""
+        return {identifier for (identifier,) in self.run_among("SELECT id FROM automatic WHERE id IN ({})", ids)}
 
 
 # SQLite's locks belong to a process, but it keeps their books in memory, which a fork copies: a child that goes on with

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from ctx_embed.index.model import IndexModel
     from ctx_embed.index.storage.database import Database, Settings
-    from ctx_embed.index.storage.documents import DocumentStore
     from ctx_embed.index.storage.folder import View
 
 # FAISS's type stubs lack its limits on reading, the keyword arguments of its Python layer and array arguments.
@@ -289,13 +288,13 @@ def centroids(index: Any) -> int:
     return needed
 
 
-def is_stale(folder: Path, store: DocumentStore) -> bool:
+def is_stale(store: Database) -> bool:
     """Return whether FAISS's file is missing or lacks so many rows that it is due again, without reading it."""
     settings, record, next_row = store.present(), store.record(), store.state().next_row
     held, covered, kind = 0, 0, ""
     if record is not None:
         with suppress(KeyError, TypeError, ValueError, OSError):
-            if record.path(folder).stat().st_size != record.facts["bytes"]:
+            if record.path(store.folder).stat().st_size != record.facts["bytes"]:
                 raise ValueError
             held, covered, kind = int(record.facts["rows"]), int(record.facts["next_row"]), str(record.facts["for"])
     missing = next_row - covered
@@ -326,7 +325,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
     wanted = kind = factory_for(len(rows), settings)
     index, held = None, rows[:0]
     if not anew and record is not None and wanted not in COMPARING_ALL:
-        found = loaded(view.folder.path, record, settings)
+        found = loaded(view.store.folder, record, settings)
         if found is not None and not found.exact and not outgrown(record.facts["for"], wanted):
             index, held = found.index, found.rows
     measured = None
@@ -351,7 +350,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
             # Searching enough lists would take longer than comparing all vectors.
             kind, index = flat(settings.dtype), None
     token = uuid.uuid4().hex
-    path = view.folder.path / f"{token}{FAISS_SUFFIX}"
+    path = view.store.folder / f"{token}{FAISS_SUFFIX}"
     beside = path.with_suffix(f"{FAISS_SUFFIX}.tmp")
     try:
         faiss.write_index(index, str(beside))
@@ -372,11 +371,12 @@ def listed(database: Database, record: Record | None) -> None:
         database.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))
 
 
-def remove_unlisted(folder: Path, record: Record | None) -> None:
+def remove_unlisted(store: Database) -> None:
     """Remove FAISS's files that are not listed, and those of killed writers; call it with the writer's lock."""
+    record = store.record()
     for pattern in (f"*{FAISS_SUFFIX}", f"*{FAISS_SUFFIX}.tmp"):
-        for path in folder.glob(pattern):
-            if record is None or path != record.path(folder):
+        for path in store.folder.glob(pattern):
+            if record is None or path != record.path(store.folder):
                 # Windows does not delete open files; a later writer will delete them.
                 with suppress(OSError):
                     path.unlink()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import cached_property
+from itertools import compress
+from operator import lt, ne
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,18 +16,18 @@ import numpy as np
 
 from ctx_embed.errors import REMEDY, DamagedError, InputError
 from ctx_embed.index.storage.database import (
-    DATABASE,
     DATABASE_FILES,
     FAISS_SUFFIX,
-    OLD_FILES,
+    ROWS_AT_ONCE,
     ChangedError,
+    Database,
     Settings,
+    database_of,
     require_time,
 )
-from ctx_embed.index.storage.documents import DocumentStore, VectorTable
 from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.storage.filters import parse_filter
-from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
+from ctx_embed.index.storage.vectors import DTYPES, Mask, Rows, Vectors
 
 if TYPE_CHECKING:
     from ctx_embed.index.searching.by_words import Bm25, Corrections
@@ -44,10 +46,10 @@ ROUNDING = 2e-6
 CACHED_ROWS = 32_768
 
 
-def read_settings(path: str | Path) -> Settings:
+def read_settings(folder: str | Path) -> Settings:
     """Return the settings of the index in a folder; raise InputError if it has none that can be read."""
-    with closing(DocumentStore(database_of(Path(path).absolute()))) as store:
-        return store.present()
+    with closing(Database(folder)) as database:
+        return database.present()
 
 
 def holds_only_an_index(folder: Path, *others: str) -> bool:
@@ -64,71 +66,48 @@ def require_free(folder: Path) -> None:
         raise InputError(f"{folder}: already exists; choose another name")
 
 
-def database_of(folder: Path) -> Path:
-    """Return the database of the index in a folder; raise InputError if there is none."""
-    path = folder / DATABASE
-    try:
-        # Opening a pipe would wait for its writer, and a link may lead anywhere.
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise DamagedError(f"{path}: damaged (not a regular file); {REMEDY}")
-        return path
-    except (FileNotFoundError, NotADirectoryError):
-        if folder.is_dir() and all((folder / name).exists() for name in OLD_FILES):
-            reason = "made by an earlier development version; build the index again"
-        elif folder.is_dir():
-            reason = f"a folder but not an index (it has no {DATABASE})"
-        elif folder.exists():
-            reason = "must be the folder of an index, got a file"
-        else:
-            reason = "no such index; make one with `ctx-embed index build` or SearchIndex.create"
-        raise InputError(f"{folder}: {reason}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+class IndexFolder(Database):
+    """An index on disk, with the settings and the view of its newest generation that was read.
 
-
-class IndexFolder:
-    """An index on disk; ``memory_map`` leaves FAISS's vectors there, whatever its kind."""
+    ``memory_map`` leaves FAISS's vectors in their file, whatever its kind.
+    """
 
     settings: Settings
 
-    def __init__(self, path: str | Path, memory_map: bool = False) -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, folder: str | Path, memory_map: bool = False) -> None:
+        super().__init__(folder)
         self.memory_map = memory_map
-        self.documents = DocumentStore(database_of(self.path))
         self._view: View | None = None
         try:
-            rows, counted = self.read(lambda view: (self.documents.next_row(), view.state.next_row))
+            rows, counted = self.read(lambda view: (self.next_row(), view.state.next_row))
             if rows != counted:
-                raise DamagedError(f"{self.path}: has {rows} rows, but its count is {counted}; {REMEDY}")
+                raise DamagedError(f"{self.folder}: has {rows} rows, but its count is {counted}; {REMEDY}")
         except BaseException:
-            self.documents.close()
+            self.close()
             raise
 
     def close(self) -> None:
         """Release files and memory."""
-        self.documents.close()
+        super().close()
         self._view = None
 
     def read(self, work: Callable[[View], Result]) -> Result:
         """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs."""
         for _ in range(ATTEMPTS):
-            with suppress(ChangedError), self.documents.reading():
-                return work(self.view())
-        raise ChangedError(f"{self.path}: was changed while it was read; try again")
-
-    def view(self) -> View:
-        """Return the view of the current transaction, which takes over what the last view had computed."""
-        view = before = self._view
-        if view is None or view.state != self.documents.state():
-            view = View(self, self.documents, before)
-            if before is not None and view.settings.table != before.settings.table:
-                raise self.embedded_again()
-            self.settings, self._view = view.settings, view
-        return view
+            with suppress(ChangedError), self.reading():
+                view = before = self._view
+                if view is None or view.state != self.state():
+                    # It takes over what the last view had computed.
+                    view = View(self, before, self.memory_map)
+                    if before is not None and view.settings.table != before.settings.table:
+                        raise self.embedded_again()
+                    self.settings, self._view = view.settings, view
+                return work(view)
+        raise ChangedError(f"{self.folder}: was changed while it was read; try again")
 
     def embedded_again(self) -> InputError:
         """Return the error for an index that has another model than it had when it was opened."""
-        return InputError(f"{self.path}: was embedded again with another model meanwhile; open it again")
+        return InputError(f"{self.folder}: was embedded again with another model meanwhile; open it again")
 
     def require_in_place(self, *, no_copy: bool = False) -> None:
         """Raise InputError if the index that was opened has been replaced or removed; ``no_copy``: only by a copy.
@@ -137,20 +116,91 @@ class IndexFolder:
         """
         place: tuple[int, int] | None = None
         with suppress(OSError):
-            found = os.stat(self.documents.path)
+            found = os.stat(self.path)
             place = found.st_dev, found.st_ino
-        if place == self.documents.opened or (no_copy and place is None):
+        if place == self.opened or (no_copy and place is None):
             return
-        database_of(self.path)
-        if not no_copy or read_settings(self.path).index_id == self.settings.index_id:
-            raise InputError(f"{self.path}: another index has replaced it; open it again")
+        database_of(self.folder)
+        if not no_copy or read_settings(self.folder).index_id == self.settings.index_id:
+            raise InputError(f"{self.folder}: another index has replaced it; open it again")
 
-    def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the row of each passage, and its id, text, metadata and, in a cut document, start, inside a read."""
-        for document in self.documents.all():
-            for (row, text), (start, _) in zip(document.texts(), document.spans, strict=True):
-                place = {"start": start} if document.passages > 1 else {}
-                yield row, {"id": document.id, "text": text, **place, "metadata": document.metadata}
+
+class VectorTable:
+    """The vectors of one model. Codes say their data type by their length; a zero vector has an empty code.
+
+    Call the methods inside a transaction of the database; all of them raise DamagedError if a vector is damaged.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.database = database
+        self.dimension = settings.dimension
+        self.dtype = settings.dtype
+        self.name = f"vectors_{settings.table}"
+        self._types = {self.dimension * dtype.scalar().itemsize: dtype for dtype in DTYPES.values()}
+
+    def put(self, rows: Sequence[int] | range, vectors: Vectors) -> None:
+        """Store the vectors (n, dimension) of n new rows, or of rows whose data type changes."""
+        codes = np.ascontiguousarray(DTYPES[self.dtype].encode(vectors))
+        width = codes.itemsize * self.dimension
+        content = codes.tobytes()
+        parts = (content[start : start + width] for start in range(0, len(content), width))
+        filled = (part if there else b"" for part, there in zip(parts, np.any(vectors, axis=1), strict=True))
+        self.database.run_many(
+            f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)",
+            ((row, code, zlib.crc32(code)) for row, code in zip(rows, filled, strict=True)),
+        )
+
+    def get(self, rows: Rows) -> Vectors:
+        """Return the vectors (n, dimension) of rows, in their order."""
+        # Not np.unique, which imports NumPy's masked arrays. One statement for any number of rows is prepared once.
+        wanted = sorted(set(rows.tolist()))
+        among = "row IN (SELECT value FROM json_each(?)) ORDER BY row"
+        found = self.database.run(f"SELECT row, code, checksum FROM {self.name} WHERE {among}", (str(wanted),))
+        if len(found) < len(wanted):
+            raise self.database.damaged("vectors are missing")
+        vectors = self._decoded(found)
+        return vectors[np.searchsorted(wanted, rows)] if len(wanted) else vectors
+
+    def blocks(self, after: int = -1) -> Iterator[tuple[Rows, Vectors]]:
+        """Yield rows beyond ``after`` and their vectors, a few thousand at a time, without zero vectors."""
+        select = f"SELECT row, code, checksum FROM {self.name} WHERE row > ? ORDER BY row LIMIT {ROWS_AT_ONCE}"
+        while found := self.database.run(select, (after,)):
+            if found[0][0] <= after:
+                raise self.database.damaged("its vectors are out of order")
+            after = found[-1][0]
+            vectors = self._decoded(found)
+            kept = np.array([bool(code) for _, code, _ in found])
+            if kept.any():
+                rows = np.array([row for row, _, _ in found], np.int64)
+                yield (rows, vectors) if kept.all() else (rows[kept], vectors[kept])
+
+    def zeros(self, first: int = 0) -> Rows:
+        """Return the rows from ``first`` on whose vectors are zero."""
+        select = f"SELECT row FROM {self.name} WHERE code = x'' AND row >= ?"
+        return np.array(self.database.run(select, (first,)), np.int64).ravel()
+
+    def _decoded(self, found: Sequence[tuple[Any, ...]]) -> Vectors:
+        """Return the vectors of rows, codes and checksums, after checking them."""
+        if not found:
+            return np.zeros((0, self.dimension), np.float32)
+        rows, codes, checksums = zip(*found, strict=True)
+        if set(map(type, codes)) != {bytes} or any(map(ne, map(zlib.crc32, codes), checksums)):
+            raise self.database.damaged("the checksum of a vector is wrong")
+        # A damaged table may repeat rows without end.
+        if not all(map(lt, rows, rows[1:])):
+            raise self.database.damaged("its vectors are out of order")
+        widths = np.array(list(map(len, codes)))
+        vectors = np.zeros((len(codes), self.dimension), np.float32)
+        for width in set(widths.tolist()) - {0}:
+            if width not in self._types:
+                raise self.database.damaged("a vector has a wrong size")
+            dtype, chosen = self._types[width], widths == width
+            parts = np.frombuffer(b"".join(compress(codes, chosen)), dtype.scalar)
+            decoded = dtype.decode(parts.reshape(-1, self.dimension))
+            if chosen.all():
+                return decoded
+            vectors[chosen] = decoded
+        return vectors
 
 
 class View:
@@ -164,9 +214,9 @@ class View:
         live: which positions belong to documents (n,).
     """
 
-    def __init__(self, folder: IndexFolder, store: DocumentStore, before: View | None = None) -> None:
-        self.folder = folder
+    def __init__(self, store: Database, before: View | None = None, memory_map: bool = False) -> None:
         self.store = store
+        self.memory_map = memory_map
         self.settings = store.present()
         self.state = state = store.state()
         self.vectors = VectorTable(store, self.settings)
@@ -247,7 +297,7 @@ class View:
         known: Loaded | None = None if before is None else vars(before).get("faiss")
         if known is not None and known.token == record.token:
             return known
-        return loaded(self.folder.path, record, self.settings, self.folder.memory_map)
+        return loaded(self.store.folder, record, self.settings, self.memory_map)
 
     @cached_property
     def faiss_positions(self) -> Rows | slice:

@@ -19,18 +19,9 @@ import numpy as np
 from ctx_embed.errors import InputError, UnwritableError, described
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import NEXT, checksum, expanded, ranges_of
-from ctx_embed.index.storage.documents import (
-    LARGEST_ID,
-    DocumentStore,
-    Id,
-    Span,
-    VectorTable,
-    checked_id,
-    embedded_texts,
-    metadata_json,
-)
-from ctx_embed.index.storage.folder import IndexFolder, View
+from ctx_embed.index.storage.database import NEXT, Database, checksum, expanded, ranges_of
+from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, checked_id, embedded_texts, metadata_json
+from ctx_embed.index.storage.folder import IndexFolder, VectorTable, View
 from ctx_embed.index.storage.vectors import DTYPES, Vectors, schema
 from ctx_embed.index.writing.chunking import Cut, chunker
 from ctx_embed.progress import Meter
@@ -92,13 +83,13 @@ class Edit:
     ``state`` is what the commit will publish, and ``counted`` the documents that the same job has added so far.
     """
 
-    def __init__(self, store: DocumentStore, writer: Writer, counted: int) -> None:
+    def __init__(self, store: Database, writer: Writer, counted: int) -> None:
         self.store = store
         self.state = store.state()
         self.counted = counted
         self._writer = writer
         self._begun = counted, time.monotonic()
-        settings, following = store.present(), store.settings(NEXT)
+        settings, following = store.present(), store.settings_named(NEXT)
         self._titled = settings.titled
         self._vectors = VectorTable(store, settings)
         # A reembedding fills a second table at the same time.
@@ -341,7 +332,7 @@ class Writer:
         ``tidy`` then updates FAISS's file, and compacts if that is due; ``counted`` documents were added by the same
         job before.
         """
-        with self._changing, closing(DocumentStore(self.folder.documents.path)) as store:
+        with self._changing, closing(Database(self.folder.folder)) as store:
             with store.writing():
                 self.folder.require_in_place()
                 if store.present().table != self.folder.settings.table:
@@ -360,25 +351,25 @@ class Writer:
                     return
             except (InputError, OSError) as error:
                 self.least_dead_rows = 2 * dead
-                _LOG.warning("%s: was not compacted (%s)", self.folder.path, error)
+                _LOG.warning("%s: was not compacted (%s)", self.folder.folder, error)
             self.tidy(store)
 
-    def tidy(self, store: DocumentStore, anew: bool = False) -> None:
+    def tidy(self, store: Database, anew: bool = False) -> None:
         """Bring FAISS's file up to date if it lacks too much, or ``anew``; if it fails, the next writer tries again."""
         with suppress(InputError, OSError, RuntimeError):
             with store.writing(patience=0):
                 self.folder.require_in_place()
                 old, new = store.record(), None
-                faiss_file.remove_unlisted(self.folder.path, old)
-                if not (anew and old) and not faiss_file.is_stale(self.folder.path, store):
+                faiss_file.remove_unlisted(store)
+                if not (anew and old) and not faiss_file.is_stale(store):
                     return
                 try:
-                    new = faiss_file.write(View(self.folder, store), self.embedder, anew=anew)
+                    new = faiss_file.write(View(store), self.embedder, anew=anew)
                 except RuntimeError as error:
                     if not self._reported:
                         _LOG.warning(
                             "%s: FAISS cannot build %s; search compares every vector (%s)",
-                            self.folder.path,
+                            self.folder.folder,
                             self.folder.settings.factory,
                             faiss_file.reason(error),
                         )
@@ -389,11 +380,11 @@ class Writer:
                 store.finish(store.state())
             # Readers know the new file now; only a writer may remove the old one.
             with store.writing(patience=0):
-                faiss_file.remove_unlisted(self.folder.path, store.record())
+                faiss_file.remove_unlisted(store)
 
     def compact(self, dtype: str | None = None) -> int:
         """Compact the index and give its space back, see :meth:`SearchIndex.compact`."""
-        with self._changing, closing(DocumentStore(self.folder.documents.path)) as store:
+        with self._changing, closing(Database(self.folder.folder)) as store:
             removed = self._compact(store, dtype)
             # VACUUM writes a copy of the database.
             needed = 2 * store.path.stat().st_size
@@ -408,7 +399,7 @@ class Writer:
                 store.run("PRAGMA wal_checkpoint(TRUNCATE)")
             return removed
 
-    def _compact(self, store: DocumentStore, dtype: str | None = None) -> int:
+    def _compact(self, store: Database, dtype: str | None = None) -> int:
         """Remove rows of deleted documents, and rewrite vectors of other data types in small commits, and FAISS's file.
 
         Return the number of rows removed.
@@ -450,14 +441,14 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
     Finished batches are stored in the index, where another call with the same model resumes.
     """
     faiss_file.checked_factory(folder.settings.factory, embedder.dimension)
-    with closing(DocumentStore(folder.documents.path)) as store:
+    with closing(Database(folder.folder)) as store:
         _remove_old_tables(store)
         present, wanted = store.present(), (embedder.fingerprint, embedder.dimension)
         if wanted == (present.model_fingerprint, present.dimension):
             return False
         with store.writing():
             folder.require_in_place()
-            present, following = store.present(), store.settings(NEXT)
+            present, following = store.present(), store.settings_named(NEXT)
             if following is None or (following.model_fingerprint, following.dimension) != wanted:
                 table = present.table + 1
                 if following is not None:
@@ -512,10 +503,10 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
     return True
 
 
-def _remove_old_tables(store: DocumentStore) -> None:
+def _remove_old_tables(store: Database) -> None:
     """Remove tables of vectors that no settings name, in small commits."""
     with store.reading():
-        used = {f"vectors_{settings.table}" for settings in (store.present(), store.settings(NEXT)) if settings}
+        used = {f"vectors_{settings.table}" for settings in (store.present(), store.settings_named(NEXT)) if settings}
         tables = store.run("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'vectors_[0-9]*'")
     for name in {name for (name,) in tables} - used:
         left = True

@@ -10,7 +10,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import BusyError, DamagedError
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.database import Database
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel
@@ -86,7 +86,7 @@ def test_a_changed_vector_and_a_damaged_file_of_faiss_are_found(path):
 
 
 def test_texts_that_are_not_those_of_the_vectors_are_found(path):
-    with closing(DocumentStore(path / "index.sqlite")) as store, store.writing():
+    with closing(Database(path)) as store, store.writing():
         store.connection.execute("UPDATE documents SET text = 'something else' WHERE row IN (7, 8)")
         store.store_checksums("row IN (7, 8)")
     words = f"{path / 'index.sqlite'}: the word lists are not those of the texts (their words differ)"

@@ -15,7 +15,7 @@ from ctx_embed.errors import installation
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.following import sync
 from ctx_embed.index.following.records import FolderOptions, follow
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.database import Database
 from ctx_embed.index.writing import writer
 from tests.documents.samples import FIRST, SECOND, pdf
 from tests.helpers.cli import Command
@@ -468,7 +468,7 @@ def test_dates_and_numbers_of_any_size(folder, tmp_path, hash_model):
 def test_deleted_documents_come_back_when_their_file_changes(index, folder):
     index.sync(folder)
     assert index.delete(where="source = 'sub/b.txt' or n = 1") == 2
-    with closing(DocumentStore(index.path / "index.sqlite")) as store, store.writing():
+    with closing(Database(index.path)) as store, store.writing():
         # The origin of a deleted document is no damage.
         store.connection.execute("INSERT INTO origins VALUES ('sub/b.txt', 1, '{}')")
     assert index.verify() == []

@@ -219,7 +219,7 @@ def test_phrases_must_occur(index, cut):
 def test_common_words_beside_a_phrase_may_be_missing(index, monkeypatch):
     monkeypatch.setattr("ctx_embed.index.searching.by_words.LARGE", 3)
     folder = IndexFolder(index.path)
-    with closing(folder.documents):
+    with closing(folder):
         (row,) = folder.read(lambda view: Bm25(view).best('"asked for a ransom" zebra', 10, None))
     assert ids(index.search('"asked for a ransom" zebra', mode="words")) == [index.ids()[row]] == ["a23"]
 
@@ -376,7 +376,7 @@ def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(index):
         with pytest.raises(LateError, match=r"took longer than 1e-09 s; ask for less, or give it a later deadline"):
             index.search("a bank", mode=mode, deadline=1e-9)
         assert index.search("a bank", mode=mode, deadline=60) == before
-    store = index._folder.documents
+    store = index._folder
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     late = pytest.raises(LateError, match=r"took longer than 0.01 s")
     with late, within(0.01), store.reading(), store.reporting_errors():

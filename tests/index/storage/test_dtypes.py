@@ -103,7 +103,7 @@ def test_a_failed_change_leaves_everything_searchable_and_can_be_repeated(index,
 
     index.add(["a text", "another text"])
     with monkeypatch.context() as broken:
-        broken.setattr("ctx_embed.index.storage.documents.VectorTable.put", full)
+        broken.setattr("ctx_embed.index.storage.folder.VectorTable.put", full)
         assert error(index.compact, "int8") == "the disk is full"
     index.add(["more"])
     assert [hit.text for hit in index.search("a text", 1, mode="dense")] == ["a text"]

@@ -34,12 +34,12 @@ def stored(path: Path, exact: bool = True) -> dict:
     with closing(IndexFolder(path)) as folder:
         dimension = folder.settings.dimension
         assert verify(folder, lambda: HashEmbedder(dimension)) == []
-        documents = list(folder.documents.all())
+        documents = list(folder.all())
         rows = np.array([document.row for document in documents], np.int64)
         vectors = folder.read(lambda view: view.vectors.get(rows))
         wanted = hash_vectors([document.text for document in documents], dimension)
         np.testing.assert_allclose(vectors, wanted, rtol=1e-6, atol=0 if exact else 0.01)
-        assert len({document.id for document in documents}) == len(documents) == folder.documents.state().documents
+        assert len({document.id for document in documents}) == len(documents) == folder.state().documents
         return {document.id: document.text for document in documents}
 
 
