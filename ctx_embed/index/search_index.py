@@ -20,9 +20,9 @@ from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import Reranker, Search, listed, reranker_of
+from ctx_embed.index.searching.search import Reranker, Search, listed
 from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import DATABASE, Database, Settings, require_time, within
+from ctx_embed.index.storage.database import DATABASE, Database, Settings, within
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, checked_id
 from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
 from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
@@ -469,7 +469,7 @@ class SearchIndex:
         # A reranker stays loaded until a search needs another one.
         wanted, (known, reranker) = chosen.rerank, self._reranker
         if wanted is not None and known is not wanted and known != wanted:
-            reranker = reranker_of(wanted)
+            reranker = wanted if isinstance(wanted, Reranker) else Reranker(wanted)
             self._reranker = wanted, reranker
         asked = [" ".join(search.texts).strip()] if chosen.fuse else search.texts
         found: list[list[Hit]] = [[] for _ in asked]
@@ -481,7 +481,6 @@ class SearchIndex:
                         folder.map()
                     self._searched = True
                     candidates = folder.read(search.candidates)
-                require_time()
                 found = search.hits(candidates, None if wanted is None else reranker)
         lists = [Hits(text, hits) for text, hits in zip(asked, found, strict=True)]
         return lists[0] if search.single or chosen.fuse else lists

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.index.searching.search import reranker_of
+from ctx_embed.index.searching.search import Reranker
 from ctx_embed.loading import load_embedder
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.saved import DEFAULT_NAME
@@ -103,21 +103,20 @@ class ServedClassifier:
         return found
 
 
-class ServedReranker:
+class ServedReranker(Reranker):
     """A SentenceTransformer or a CrossEncoder that scores passages for searches and `/v1/rerank`, a call at a time."""
 
     def __init__(self, name: str) -> None:
-        self._reranker = reranker_of(name)
-        self.cosines = self._reranker.cosines
+        super().__init__(name)
         # Two threads must not use a padding tokenizer at the same time.
         self._lock = threading.Lock()
         self._calls = Batcher(lambda _, asked: [self.scores(*each) for each in asked], lambda _: 1)
         self.close = self._calls.close
 
     def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
-        """Return the scores of passages, see :class:`ctx_embed.index.searching.search.Reranker`."""
+        """Return the scores (queries, passages)."""
         with self._lock:
-            return self._reranker.scores(queries, passages)
+            return super().scores(queries, passages)
 
     async def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the score of each text for a query."""

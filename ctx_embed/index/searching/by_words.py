@@ -189,6 +189,7 @@ class Bm25:
             terms = rare or terms
         if not terms:
             return {}
+        require_time()
         match = " OR ".join(terms)
         if required := phrases(query):
             # A passage may have no word of the query but the phrases, so these are alternatives of the expression, too.

@@ -184,7 +184,6 @@ def word_shares(query: str, texts: Sequence[str]) -> list[float]:
     if not stems:
         return [0.0] * len(texts)
     shares = []
-    require_time()
     # Reading a long text as it is indexed takes too long for a search.
     for lowered in [(indexed(text) if len(text) <= LONG_TEXT else text).lower() for text in texts]:
         require_time()

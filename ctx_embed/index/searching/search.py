@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,15 +111,7 @@ class Candidates:
 
 
 class Search:
-    """One search. It checks its query; :meth:`embed`, :meth:`candidates` and :meth:`hits` then run it.
-
-    Attributes:
-        texts: the text of each query; an empty string if the query was a vector.
-        vectors: the unit vectors of the queries (Q, dimension); None until the texts are embedded.
-        single: whether the caller gave one query, not a list of queries.
-        like: instead of a query, the ids of documents to find similar ones to.
-        exclude: texts and ids of documents to keep away from.
-    """
+    """One search. It checks its query; :meth:`embed`, :meth:`candidates` and :meth:`hits` then run it."""
 
     def __init__(self, options: Options, query: Any, like: Any, dimension: int) -> None:
         self.options = options
@@ -128,8 +120,10 @@ class Search:
         if options.rerank is not None or options.mmr is not None:
             self.pool = max(self.pool, int(options.candidates))
         self.dimension = dimension
+        # The text of each query, empty if that is a vector, and their unit vectors (Q, dimension) once they are known.
         self.texts: list[str] = [""]
         self.vectors: Vectors | None = None
+        # Whether the caller gave one query, not a list of queries.
         self.single = True
         self.like: list[Id] = []
         if like is not None:
@@ -362,10 +356,7 @@ class Search:
             candidates.by_words += part.by_words[kept].tolist()
 
     def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[list[Hit]]:
-        """Return at most ``k`` hits from ``offset`` on of each list of candidates: reranked, diversified, highlighted.
-
-        In the mode ``hybrid``, cosines of a reranker take the place of ours, see :func:`fused_scores`.
-        """
+        """Return at most ``k`` hits of each list of candidates from ``offset`` on: reranked, varied, highlighted."""
         options, chosen = self.options, []
         most, first = int(options.candidates), int(options.offset)
         for candidates in found:
@@ -376,6 +367,7 @@ class Search:
             if reranker is not None and hits:
                 best = reranker.scores(candidates.texts, [hit.text for hit in hits[:most]]).max(axis=0)
                 if reranker.cosines and self.mode == "hybrid" and not options.fuse:
+                    # Its cosines take the place of ours, see fused_scores.
                     best = (shares_of_best(best) + candidates.by_words[:most]) / 2
                 order = np.argsort(-best, kind="stable")
                 hits = [replace(hits[place], reranked=float(best[place])) for place in order] + hits[most:]
@@ -406,7 +398,6 @@ def dense(view: View, allowed: Mask | None, vectors: Vectors, depth: int, surely
 
 def by_words(view: View, allowed: Mask | None, text: str, vector: Vectors, depth: int, near: Ranking | None) -> Ranking:
     """Rank passages by BM25; given the nearest by meaning, rank both by :func:`fused_scores`, ties by words."""
-    require_time()
     if near is not None and (required := phrases(text)):
         # Passages that lack a phrase of the query are not found.
         having = view.store.run("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(required),))
@@ -488,72 +479,41 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
     return order
 
 
-@runtime_checkable
-class Reranker(Protocol):
-    """A model that scores passages for a search: ``cosines`` says whether its scores are cosines."""
+class Reranker:
+    """A model that scores passages: by ``cosines`` of its embeddings, or as a CrossEncoder, which reads pairs of texts.
 
-    cosines: bool
-
-    def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
-        """Return the scores (queries, passages)."""
-
-
-class BiEncoder:
-    """Scores by the cosines of its own embeddings."""
-
-    cosines = True
-
-    def __init__(self, embedder: IndexModel) -> None:
-        self.embedder = embedder
-
-    def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
-        """Return the cosines, see :class:`Reranker`."""
-        # In float64, so that the rounded cosine of a pair does not depend on other pairs.
-        left, right = self.embedder.queries(queries).astype(float), self.embedder.documents(passages).astype(float)
-        cosines: NDArray[Any] = np.clip(left @ right.T, -1, 1).astype(np.float32)
-        return cosines
-
-
-class PairScorer:
-    """Scores by a CrossEncoder with one output, which reads a query and a passage together."""
-
-    cosines = False
+    ``model`` is a name or folder, a SentenceTransformer, an Embedder or a CrossEncoder; InputError if it cannot rerank.
+    """
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        if isinstance(model, str | Path):
+            reads_pairs = str(model).startswith("cross-encoder/")
+            if os.path.isdir(model):
+                paths = (Path(model) / name for name in ("config_sentence_transformers.json", "config.json"))
+                configs = [config for path in paths if path.is_file() and isinstance(config := read_json(path), dict)]
+                reads_pairs = any(
+                    config.get("model_type") == "CrossEncoder"
+                    or "ForSequenceClassification" in str(config.get("architectures"))
+                    for config in configs
+                )
+            if reads_pairs:
+                from ctx_embed.loading import load_cross_encoder
+
+                model = load_cross_encoder(str(model))
+        self.cosines = isinstance(model, str | Path) or hasattr(model, "encode_query")
+        if not self.cosines and not hasattr(model, "predict"):
+            raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")
+        self._model: Any = IndexModel.of(model) if self.cosines else model
 
     def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
-        """Return the model's outputs, see :class:`Reranker`; raise InputError if they are several, or not finite."""
+        """Return the scores (queries, passages); raise InputError if a CrossEncoder's are several, or not finite."""
+        if self.cosines:
+            # In float64, so that the rounded cosine of a pair does not depend on other pairs.
+            left, right = self._model.queries(queries).astype(float), self._model.documents(passages).astype(float)
+            cosines: NDArray[Any] = np.clip(left @ right.T, -1, 1).astype(np.float32)
+            return cosines
         pairs = [(query, passage) for query in queries for passage in passages]
-        outputs = np.asarray(self.model.predict(pairs, show_progress_bar=False))
+        outputs = np.asarray(self._model.predict(pairs, show_progress_bar=False))
         if outputs.ndim != 1 or not np.isfinite(outputs).all():
             raise InputError(f"the reranker must return one finite score for each pair, got the shape {outputs.shape}")
         return outputs.reshape(len(queries), len(passages))
-
-
-def reranker_of(model: Any) -> Reranker:
-    """Return the reranker for a name or folder, a SentenceTransformer, an Embedder, a CrossEncoder or a Reranker.
-
-    Raise InputError if there is no such model, or it cannot rerank.
-    """
-    if isinstance(model, Reranker):
-        return model
-    if isinstance(model, str | Path):
-        reads_pairs = str(model).startswith("cross-encoder/")
-        if os.path.isdir(model):
-            paths = (Path(model) / name for name in ("config_sentence_transformers.json", "config.json"))
-            configs = [config for path in paths if path.is_file() and isinstance(config := read_json(path), dict)]
-            reads_pairs = any(
-                config.get("model_type") == "CrossEncoder"
-                or "ForSequenceClassification" in str(config.get("architectures"))
-                for config in configs
-            )
-        if reads_pairs:
-            from ctx_embed.loading import load_cross_encoder
-
-            return PairScorer(load_cross_encoder(str(model)))
-    if isinstance(model, str | Path) or hasattr(model, "encode_query"):
-        return BiEncoder(IndexModel.of(model))
-    if hasattr(model, "predict"):
-        return PairScorer(model)
-    raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")
