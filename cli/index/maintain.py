@@ -122,7 +122,7 @@ def merge(sources: tuple[str, ...], path: str, replace: bool) -> None:
 
     Example: ctx-embed index merge monday.index tuesday.index -o week.index
     """
-    from ctx_embed.index.building.merging import merge_indexes
+    from ctx_embed.index.building.build import merge_indexes
 
     count = merge_indexes(sources, path, replace=replace, progress=True)
     click.echo(f"{counted(count, 'document')} in {path}")

@@ -10,7 +10,7 @@ import pytest
 from ctx_embed import SearchIndex
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.datasets import add_dataset, to_dataset
-from ctx_embed.index.storage import documents as storage
+from ctx_embed.index.storage import database as storage
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors

@@ -1,5 +1,5 @@
 """Building an index from files, with resume.
 
 Called by ``ctx-embed index build``, ``merge``, ``backup`` and ``reembed``.
-Builds change in ``build.py``; an index of several, in ``merging.py``.
+All of it changes in ``build.py``.
 """

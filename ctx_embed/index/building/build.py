@@ -1,5 +1,9 @@
-"""Build an index from files and folders. Each step is stored in INDEX.partial, so interrupted builds can resume."""
+"""Build an index from files and folders, or from other indexes.
 
+Each step of a build is stored in INDEX.partial, so interrupted builds can resume.
+"""
+
+import dataclasses
 import hashlib
 import json
 import os
@@ -12,14 +16,23 @@ from itertools import chain, count, islice, takewhile
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
+
 from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
 from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, documents_of
 from ctx_embed.documents.walking import File, modified_of
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.files import keep_permissions, locked, put_in_place, remove_folder, remove_leftovers, require_folder
-from ctx_embed.index.building.merging import copies
+from ctx_embed.files import (
+    keep_permissions,
+    locked,
+    put_in_place,
+    remove_folder,
+    remove_leftovers,
+    replaced_folder,
+    require_folder,
+)
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.following.records import Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
@@ -28,7 +41,7 @@ from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE, Database
 from ctx_embed.index.storage.documents import checked_id
 from ctx_embed.index.storage.faiss_file import AUTO
-from ctx_embed.index.storage.folder import IndexFolder, holds_only_an_index, read_settings
+from ctx_embed.index.storage.folder import IndexFolder, VectorTable, holds_only_an_index, read_settings, require_free
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import TakenIdError
@@ -218,7 +231,7 @@ def _recorded(store: Database) -> list[Run]:
 
 
 def record(store: Database, run: Run) -> None:
-    """Store a run, replacing its earlier record; call it inside :meth:`Database.writing`."""
+    """Store a run, replacing its earlier record."""
     store.run("INSERT OR REPLACE INTO builds VALUES (?, ?, ?, ?, ?)", astuple(run))
 
 
@@ -487,3 +500,67 @@ def is_structured(file: str, documents: str | None) -> bool:
     return file != "-" and (
         documents in (FILES, PARAGRAPHS) or chosen.apart or (documents is None and not chosen.is_list)
     )
+
+
+def merge_indexes(
+    sources: Sequence[str | Path], path: str | Path, *, replace: bool = False, progress: bool = False
+) -> int:
+    """Merge several indexes with the same model into one; documents without ids of their own are numbered anew.
+
+    Args:
+        sources: two indexes or more. The new index gets the FAISS factory and the data type of the first one.
+        path: the folder of the new index.
+        replace: whether a document replaces the one that has its id in an earlier index.
+        progress: whether to show progress on standard error.
+
+    Returns:
+        The number of documents.
+    """
+    folders = [Path(source).absolute() for source in sources]
+    if len(folders) < 2:
+        raise InputError(f"merging needs two indexes or more, got {len(folders)}")
+    first, *others = [read_settings(folder) for folder in folders]
+    model, *models = [
+        f"{of.model!r} (fingerprint {of.model_fingerprint[:12]}, dimension {of.dimension})" for of in (first, *others)
+    ]
+    for folder, settings, its_model in zip(folders[1:], others, models, strict=True):
+        for name, here, there in (("the model", model, its_model), ("chunk", repr(first.chunk), repr(settings.chunk))):
+            if here != there:
+                raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
+    target = Path(path).absolute()
+    require_free(target)
+    # Skip numbers that another document was given as its id.
+    select = "SELECT max(id) FROM documents WHERE typeof(id) = 'integer' AND id NOT IN (SELECT id FROM automatic)"
+    next_id = 0
+    for folder in folders:
+        with closing(Database(folder)) as store:
+            (largest,) = store.run_one(select)
+            next_id = max(next_id, 0 if largest is None else largest + 1)
+    try:
+        with replaced_folder(target, new=True) as beside:
+            Database.create(beside, dataclasses.replace(first, index_id=uuid.uuid4().hex, table=1))
+            with SearchIndex.open(beside) as index:
+                with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
+                    edit.state = dataclasses.replace(edit.state, next_id=next_id)
+                    for folder in folders:
+                        edit.add_all(meter.each(copies(folder)), replacing=replace)
+                    meter.now("finishing")
+                return index.count()
+    except TakenIdError as error:
+        owners = []
+        for folder in folders:
+            with closing(Database(folder)) as store:
+                owners += [str(folder)] if store.rows_of_ids([error.identifier]) else []
+        raise InputError(
+            f"{' and '.join(owners[:2])} both have a document {error.identifier!r}; --replace keeps the later one"
+        ) from None
+
+
+def copies(path: Path) -> Iterator[Embedded]:
+    """Yield the documents of one state of an index, as passages; ids that the index has numbered become None."""
+    with closing(IndexFolder(path)) as store, store.reading():
+        vectors = VectorTable(store, store.present())
+        for document in store.all():
+            rows = np.arange(document.row, document.row + document.passages)
+            identifier = None if store.automatic([document.id]) else document.id
+            yield Embedded(document.text, identifier, document.metadata, vectors.get(rows), document.spans)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.building.build import build_index
-from ctx_embed.index.building.merging import merge_indexes
+from ctx_embed.index.building.build import build_index, merge_indexes
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing import writer

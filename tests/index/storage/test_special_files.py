@@ -9,8 +9,7 @@ from functools import partial
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.building.build import build_index
-from ctx_embed.index.building.merging import merge_indexes
+from ctx_embed.index.building.build import build_index, merge_indexes
 from tests.fuzz.fuzzing import limited
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel

@@ -33,7 +33,7 @@ def stored(path: Path, exact: bool = True) -> dict:
     """
     with closing(IndexFolder(path)) as folder:
         dimension = folder.settings.dimension
-        assert verify(folder, lambda: HashEmbedder(dimension)) == []
+        assert verify(path, lambda: HashEmbedder(dimension)) == []
         documents = list(folder.all())
         rows = np.array([document.row for document in documents], np.int64)
         vectors = folder.read(lambda view: view.vectors.get(rows))
