@@ -309,7 +309,7 @@ def test_small_types_have_a_small_flat_file(tmp_path, dtype, kind):
         assert index.describe()["faiss"]["kind"] == kind
         exact = hash_vectors(TEXTS, 64) @ hash_vectors(["a query"], 64)[0]
         assert len({*ids(search(index, "a query", 10))} & set(np.argsort(-exact)[:10].tolist())) >= 9
-        assert index._folder.view().faiss is not None
+        assert index._folder.read(lambda view: view.faiss) is not None
 
 
 def test_a_hybrid_search_asks_for_fewer_spare_candidates(tmp_path, hash_model, monkeypatch):
