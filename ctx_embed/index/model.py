@@ -41,10 +41,7 @@ def _reembed(folder: Path, reference: str | None) -> str:
 
 
 def unrelated_cosines(embed: Callable[[Sequence[str]], Any]) -> tuple[float, float] | None:
-    """Return the mean and the standard deviation of a model's cosines of the questions in ``unanswered.txt``.
-
-    ``embed`` returns unit vectors (n, dimension). Return None if the model can read too few, or gives all one vector.
-    """
+    """Return mean and deviation of the cosines of ``unanswered.txt``'s questions; None if a model reads too few."""
     questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
     vectors = np.asarray(embed(questions), np.float32)
     vectors = vectors[vectors.any(axis=1)]

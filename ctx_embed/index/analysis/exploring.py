@@ -72,10 +72,7 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
 
 
 def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
-    """Yield at least the best ``most`` pairs (cosine, row, later row) of some ascending rows and of other documents.
-
-    If FAISS's file does not compare all, each passage is compared with its neighbours there, otherwise with all others.
-    """
+    """Yield at least the best ``most`` pairs (cosine, row, later row) of some ascending rows and of other documents."""
 
     def documents(of: Rows) -> Rows:
         return np.searchsorted(firsts, of, side="right")
@@ -93,6 +90,7 @@ def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int
                 score = float(np.clip(scores[place, column], -1, 1))
                 yield max(score, threshold), int(rows[place]), int(others[column])
         return
+    # FAISS's file does not compare all: compare each passage with its neighbours there.
     waiting, k = np.arange(len(rows)), NEIGHBOURS
     while len(waiting):
         rankings = view.nearest(vectors[waiting], k)

@@ -2,7 +2,7 @@
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -32,14 +32,10 @@ _MODULUS = 2**64
 
 
 class Problems(list[str]):
-    """A line for each problem of an index; if there are no lines, the index is intact.
+    """A line for each problem of an index, and for what could not be checked; without problems it is intact."""
 
-    Attributes:
-        unchecked: what could not be checked, and why.
-    """
-
-    def __init__(self, lines: Iterable[str] = ()) -> None:
-        super().__init__(lines)
+    def __init__(self) -> None:
+        super().__init__()
         self.unchecked: list[str] = []
 
 

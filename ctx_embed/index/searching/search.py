@@ -185,16 +185,14 @@ class Search:
         return self._load()
 
     def candidates(self, view: View) -> list[Candidates]:
-        """Return the best passages for each query, or one list if the queries are fused, inside a transaction.
-
-        A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
-        """
+        """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
         options, store = self.options, view.store
         group = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
         for fields in store.unknown_fields([group]).values() if group else ():
             known = ", ".join([BY_DOCUMENT, *fields])
             raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
         allowed, texts, vectors, found = self._asked(view)
+        # A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
         depth, done = DEPTH, False
         if self.mode == "dense" and not options.fuse and (view.faiss is None or view.faiss.exact):
             depth = DENSE_DEPTH

@@ -71,23 +71,20 @@ COARSE_SPARE = 300
 
 @dataclass(frozen=True)
 class Loaded:
-    """FAISS's index, its rows by position (m,), nprobe or efSearch (None if it has neither), and spare candidates.
-
-    ``exact`` says whether it compares all vectors.
-    """
+    """FAISS's index, its rows by position (m,), and its search effort: nprobe, efSearch or None."""
 
     token: str
     index: Any
     rows: Rows
     effort: int | None
     spare: int
+    # Whether it compares all vectors.
     exact: bool
 
     def proposed(self, queries: Vectors, wanted: int, surely: int, mask: Mask | None, part: float) -> list[Rows]:
         """Return rows that are probably nearest to each query, more than wanted, from those that a mask allows.
 
-        The first ``surely`` are found with the measured recall. ``part`` is the ratio of all rows to the rows that
-        may be found: the larger it is, the more lists are searched.
+        The first ``surely`` have the measured recall. ``part`` is the ratio of all rows to those that may be found.
         """
         asked, effort = max(min(surely, wanted) + self.spare, wanted + SPARE_CANDIDATES), None
         asked = min(asked, len(self.rows))
@@ -200,17 +197,14 @@ def reason(error: Exception) -> str:
 
 
 def factory_for(rows: int, settings: Settings) -> str:
-    """Return the factory string for a number of rows; Flat depends on the data type of the vectors.
-
-    `auto` is exact, then takes about sqrt(rows) inverted lists of compressed vectors. Two bits a dimension suffice,
-    since the candidates are scored again from the stored vectors; vectors of few dimensions take eight bits.
-    """
+    """Return the factory string for a number of rows: `auto` is exact, then takes about sqrt(rows) inverted lists."""
     if settings.factory not in (AUTO, "Flat"):
         return settings.factory
     if settings.factory == "Flat" or rows <= EXACT_ROWS:
         return flat(settings.dtype)
     lists = min(2 ** round(np.log2(rows**0.5)), LARGEST_LISTS)
     dimension = settings.dimension
+    # Two bits a dimension suffice, since the candidates are scored again from the stored vectors.
     codes = "SQ8" if dimension < LEAST_COMPRESSED or dimension % 2 else f"PQ{dimension // 2}x4fs"
     return f"IVF{lists},{codes}"
 
@@ -261,10 +255,8 @@ def new_index(factory: str, dimension: int) -> Any:
 
 
 def centroids(index: Any) -> int:
-    """Return the number of centroids that training must learn, the highest of any part; 0 if nothing is trained.
-
-    FAISS's warning about too few training vectors is silenced: :data:`LEAST_TRAINING` already heeds it.
-    """
+    """Return the number of centroids that training must learn, the highest of any part; 0 if nothing is trained."""
+    # FAISS's warning about too few training vectors is silenced: LEAST_TRAINING already heeds it.
     needed = 0 if index.is_trained else 1
     for part in ("rq", "lsq", "prq", "plsq"):
         if hasattr(index, part):
@@ -316,10 +308,9 @@ def outgrown(kind: str, wanted: str) -> bool:
 
 
 def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False) -> Record | None:
-    """Write FAISS's file for a view, and return its record, which is not yet listed; None if there are too few rows.
+    """Write FAISS's file for the newest view, and return its record, not yet listed; None if there are too few rows.
 
-    The view is the newest generation, in a writing transaction; ``anew`` starts a new index instead of extending the
-    present one. Raise InputError if the index cannot be trained, OSError or RuntimeError if the file cannot be written.
+    ``anew`` starts a new index instead of extending the present one.
     """
     settings, rows, record = view.settings, view.rows[view.readable], view.store.record()
     wanted = kind = factory_for(len(rows), settings)
@@ -365,7 +356,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
 
 
 def listed(database: Database, record: Record | None) -> None:
-    """List a new file in place of the last one, inside :meth:`Database.writing`."""
+    """List a new file in place of the last one."""
     database.run("DELETE FROM faiss")
     if record is not None:
         database.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))

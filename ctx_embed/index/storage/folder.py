@@ -110,10 +110,7 @@ class IndexFolder(Database):
         return InputError(f"{self.folder}: was embedded again with another model meanwhile; open it again")
 
     def require_in_place(self, *, no_copy: bool = False) -> None:
-        """Raise InputError if the index that was opened has been replaced or removed; ``no_copy``: only by a copy.
-
-        After another index replaced it, the opened one still answers. A copy and it are known by the same name.
-        """
+        """Raise InputError if the index that was opened has been replaced or removed; ``no_copy``: only by a copy."""
         place: tuple[int, int] | None = None
         with suppress(OSError):
             found = os.stat(self.path)
@@ -121,15 +118,13 @@ class IndexFolder(Database):
         if place == self.opened or (no_copy and place is None):
             return
         database_of(self.folder)
+        # After another index replaced it, the opened one still answers.
         if not no_copy or read_settings(self.folder).index_id == self.settings.index_id:
             raise InputError(f"{self.folder}: another index has replaced it; open it again")
 
 
 class VectorTable:
-    """The vectors of one model. Codes say their data type by their length; a zero vector has an empty code.
-
-    Call the methods inside a transaction of the database; all of them raise DamagedError if a vector is damaged.
-    """
+    """The vectors of one model. Codes say their data type by their length; a zero vector has an empty code."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self.database = database
@@ -208,10 +203,6 @@ class View:
 
     A row never changes its number; positions, which masks use, are counted from the last compaction. What a view
     has computed is dropped with it, except what the next view can still use.
-
-    Attributes:
-        rows: the row at each position (n,), ascending, including rows of documents deleted since the last compaction.
-        live: which positions belong to documents (n,).
     """
 
     def __init__(self, store: Database, before: View | None = None, memory_map: bool = False) -> None:
@@ -232,6 +223,7 @@ class View:
             # Only the last generation is needed.
             before._before = None
             stop, known, self._deleted = before.state.next_row, before.rows, before._deleted
+        # The row at each position (n,), ascending, and whether it belongs to a document; others were deleted since.
         self.rows: Rows = np.concatenate([known, np.arange(stop, max(state.next_row, stop))])
         self.live: Mask = np.ones(len(self.rows), bool)
         if before is not None:
@@ -359,8 +351,7 @@ class View:
     ) -> list[tuple[Rows, Vectors]]:
         """Return the k allowed rows nearest to each unit query (Q, dimension), and their cosines, nearest first.
 
-        Ties go to the row added first; zero vectors are not found. An approximate index may miss some beyond the first
-        ``surely`` (None: k), but cosines and order come from the stored vectors.
+        Zero vectors are not found. An approximate index may miss some beyond the first ``surely`` (None: k).
         """
         # Most searches may find all passages, which needs no masks.
         mask = None if allowed is None or allowed is self.live else self.readable & allowed

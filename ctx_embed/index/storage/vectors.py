@@ -92,10 +92,7 @@ def page_size(dimension: int, dtype: str) -> int:
 
 
 def schema(number: int) -> tuple[str, str]:
-    """Return the statements that create a table of vectors, and the index of its zero vectors.
-
-    Zero vectors belong to texts that the model cannot read.
-    """
+    """Return the statements that create a table of vectors, and the index of its zero vectors (unreadable texts)."""
     return (
         f"CREATE TABLE vectors_{number} (row INTEGER PRIMARY KEY, code BLOB NOT NULL, checksum INTEGER NOT NULL)",
         f"CREATE INDEX zeros_{number} ON vectors_{number} (row) WHERE code = x''",

@@ -329,8 +329,7 @@ class Writer:
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
-        ``tidy`` then updates FAISS's file, and compacts if that is due; ``counted`` documents were added by the same
-        job before.
+        ``tidy`` then updates FAISS's file, and compacts if that is due; the job has added ``counted`` documents before.
         """
         with self._changing, closing(Database(self.folder.folder)) as store:
             with store.writing():
@@ -400,10 +399,7 @@ class Writer:
             return removed
 
     def _compact(self, store: Database, dtype: str | None = None) -> int:
-        """Remove rows of deleted documents, and rewrite vectors of other data types in small commits, and FAISS's file.
-
-        Return the number of rows removed.
-        """
+        """Remove rows of deleted documents (return how many), rewrite vectors of other data types, and FAISS's file."""
         with store.writing():
             self.folder.require_in_place()
             settings = store.present()
