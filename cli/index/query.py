@@ -207,7 +207,7 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
     Hits of one document are printed together, at the rank of the best one. In a terminal the query's words are
     coloured and places link to their files. Control characters are removed.
     """
-    from ctx_embed.index.searching.hits import snippets
+    from ctx_embed.index.searching.hits import rounded_down, snippets
 
     together: dict[str | int, list[tuple[Hit, Location | None]]] = {}
     for hit, source in zip(hits, sources or [None] * len(hits), strict=True):
@@ -218,13 +218,39 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
         hit.text[start:stop].replace(_OPENING, " ").replace(_CLOSING, " ")
         for (hit, _), (start, stop) in zip(ordered, places, strict=True)
     ]
-    marked = snippets(query, plain, _OPENING, _CLOSING)
-    for (hit, source), (start, stop), snippet in zip(ordered, places, marked, strict=True):
-        click.echo(_heading(hit, source))
-        # The snippet with its marked words in bold; click leaves styles out of a pipe.
-        printed = "".join(c if c.isprintable() or c in (_OPENING, _CLOSING) else " " for c in snippet)
+    # The snippets with marks around the query's words, which are bold; click leaves styles out of a pipe.
+    marked = [
+        "".join(c if c.isprintable() or c in (_OPENING, _CLOSING) else " " for c in snippet)
+        for snippet in snippets(query, plain, _OPENING, _CLOSING)
+    ]
+    relevances = [None if hit.relevance is None else rounded_down(hit.relevance) for hit, _ in ordered]
+    for (hit, source), (start, stop), snippet, relevance in zip(ordered, places, marked, relevances, strict=True):
+        shown = [f"{hit.score:.4f}"]
+        # The score that orders the hits, if that is not the cosine.
+        ordering = "fused" if hit.reranked is None else "reranked"
+        if (value := getattr(hit, ordering)) is not None:
+            shown.append(f"{ordering} {value:.4f}")
+        if relevance is not None:
+            shown.append(f"relevance {relevance:.2f}")
+        # Leave out the id of a file: it is the file's name, which the place shows.
+        if source is None or not source.label.startswith(str(hit.id)):
+            shown.append(click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True))
+        if source is not None:
+            place = one_line(source.label, PLACE_CHARACTERS)
+            if source.url is not None and sys.stdout.isatty():
+                # A link in a terminal (OSC 8); terminals without links show only the text.
+                place = f"\x1b]8;;{source.url}\x1b\\{place}\x1b]8;;\x1b\\"
+            shown.append(place)
+        more = SHOWN_FIELDS
+        for name, value in hit.metadata.items():
+            is_own = source is not None and name in _SOURCE_FIELDS
+            if more and isinstance(value, str | int | float) and value != "" and not is_own:
+                cell = value if isinstance(value, str) else json.dumps(value)
+                shown.append(f"{one_line(name, CELL_CHARACTERS)}: {one_line(cell, CELL_CHARACTERS)}")
+                more -= 1
+        click.echo("  ".join(shown))
         answer, left = "", SHOWN_CHARACTERS
-        for number, words in enumerate(" ".join(printed.split()).replace(_CLOSING, _OPENING).split(_OPENING)):
+        for number, words in enumerate(" ".join(snippet.split()).replace(_CLOSING, _OPENING).split(_OPENING)):
             if len(words) > left:
                 answer += words[: max(left - 1, 0)] + "…"
                 break
@@ -242,32 +268,3 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
         click.echo(f"{INDENT}{answer}")
         if hit.context not in (None, hit.text):
             click.secho(f"{INDENT}{one_line(str(hit.context), CONTEXT_CHARACTERS)}", dim=True)
-
-
-def _heading(hit: Hit, source: Location | None) -> str:
-    """Return the scores, the id, the place and the first metadata fields of a hit."""
-    from ctx_embed.index.searching.hits import rounded_down
-
-    own = () if source is None else _SOURCE_FIELDS
-    fields = {name: value for name, value in hit.metadata.items() if isinstance(value, str | int | float)}
-    named = [(name, value) for name, value in fields.items() if name not in own and value != ""][:SHOWN_FIELDS]
-    shown = [f"{hit.score:.4f}"]
-    # The score that orders the hits, if that is not the cosine.
-    ordering = "fused" if hit.reranked is None else "reranked"
-    if (value := getattr(hit, ordering)) is not None:
-        shown.append(f"{ordering} {value:.4f}")
-    if hit.relevance is not None:
-        shown.append(f"relevance {rounded_down(hit.relevance):.2f}")
-    # Leave out the id of a file: it is the file's name, which the place shows.
-    if source is None or not source.label.startswith(str(hit.id)):
-        shown.append(click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True))
-    if source is not None:
-        place = one_line(source.label, PLACE_CHARACTERS)
-        if source.url is not None and sys.stdout.isatty():
-            # A link in a terminal (OSC 8); terminals without links show only the text.
-            place = f"\x1b]8;;{source.url}\x1b\\{place}\x1b]8;;\x1b\\"
-        shown.append(place)
-    for name, value in named:
-        cell = value if isinstance(value, str) else json.dumps(value)
-        shown.append(f"{one_line(name, CELL_CHARACTERS)}: {one_line(cell, CELL_CHARACTERS)}")
-    return "  ".join(shown)

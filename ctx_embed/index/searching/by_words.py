@@ -164,7 +164,7 @@ class Bm25:
                             self._kept += 1
 
     def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
-        """Return the scores by row, best first, of the k best allowed passages with a word and all phrases of a query."""
+        """Return scores by row, best first, of the best k allowed passages with a word and all phrases of a query."""
         is_large = self.view.count > LARGE
         words = dict.fromkeys(word.lower() for word in content_words(query))
         # Quotation marks keep words such as AND from being operators.

@@ -210,7 +210,6 @@ class View:
         self.memory_map = memory_map
         self.settings = store.present()
         self.state = state = store.state()
-        self.vectors = VectorTable(store, self.settings)
         self.compacted, stop, known = store.compaction()
         if before is not None and (before.compacted, before.settings.table) != (self.compacted, self.settings.table):
             before = None
@@ -232,6 +231,7 @@ class View:
             position = int(np.searchsorted(self.rows, row))
             self.live[position : position + passages] = False
             self._deleted = number
+        self.vectors = VectorTable(store, self.settings)
         self._masks: dict[str, Mask] = {}
 
     @cached_property
