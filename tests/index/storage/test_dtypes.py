@@ -114,13 +114,3 @@ def test_a_failed_change_leaves_everything_searchable_and_can_be_repeated(index,
     assert error(index.compact, "int4") == "dtype must be one of float32, float16, int8, got 'int4'"
     assert "dtype must be one of" in error(SearchIndex.create, tmp_path / "other", hash_model, dtype="double")
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_scores_are_those_of_the_stored_vectors(indexes, model, dtype):
-    queries = model.encode_query(TEXTS[:2])
-    stored = vectors_of(indexes[dtype])
-    with SearchIndex.open(indexes[dtype], model) as index:
-        for query, hits in zip(queries, index.search(TEXTS[:2], 20, mode="dense"), strict=True):
-            cosines = np.clip(stored[[hit.id for hit in hits]] @ query, -1, 1)
-            np.testing.assert_allclose([hit.score for hit in hits], cosines, atol=1e-5)
