@@ -128,7 +128,7 @@ def distill(
     with replaced_folder(job.output) as beside:
         model.save_pretrained(str(beside), create_model_card=False)
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        card = distilled_card(job.output.name, model, record, model_folder(job.teacher))
+        card = distilled_card(job.output.name, model, job.teacher)
         (beside / CARD).write_text(card, encoding="utf-8")
     checkpoint.remove()
     return summary
