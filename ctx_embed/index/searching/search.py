@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,11 +165,11 @@ class Search:
 
     def embed(self, model: Callable[[], IndexModel]) -> None:
         """Embed the queries; ``model`` returns the model of the index. Without it ``hybrid`` goes by words alone."""
-        self._load = model
+        self.model = model
         if self.vectors is not None or self.like:
             return
         try:
-            self.vectors = self.model.queries(self.texts)
+            self.vectors = model().queries(self.texts)
         except OtherModelError as error:
             if self.mode == "dense":
                 raise
@@ -178,11 +177,6 @@ class Search:
                 # The caller of SearchIndex.search is warned.
                 warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
             self.mode, self.vectors = "words", np.zeros((len(self.texts), self.dimension), np.float32)
-
-    @cached_property
-    def model(self) -> IndexModel:
-        """The model of the index; OtherModelError is raised if it cannot be loaded."""
-        return self._load()
 
     def candidates(self, view: View) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
@@ -242,19 +236,21 @@ class Search:
         allowed, texts, vectors = view.allowed(self.options.where), self.texts, self.vectors
         corrected: list[dict[str, str]] = [{} for _ in texts]
         if self.mode != "dense" and vectors is not None:
-            # Questions in plain language quote words that passages need not have side by side. If no passage has all
-            # phrases of a query, it goes without all of its marks: those that are left would pair up anew.
-            quoted = [phrases(text) for text in texts]
-            missing = [bool(of) and not view.store.run(ANY_PASSAGE, (" AND ".join(of),)) for of in quoted]
-            texts = [without_marks(text) if lacks else text for text, lacks in zip(texts, missing, strict=True)]
-            corrected = [view.corrections.of(text, lambda word: self.model.knows(word)) for text in texts]
-            texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
+            texts = list(texts)
+            for place, text in enumerate(self.texts):
+                # Questions in plain language quote words that passages need not have side by side. If no passage has
+                # all phrases of a query, it goes without all of its marks: those that are left would pair up anew.
+                quoted = phrases(text)
+                lacks = quoted and not view.store.run(ANY_PASSAGE, (" AND ".join(quoted),))
+                plain = without_marks(text) if lacks else text
+                corrected[place] = view.corrections.of(plain, lambda word: self.model().knows(word))
+                texts[place] = respelled(plain, corrected[place])
             changed = [place for place, words in enumerate(corrected) if words]
             # Without the model of the index, words alone count.
             with suppress(OtherModelError):
                 if changed:
                     vectors = vectors.copy()
-                    vectors[changed] = self.model.queries([texts[place] for place in changed])
+                    vectors[changed] = self.model().queries([texts[place] for place in changed])
         if self.like or self.exclude:
             allowed, texts, vectors = self._with_examples(view, allowed, texts, vectors)
         assert vectors is not None
@@ -298,7 +294,7 @@ class Search:
             elif item not in excluded:
                 raise InputError(f"exclude: no document has the id {item!r}")
         if self.exclude:
-            away = [*(self.model.queries(others) if others else ()), *(centre(*place) for place in excluded.values())]
+            away = [*(self.model().queries(others) if others else ()), *(centre(*place) for place in excluded.values())]
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
             # A query that the model cannot read has no meaning, so it stays zero.
@@ -315,27 +311,26 @@ class Search:
         while len(ranking.rows) and (missing := self.pool - len(candidates.hits)):
             part, ranking = ranking.part(slice(missing)), ranking.part(slice(missing, None))
             found = view.store.fetch(part.rows.tolist())
-            passages, cosines = [found[row] for row in part.rows.tolist()], part.cosines.tolist()
-            relevances: list[float | None] = [None] * len(passages)
+            passages = [found[row] for row in part.rows.tolist()]
+            shares: list[float] = []
             if candidates.judged and unrelated is not None:
                 texts = [document.text[start:stop] for document, start, stop in passages]
                 shares = np.max([word_shares(text, texts) for text in candidates.texts], axis=0).tolist()
-                relevances = [
-                    round(relevance(unrelated, cosine, share, view.count), 4)
-                    for cosine, share in zip(cosines, shares, strict=True)
-                ]
-            kept = [place for place, of in enumerate(relevances) if least is None or of is None or of >= least]
-            for place in kept:
-                (document, start, stop), row = passages[place], int(part.rows[place])
-                context = None
+            for place, (document, start, stop) in enumerate(passages):
+                cosine, relevant, context = float(part.cosines[place]), None, None
+                if unrelated is not None and shares:
+                    relevant = round(relevance(unrelated, cosine, shares[place], view.count), 4)
+                    if least is not None and relevant < least:
+                        candidates.irrelevant += 1
+                        continue
                 if options.context:
-                    number = row - document.row
+                    number = int(part.rows[place]) - document.row
                     near = document.spans[max(number - options.context, 0) : number + options.context + 1]
                     context = document.text[near[0][0] : near[-1][1]]
                 candidates.hits.append(
                     Hit(
                         document.id,
-                        cosines[place],
+                        cosine,
                         document.text[start:stop],
                         dict(document.metadata),
                         start,
@@ -345,13 +340,12 @@ class Search:
                         context=context,
                         document=document.text if options.document else None,
                         corrected=candidates.corrected or None,
-                        relevance=relevances[place],
+                        relevance=relevant,
                     )
                 )
-            candidates.irrelevant += len(passages) - len(kept)
-            candidates.rows += part.rows[kept].tolist()
-            candidates.values += part.values[kept].tolist()
-            candidates.by_words += part.by_words[kept].tolist()
+                candidates.rows.append(int(part.rows[place]))
+                candidates.values.append(float(part.values[place]))
+                candidates.by_words.append(float(part.by_words[place]))
 
     def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[list[Hit]]:
         """Return at most ``k`` hits of each list of candidates from ``offset`` on: reranked, varied, highlighted."""
@@ -380,7 +374,7 @@ class Search:
             of_texts = [self.vectors] if options.fuse else self.vectors[:, None]
             for of_query, asked, of_asked in zip(chosen, texts, of_texts, strict=True):
                 found_in = [hit.text for hit in of_query]
-                spans = highlights(found_in, asked, of_asked, lambda parts: self.model.documents(parts))
+                spans = highlights(found_in, asked, of_asked, lambda parts: self.model().documents(parts))
                 of_query[:] = [replace(hit, highlight=span) for hit, span in zip(of_query, spans, strict=True)]
         return chosen
 
