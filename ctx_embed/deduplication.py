@@ -295,7 +295,20 @@ def dedupe(
         texts.read((document.text for document in documents), files)
         if not len(texts):
             raise InputError(f"{', '.join(map(str, named))}: no texts")
-        leaders, similarities = _leaders(texts, threshold, meaning, model)
+        found = list(_near_characters(texts, threshold)) if threshold < 1 else []
+        if meaning is not None:
+            found += _near_embeddings(texts, meaning, model)
+        # For each row the kept row that it resembles, itself if it is kept, and their similarity.
+        leaders, similarities = np.arange(len(texts)), np.ones(len(texts))
+        if found:
+            left, right, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            # Pairs are sorted by their later row, so it is already decided whether the earlier row of each is kept.
+            order = np.lexsort((-scores, left, right))
+            pairs = zip(left[order].tolist(), right[order].tolist(), scores[order].tolist(), strict=True)
+            for earlier, later, score in pairs:
+                if leaders[earlier] == earlier and leaders[later] == later:
+                    leaders[later], similarities[later] = earlier, score
+        leaders, similarities = leaders[texts.equal], similarities[texts.equal]
         kept = leaders == np.arange(len(texts))
         file: BinaryIO = sys.stdout.buffer
         if str(output) != "-":
@@ -320,25 +333,6 @@ def dedupe(
                     }
                     lines.write(json.dumps(group, ensure_ascii=False) + "\n")
     return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])), texts.unknown)
-
-
-def _leaders(
-    texts: StoredTexts, threshold: float, meaning: float | None, model: str | Path | Model | None
-) -> tuple[Rows, NDArray[np.float64]]:
-    """Return for each row the kept row that it resembles (itself if it is kept) and their similarity, (rows,) each."""
-    found = list(_near_characters(texts, threshold)) if threshold < 1 else []
-    if meaning is not None:
-        found += _near_embeddings(texts, meaning, model)
-    leaders, similarities = np.arange(len(texts)), np.ones(len(texts))
-    if found:
-        left, right, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        # Pairs are sorted by their later row, so it is already decided whether the earlier row of each pair is kept.
-        order = np.lexsort((-scores, left, right))
-        pairs = zip(left[order].tolist(), right[order].tolist(), scores[order].tolist(), strict=True)
-        for earlier, later, score in pairs:
-            if leaders[earlier] == earlier and leaders[later] == later:
-                leaders[later], similarities[later] = earlier, score
-    return leaders[texts.equal], similarities[texts.equal]
 
 
 def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:

@@ -95,8 +95,7 @@ class EmbeddingCache:
     def __call__(self, texts: Sequence[str]) -> Any:
         """Return the embeddings of ``texts``, (n, d), see :func:`embed`; sparse if the encoder is fitted on them."""
         if self.encoder.fit is not None:
-            rows = np.arange(len(texts))
-            return self.encoder.fit(texts)(rows, rows)[1]
+            return self.encoder.encode(list(texts))
         path = None
         if self.folder is not None:
             digest = hashlib.sha256()

@@ -106,12 +106,35 @@ class Evaluation:
         """
         options = self.options
         tasks = [task for task in self.tasks if task.name in self.data]
-        described = {task.name: _task_json(task, self) for task in tasks}
+        described: dict[str, dict[str, Any]] = {}
+        for task in tasks:
+            data = self.data[task.name]
+            facts = described[task.name] = {
+                "name": task.name,
+                "kind": task.kind,
+                "metric": METRICS[task.kind],
+                "source": data.source,
+                "rows": data.rows,
+                "rows_by_subset": {name: len(rows) for name, rows in data.subsets.items()},
+                "sha256": data.sha256,
+                "published": dict(task.published),
+                "remarks": list(data.remarks),
+            }
+            if task.kind == "probe":
+                labels = Counter(row[0] for subset in data.subsets.values() for row in subset)
+                floors = (score.floor for (_, name), score in self.scores.items() if name == task.name)  # type: ignore[union-attr]
+                facts["rows_by_label"] = dict(sorted(labels.items()))
+                facts["floor"] = next(floors, None)
+                facts["per_label"] = task.per_label
+                facts["repeated"] = Examples.from_data(data).repeated
+            elif task.kind == "similarity":
+                facts["gold"] = {name: [float(row[0]) for row in rows] for name, rows in data.subsets.items()}
+                facts["without"], facts["left_out"] = task.without, data.left_out
         cited = {name for task in tasks for name in task.published}
         first = self.encoders[0].name
         results = []
-        for (encoder, task), score in self.scores.items():
-            result: dict[str, Any] = {"encoder": encoder, "task": task, "mean": score.mean}
+        for (encoder, name), score in self.scores.items():
+            result: dict[str, Any] = {"encoder": encoder, "task": name, "mean": score.mean}
             # The 95 % interval over the rows is Wilson's, Fisher's or Student's.
             interval: Interval
             if isinstance(score, ProbeScore):
@@ -123,10 +146,10 @@ class Evaluation:
                 result["measures"], interval = score.measures, mean_interval(score.ndcg)
             result["interval"] = interval
             result["score"] = asdict(score)
-            if encoder != first and (first, task) in self.scores:
-                versus = scoring.difference(score, self.scores[first, task], described[task].get("gold", {}))
+            if encoder != first and (first, name) in self.scores:
+                versus = scoring.difference(score, self.scores[first, name], described[name].get("gold", {}))
                 result["versus"] = {"encoder": first, **asdict(versus)}
-            results.append({**result, "labelled": self.labelled.get((encoder, task), 0)})
+            results.append({**result, "labelled": self.labelled.get((encoder, name), 0)})
         return {
             "format_version": FORMAT_VERSION,
             "date": date.today().isoformat(),
@@ -175,32 +198,6 @@ class Evaluation:
 def suits(encoder: Encoder, task: Task) -> bool:
     """Return whether the encoder can be scored on the task; an encoder without cosines suits probes only."""
     return task.kind == "probe" or not encoder.probes_only
-
-
-def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
-    data = evaluation.data[task.name]
-    described: dict[str, Any] = {
-        "name": task.name,
-        "kind": task.kind,
-        "metric": METRICS[task.kind],
-        "source": data.source,
-        "rows": data.rows,
-        "rows_by_subset": {name: len(rows) for name, rows in data.subsets.items()},
-        "sha256": data.sha256,
-        "published": dict(task.published),
-        "remarks": list(data.remarks),
-    }
-    if task.kind == "probe":
-        rows = Counter(row[0] for subset in data.subsets.values() for row in subset)
-        floors = (score.floor for (_, name), score in evaluation.scores.items() if name == task.name)  # type: ignore[union-attr]
-        described["rows_by_label"] = dict(sorted(rows.items()))
-        described["floor"] = next(floors, None)
-        described["per_label"] = task.per_label
-        described["repeated"] = Examples.from_data(data).repeated
-    elif task.kind == "similarity":
-        described["gold"] = {name: [float(row[0]) for row in rows] for name, rows in data.subsets.items()}
-        described["without"], described["left_out"] = task.without, data.left_out
-    return described
 
 
 def evaluate(

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ctx_embed.eval.evaluation import Evaluation
 
 FORMAT_VERSION = 1
-# Keys that a report must have.
-KEYS = "protocol protocol_title seeds folds versions encoders tasks published_sources results failures".split()  # noqa: SIM905
 TITLES = {
     "probe": "Accuracy in %, mean ± standard deviation over the folds",
     "similarity": "Spearman's rank correlation times 100",
@@ -39,8 +37,6 @@ def read_results(path: Path) -> dict[str, Any]:
     found = report.get("format_version") if isinstance(report, dict) else None
     if found != FORMAT_VERSION:
         raise InputError(f"{file}: the format must be {FORMAT_VERSION}, got {found}; run `ctx-embed eval run` again")
-    if absent := [key for key in KEYS if key not in report]:
-        raise InputError(f"{file}: must be a result of eval run, lacks {', '.join(absent)}")
     return report
 
 

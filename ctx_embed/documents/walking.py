@@ -13,18 +13,14 @@ from typing import NamedTuple
 from ctx_embed.errors import InputError
 from ctx_embed.files import PathInside, open_regular
 
-HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "excluded", "not included"
 GENERATED = "generated"
-INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
-LEAVING = "link out of the folder"
-# The plural of each kind in reports.
+# The plural of some reasons in reports.
 PLURALS = {
-    INDEX: "search indexes",
-    LINK: "links to folders",
-    LEAVING: "links out of the folder",
-    SPECIAL: "not regular files",
+    "search index": "search indexes",
+    "link to a folder": "links to folders",
+    "link out of the folder": "links out of the folder",
+    "not a regular file": "not regular files",
 }
-NOT_UTF8 = "its name is not UTF-8"
 # A folder with this file is a search index.
 _INDEX_FILE = "index.sqlite"
 # Names of files that programs write for programs: minified code, source maps, lists of versions, message classes.
@@ -183,13 +179,13 @@ def walk(
         said = (rule.check(named[len(prefix) :]) for prefix, rule in reversed(rules))
         # The names of office programs' lock files begin with ~$.
         if entry.name.startswith((".", "~$")):
-            yield Skipped(source, HIDDEN)
+            yield Skipped(source, "hidden")
         elif source.encode("utf-8", "replace").decode() != source:
-            yield Skipped(source, NOT_UTF8, failed=True)
+            yield Skipped(source, "its name is not UTF-8", failed=True)
         elif next((ignored for ignored in said if ignored is not None), False):
-            yield Skipped(source, IGNORED)
+            yield Skipped(source, "ignored by .gitignore")
         elif excluded is not None and excluded(named):
-            yield Skipped(source, EXCLUDED)
+            yield Skipped(source, "excluded")
         elif is_folder:
             try:
                 listing = _listing(entry.path, f"{source}/", rules)
@@ -197,11 +193,11 @@ def walk(
                 yield Skipped(source, f"cannot be listed ({error.strerror})", unreadable=True, failed=True)
                 continue
             if listing is None:
-                yield Skipped(source, INDEX)
+                yield Skipped(source, "search index")
             else:
                 listings.append(listing)
         elif included is not None and not included(source):
-            yield Skipped(source, NOT_INCLUDED)
+            yield Skipped(source, "not included")
         elif included is None and _GENERATED.fullmatch(entry.name):
             yield Skipped(source, GENERATED)
         else:
@@ -213,12 +209,12 @@ def walk(
                 yield Skipped(source, f"cannot be read ({error.strerror})", failed=True)
                 continue
             if status is None:
-                yield Skipped(source, LEAVING)
+                yield Skipped(source, "link out of the folder")
             elif stat.S_ISREG(status.st_mode):
                 path = PathInside(entry.path, "" if follow_links else root)
                 yield File(path, source, status.st_size, modified_of(status))
             else:
-                yield Skipped(source, LINK if stat.S_ISDIR(status.st_mode) else SPECIAL)
+                yield Skipped(source, "link to a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file")
 
 
 def _listing(

@@ -42,7 +42,6 @@ def test_reading(report, tmp_path):
     assert read_results(tmp_path) == read_results(path) == report
     for content, message in (
         ("{", "not JSON"),
-        ('{"format_version": 1, "protocol": "quick"}', "must be a result of eval run, lacks protocol_title, seeds"),
         ('{"format_version": 2}', "the format must be 1, got 2; run `ctx-embed eval run` again"),
     ):
         path.write_text(content)
