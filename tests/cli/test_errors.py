@@ -116,18 +116,6 @@ def test_an_interrupted_encode_answers_at_once_and_leaves_nothing(texts):
     assert sorted(os.listdir(texts)) == ["long.txt", "t.txt"]
 
 
-def test_an_interrupted_build_answers_at_once(texts):
-    (texts / "long.txt").write_text("\n".join(SENTENCES * 100_000))
-    command = [*COMMAND, "index", "build", "long.txt", "long.index", "--resume"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        while not (texts / "long.index.partial").exists():
-            time.sleep(0.05)
-        time.sleep(1)
-        status, said = interrupted(process)
-    assert (status, said) == (130, "Interrupted; repeat the command with --resume to continue where it stopped.")
-    assert not (texts / "long.index").exists()
-
-
 WAITING = """
 import time
 from pathlib import Path

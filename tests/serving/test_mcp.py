@@ -2,31 +2,15 @@
 
 import json
 import sys
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from ctx_embed import SearchIndex
 from tests.index.support.child import ENVIRONMENT
 
-pytest.importorskip("mcp", reason="mcp is not installed")
-
-
-def connected(path: Path, ask: Callable[[Any], Awaitable[None]]) -> None:
-    """Run a coroutine with a client of `ctx-embed mcp`."""
-    import anyio
-    from mcp import Client, StdioServerParameters, stdio_client
-
-    arguments = ["-m", "ctx_embed", "mcp", str(path)]
-    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=ENVIRONMENT)
-
-    async def run() -> None:
-        async with Client(stdio_client(parameters)) as client:
-            await ask(client)
-
-    anyio.run(run)
+mcp = pytest.importorskip("mcp", reason="mcp is not installed")
 
 
 async def answer(client: Any, tool: str, **arguments: object) -> dict[str, Any]:
@@ -43,7 +27,14 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
         index.sync(folder)
         index.add(["prices rise faster than wages"], [1], [{"year": 2020}])
 
-    async def ask(client: Any) -> None:
+    arguments = ["-m", "ctx_embed", "mcp", str(tmp_path / "notes.index")]
+    parameters = mcp.StdioServerParameters(command=sys.executable, args=arguments, env=ENVIRONMENT)
+
+    async def ask() -> None:
+        async with mcp.Client(mcp.stdio_client(parameters)) as client:
+            await used(client)
+
+    async def used(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"search", "get", "describe"}
         for tool in tools.values():
@@ -69,4 +60,4 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
             assert said in wrong.content[0].text
             assert "Traceback" not in wrong.content[0].text
 
-    connected(tmp_path / "notes.index", ask)
+    anyio.run(ask)
