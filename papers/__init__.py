@@ -3,7 +3,7 @@
 from papers.catalogue import EXPERIMENTS, find_experiment
 from papers.experiment import Cell, Experiment
 from papers.inputs import Workplace
-from papers.report import write_report, write_tables
+from papers.report import write_report
 from papers.runner import Results, RunOptions, reproduce
 
 __all__ = [
@@ -16,5 +16,4 @@ __all__ = [
     "find_experiment",
     "reproduce",
     "write_report",
-    "write_tables",
 ]

@@ -9,18 +9,7 @@ from ctx_embed.cli.main import errors_in_one_line
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, named_values
 
 
-class Reproduction(click.Command):
-    """A command whose errors are one line."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run it. An interrupted one says how to resume."""
-        with errors_in_one_line(lambda: "repeat the command to continue; finished folds are stored"):
-            return super().invoke(ctx)
-
-
-@click.command(
-    "papers", cls=Reproduction, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]}
-)
+@click.command("papers", context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.argument("name")
 @click.option("--quick", is_flag=True, help="Run a small sample of the same work, in under two minutes.")
 @click.option("--out", default="reproduction", type=OUTPUT, metavar="DIR", help="Results; the report is in DIR/NAME.")
@@ -46,6 +35,7 @@ class Reproduction(click.Command):
 @click.option("--device", default="cpu", help="Where to train, e.g. cuda; times of batches are always the CPU's.")
 @click.option("--paper", is_flag=True, help="Use the paper's settings where ours differ (lama-table3).")
 @click.option("--list", "as_list", is_flag=True, help="List the cells without running any.")
+@errors_in_one_line(lambda: "repeat the command to continue; finished folds are stored")
 def reproduce(
     name: str,
     quick: bool,
@@ -74,7 +64,7 @@ def reproduce(
     """
     from ctx_embed.loading import require_device
     from ctx_embed.progress import say
-    from papers import RunOptions, Workplace, find_experiment, write_report, write_tables
+    from papers import RunOptions, Workplace, find_experiment, write_report
     from papers import reproduce as run
     from papers.report import as_markdown, report_folder
     from papers.runner import chosen
@@ -93,7 +83,7 @@ def reproduce(
         Workplace(data, seed, tokenizer, device),
         options,
         say,
-        lambda known: write_tables(known, folder),
+        lambda known: write_report(known, folder),
     )
     write_report(results, folder, say)
     click.echo(as_markdown(results), nl=False)

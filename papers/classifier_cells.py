@@ -201,7 +201,10 @@ def trained(
 ) -> tuple[ClassifierNetwork, Figures]:
     """Return the classifier that a cell's settings train on these texts, and the metrics of its training."""
     if counts := settings.get(GRID):
-        by_heads = [(count, *trained(_with_heads(settings, count), workplace, train, fold)) for count in counts]
+        by_heads = []
+        for count in counts:
+            cell = {**settings, GRID: None, "architecture": {**settings["architecture"], "heads": count}}
+            by_heads.append((count, *trained(cell, workplace, train, fold)))
         heads, classifier, figures = max(by_heads, key=lambda found: found[2]["valid_accuracy"])
         return classifier, {**figures, "heads": heads}
     encoder = initial_encoder(settings, workplace, workplace.seed + fold, train.texts)
@@ -215,10 +218,6 @@ def trained(
         "loss": [epoch["cross_entropy"] for epoch in history],
         "parameters": _parameters(encoder),
     }
-
-
-def _with_heads(settings: Settings, count: int) -> Settings:
-    return {**settings, GRID: None, "architecture": {**settings["architecture"], "heads": count}}
 
 
 def _parameters(encoder: SentenceTransformer) -> int | None:

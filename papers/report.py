@@ -6,8 +6,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -145,40 +144,25 @@ def report_folder(folder: Path, options: RunOptions, seed: int, tokenizer: Path 
     return report
 
 
-def write_tables(results: Results, folder: Path) -> None:
-    """Write ``results.json`` and ``README.md``, including results that other runs have stored meanwhile."""
-    with _alone(results, folder):
-        _write_tables(results, folder)
+def write_report(results: Results, folder: Path, tell: Callable[[str], None] | None = None) -> None:
+    """Write ``results.json``, ``README.md`` and, with ``tell``, the plot; results that other runs have stored count.
 
-
-def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:
-    """Write all files of the report; without matplotlib (extra ``papers``) ``tell`` is called instead of a plot."""
-    with _alone(results, folder):
-        plotted = [outcome for outcome in results.outcomes if outcome.figures]
-        if find_spec("matplotlib") is None:
-            tell(f"no plot is drawn: {missing_extra('a plot', 'papers')}")
-        elif plotted:
-            _plot(results, plotted, folder / PLOT)
-        _write_tables(results, folder)
-
-
-@contextmanager
-def _alone(results: Results, folder: Path) -> Iterator[None]:
-    """Lock the report against other runs, so that no older report overwrites a newer one."""
+    Without matplotlib (extra ``papers``) ``tell`` is called instead of a plot.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    # No older report may overwrite a newer one.
     with locked(folder / LOCK):
         results.refresh()
-        yield
-
-
-def _write_tables(results: Results, folder: Path) -> None:
-    _write(folder / RESULTS, json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n")
-    _write(folder / README, as_markdown(results, PLOT if (folder / PLOT).exists() else None))
-
-
-def _write(path: Path, content: str) -> None:
-    with replaced_file(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
+        plotted = [outcome for outcome in results.outcomes if outcome.figures]
+        if tell is not None and find_spec("matplotlib") is None:
+            tell(f"no plot is drawn: {missing_extra('a plot', 'papers')}")
+        elif tell is not None and plotted:
+            _plot(results, plotted, folder / PLOT)
+        plot = PLOT if (folder / PLOT).exists() else None
+        content = json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n"
+        for name, text in ((RESULTS, content), (README, as_markdown(results, plot))):
+            with replaced_file(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8")
 
 
 def _plot(results: Results, outcomes: list[Outcome], path: Path) -> None:

@@ -226,8 +226,46 @@ def reproduce(
     Several runs may share the same cells: each part is computed by one of them. ``tell`` is called with a line for each
     part computed, ``after_cell`` after each cell with the results so far.
     """
-    results, todo = prepared(experiment, folder, workplace, options, tell)
+    options = options or RunOptions()
+    if options.paper and experiment.paper is None:
+        raise InputError(f"the cells of {experiment.name} have no other settings of the paper; omit --paper")
+    if options.folds and all(
+        experiment.parts(cell.settings, 1) == experiment.parts(cell.settings, 2) for cell in experiment.cells
+    ):
+        raise InputError(f"the cells of {experiment.name} have no folds; omit --folds")
+    cells = chosen(experiment, options.patterns)
+    wanted = {cell.key for cell in cells}
+    known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
+    for name in options.changes:
+        if not known:
+            raise InputError(f"the cells of {experiment.name} have no options to change; omit {name}")
+        if name not in known:
+            raise unknown_name(f"option of the cells of {experiment.name}", name, known)
+    folds = options.folds or (QUICK_FOLDS if options.quick else FOLDS)
+    results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
     files = results.files
+    for cell in experiment.cells:
+        if options.paper and experiment.paper:
+            cell = replace(cell, settings=experiment.paper(cell.settings))
+        if options.quick:
+            cell = replace(cell, settings=experiment.quick(cell.settings))
+        asked = cell.key in wanted
+        try:
+            cell = replace(cell, settings=changed(cell.settings, options.changes))
+            run = identity(FORMAT, workplace.identity(cell.settings))
+        except InputError:
+            # The data of a cell that was not requested may be missing, and the changes need not fit.
+            if asked:
+                raise
+            run = UNKNOWN_RUN
+        files.append(CellFile(folder, cell, run, tell if asked else lambda line: None))
+    todo = [
+        (place, part)
+        for place, file in enumerate(files)
+        if file.cell.key in wanted
+        for part in experiment.parts(file.cell.settings, folds)
+        if part not in file.parts
+    ]
     # Create the folder only after all input has been checked.
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -252,54 +290,6 @@ def reproduce(
     return results
 
 
-def prepared(
-    experiment: Experiment,
-    folder: Path,
-    workplace: Workplace,
-    options: RunOptions | None = None,
-    tell: Callable[[str], None] = print,
-) -> tuple[Results, list[tuple[int, str]]]:
-    """Return the results known so far, and what :func:`reproduce` has to compute: the place of a cell and a part.
-
-    Arguments and errors are those of :func:`reproduce`; nothing is written.
-    """
-    options = options or RunOptions()
-    if options.paper and experiment.paper is None:
-        raise InputError(f"the cells of {experiment.name} have no other settings of the paper; omit --paper")
-    if options.folds and all(
-        experiment.parts(cell.settings, 1) == experiment.parts(cell.settings, 2) for cell in experiment.cells
-    ):
-        raise InputError(f"the cells of {experiment.name} have no folds; omit --folds")
-    cells = chosen(experiment, options.patterns)
-    wanted = {cell.key for cell in cells}
-    known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
-    for name in options.changes:
-        if not known:
-            raise InputError(f"the cells of {experiment.name} have no options to change; omit {name}")
-        if name not in known:
-            raise unknown_name(f"option of the cells of {experiment.name}", name, known)
-    folds = options.folds or (QUICK_FOLDS if options.quick else FOLDS)
-    results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
-    files = results.files
-    for cell in experiment.cells:
-        if options.paper and experiment.paper:
-            cell = replace(cell, settings=experiment.paper(cell.settings))
-        if options.quick:
-            cell = replace(cell, settings=experiment.quick(cell.settings))
-        if cell.key in wanted:
-            files.append(_file(folder, cell, workplace, options.changes, tell))
-        else:
-            files.append(_known(folder, cell, workplace, options.changes))
-    todo = [
-        (place, part)
-        for place, file in enumerate(files)
-        if file.cell.key in wanted
-        for part in experiment.parts(file.cell.settings, folds)
-        if part not in file.parts
-    ]
-    return results, todo
-
-
 def _compute(
     experiment: Experiment, file: CellFile, part: str, workplace: Workplace, wait: bool, tell: Callable[[str], None]
 ) -> bool:
@@ -314,35 +304,12 @@ def _compute(
             figures |= {
                 "seconds": time.perf_counter() - start,
                 "commit": commit(),
-                "processor": _processor(workplace.device),
+                "processor": processor() if workplace.device == "cpu" else torch.cuda.get_device_name(workplace.device),
             }
             file.keep(part, figures)
-            tell(f"{name}: {_short(figures)}")
+            shown = [f"{name} {value:.4g}" for name, value in figures.items() if isinstance(value, int | float)]
+            tell(f"{name}: {', '.join(shown)}")
     return mine
-
-
-def _processor(device: str) -> str:
-    return processor() if device == "cpu" else torch.cuda.get_device_name(device)
-
-
-def _file(
-    folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str, Any], tell: Callable[[str], None]
-) -> CellFile:
-    """Return the file of a cell with the changes applied, including the parts that earlier runs stored."""
-    cell = replace(cell, settings=changed(cell.settings, changes))
-    return CellFile(folder, cell, identity(FORMAT, workplace.identity(cell.settings)), tell)
-
-
-def _known(folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str, Any]) -> CellFile:
-    """Return the file of a cell that was not requested: its data may be missing, and the changes need not fit."""
-
-    def silent(line: str) -> None:
-        pass
-
-    try:
-        return _file(folder, cell, workplace, changes, silent)
-    except InputError:
-        return CellFile(folder, cell, UNKNOWN_RUN, silent)
 
 
 def _outcome(experiment: Experiment, file: CellFile) -> Outcome:
@@ -353,8 +320,3 @@ def _outcome(experiment: Experiment, file: CellFile) -> Outcome:
         return Outcome(file.cell, {}, {})
     figures = experiment.summary(file.cell.settings, parts)
     return Outcome(file.cell, parts, {**figures, "seconds": sum(part["seconds"] for part in parts.values())})
-
-
-def _short(figures: Figures) -> str:
-    shown = [f"{name} {value:.4g}" for name, value in figures.items() if isinstance(value, int | float)]
-    return ", ".join(shown)
