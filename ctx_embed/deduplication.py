@@ -310,8 +310,10 @@ def dedupe(
                     leaders[later], similarities[later] = earlier, score
         leaders, similarities = leaders[texts.equal], similarities[texts.equal]
         kept = leaders == np.arange(len(texts))
-        file: BinaryIO = sys.stdout.buffer
-        if str(output) != "-":
+        file: BinaryIO
+        if str(output) == "-":
+            file = sys.stdout.buffer
+        else:
             file = stack.enter_context(stack.enter_context(replaced_file(output)).open("wb"))
         packed = str(output).lower().endswith(".gz")
         copy_rows(files, kind, quoted, iter(kept.tolist()), file, packed=packed, encoding=encoding)
