@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,13 +38,20 @@ def name_of(folder: Path) -> str:
     return DEFAULT_NAME if folder == DEFAULT_MODEL else folder.resolve().name
 
 
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table; without rows an empty string."""
+    lines = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    head = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join([*head, *lines]) if lines else ""
+
+
 def listed(values: Mapping[str, Any]) -> str:
     """Return options and their values in one line."""
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def facts(model: SentenceTransformer) -> list[tuple[str, str]]:
-    """Return what a model is, by name."""
+    """Return what a model is, as rows of a :func:`table` without heads."""
     module: Any = model[0]
     rows = [("dimension", f"{model.get_embedding_dimension()} ({str(model.dtype).removeprefix('torch.')})")]
     if hasattr(module, "text_tokenizer"):
@@ -70,15 +77,15 @@ def usage(name: str) -> str:
 def page(
     name: str,
     what: str,
-    described: Sequence[tuple[str, str]],
-    use: str,
+    described: Sequence[Sequence[object]],
+    parts: Mapping[str, str],
     origin: Path | None = None,
     **metadata: Any,
 ) -> str:
-    """Return the card of the model in the folder ``name``: metadata, ``what`` it is, a table, and how to ``use`` it.
+    """Return the card of the model in the folder ``name``: metadata, ``what`` it is, a table, and sections.
 
-    ``origin`` is the folder of the model that it was made from, whose language and licence it inherits. Empty metadata
-    is left out.
+    ``origin`` is the folder of the model that it was made from, whose language and licence it inherits. Empty parts and
+    metadata are left out.
     """
     try:
         told = (metadata_load(origin / CARD) if origin is not None else None) or {}
@@ -87,15 +94,14 @@ def page(
         told = {}
     stated = {name: told[name] for name in INHERITED if told.get(name)}
     stated |= {field: value for field, value in metadata.items() if value}
-    licence = "None is stated. The terms of the texts that the model was trained on may bind it."
+    parts = {**parts, "Licence": "None is stated. The terms of the texts that the model was trained on may bind it."}
     if "license" in stated:
         source = "" if origin is None else f", inherited from {name_of(origin)}, whose card names its data and licences"
-        licence = (
+        parts["Licence"] = (
             f"`{stated['license']}`{source}. The terms of the texts that this model was trained on may bind it too."
         )
     stated |= {"library_name": "sentence-transformers", "tags": list(dict.fromkeys([*TAGS, *stated.get("tags", ())]))}
-    cells = [(label, value.replace("|", "\\|")) for label, value in described]
-    rows = ["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in cells)]
-    sections = {"Use": use, "Licence": licence, "Versions": listed(versions())}
-    parts = [f"---\n{ModelCardData(**stated).to_yaml()}\n---", f"# {name}", what, "\n".join(rows)]
-    return "\n\n".join([*parts, *(f"## {title}\n\n{text}" for title, text in sections.items())]) + "\n"
+    parts["Versions"] = listed(versions())
+    sections = [f"## {title}\n\n{text}" for title, text in parts.items() if text]
+    first = f"---\n{ModelCardData(**stated).to_yaml()}\n---"
+    return "\n\n".join([first, f"# {name}", what, table(["", ""], described), *sections]) + "\n"

@@ -8,7 +8,10 @@ from typing import Any, cast
 from sentence_transformers import SentenceTransformerModelCardData
 
 from ctx_embed.fingerprint import fingerprint, revision
-from ctx_embed.model_card import CARD, INHERITED, facts, name_of, page, usage
+from ctx_embed.model_card import CARD, INHERITED, facts, listed, name_of, page, usage
+
+# The metadata that sentence-transformers' trainer sets and the hub reads.
+OF_TRAINER = ("base_model", "datasets")
 
 
 class IdentifiedCard(SentenceTransformerModelCardData):
@@ -41,9 +44,7 @@ class Card(IdentifiedCard):
         from sentence_transformers import SentenceTransformer
 
         assert self.model is not None
-        source, unchanged = getattr(self.model[0], "source", None), None
-        trained, described = "generated_from_trainer" in self.tags, facts(self.model)
-        how = "trained with sentence-transformers" if trained else "made by a program of its own"
+        source, trained, unchanged = getattr(self.model[0], "source", None), "generated_from_trainer" in self.tags, None
         if source is not None:
             # The model can be saved even if its source folder is now damaged.
             with suppress(Exception):
@@ -55,11 +56,29 @@ class Card(IdentifiedCard):
                 unchanged = fingerprint(SentenceTransformer(modules=modules, device="cpu"))
             if (source / CARD).is_file() and not trained and fingerprint(self.model) == unchanged:
                 return {"card": (source / CARD).read_text(encoding="utf-8", errors="replace")}
-            how = how if trained else f"{name_of(source)} changed by a program of its own"
+        how, described = "made by a program of its own", facts(self.model)
+        if source is not None:
+            how = f"{name_of(source)} changed by a program of its own"
             described.append(("made from", f"{name_of(source)}, fingerprint `{unchanged or 'unknown'}`"))
+        known = super().to_dict()
+        data = [
+            f"{dataset.get('size') or 'unknown'} rows of {dataset.get('name') or 'unnamed data'}, "
+            f"loss {dataset.get('loss', {}).get('fullname', '').rpartition('.')[2]}"
+            for dataset in known.get("train_datasets") or ()
+        ]
+        options = listed(known.get("non_default_hyperparameters") or {})
+        course = [*data, f"options other than the trainer's defaults: {options}"] if trained else ["Not recorded."]
         name = self.model_id or Path(self.save_dir or "").name or "model"
-        stated = {field: getattr(self, field) for field in INHERITED}
-        card = page(name, f"Sentence embeddings: {how}.", described, usage(name), source, tags=self.tags, **stated)
+        card = page(
+            name,
+            f"Sentence embeddings: {'trained with sentence-transformers' if trained else how}.",
+            described,
+            {"Use": usage(name), "Training": "\n\n".join([*course, (known.get("eval_lines") or "").strip()]).strip()},
+            source,
+            tags=self.tags,
+            **{field: getattr(self, field) for field in INHERITED},
+            **{field: known.get(field) for field in OF_TRAINER},
+        )
         return {"card": card}
 
     def to_yaml(self, line_break: str | None = None, original_order: list[str] | None = None) -> str:

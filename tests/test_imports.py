@@ -131,6 +131,13 @@ def loaded_after(*commands: str, **options: Any) -> list[tuple[str, set[str]]]:
     return [(code, set(modules)) for _, code, *modules in ends]
 
 
+def test_importing_the_package_loads_nothing_slow():
+    script = "import ctx_embed, sys; dir(ctx_embed); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True).stdout
+    assert "ctx_embed" in loaded.split()
+    assert not SLOW & set(loaded.split())
+
+
 HELP = ["--help", "--version", *(f"{name} --help" for name in COMMANDS)]
 MISTAKES = [
     "explain",

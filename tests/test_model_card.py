@@ -12,7 +12,7 @@ from sentence_transformers.sentence_transformer import losses
 
 import ctx_embed
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.model_card import page
+from ctx_embed.model_card import page, table
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.cli import Command
 from tests.test_sentence_transformers import arguments
@@ -52,6 +52,8 @@ def test_the_default_trained_by_sentence_transformers():
     assert "# tuned\n\nSentence embeddings: trained with sentence-transformers." in text
     assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
     assert f"| fingerprint | `{fingerprint(model)}` |" in text
+    assert "8 rows of unnamed data, loss MultipleNegativesRankingLoss" in text
+    assert "learning_rate 0.001" in text
     # Not the default's figures and data, but its terms.
     assert "77.6" not in text
     assert "`other`, inherited from ctx-embed/default" in text
@@ -90,7 +92,11 @@ def test_a_classifier():
     assert "# model\n\nA text classifier" in text
     assert "trained on labelled texts from ctx-embed/default" in text
     assert "| labels | 'grief', 'joy' |" in text
+    assert "| training texts | 40 |" in text
+    assert re.search(r"\| valid \| held out of train \| \d+\.\d \| 50\.0 \|\n\| test \| 8 \| \d+\.\d \| 50\.0 \|", text)
     assert f"| fingerprint | `{fingerprint(ctx_embed.load('model'))}` |" in text
+    assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
+    assert "77.6" not in text
     assert metadata_load("model/README.md")["license"] == "other"
 
 
@@ -111,16 +117,21 @@ def test_a_distilled_model(tiny_model_path):
     run("distill", "--corpus", "corpus.txt", "--teacher", tiny_model_path, "-o", "model", *small.split())
     text = card("model")
     assert f"distilled from {tiny_model_path}" in text
+    assert f"{tiny_model_path}, fingerprint `{fingerprint(ctx_embed.load(tiny_model_path))}`" in text
+    assert "72 texts were trained on." in text
+    assert "On 8 texts that were held out" in text
+    assert re.search(r"\| held out distance \| \d\.\d{4} \| \d\.\d{4} \|", text)
 
 
 def test_the_parts(here):
-    assert "\n| | |\n|---|---|\n| a | x\\|y |\n" in page("model", "", [("a", "x|y")], "")
+    assert table(["a", "b"], [[1, "x|y"]]) == "| a | b |\n|---|---|\n| 1 | x\\|y |"
+    assert table(["a"], []) == ""
     for stated, found in (
         ("", {}),
         ("license: [\n", {}),
         ("license: mit\nlanguage: de\ntags: [x]\n", {"license": "mit", "language": "de"}),
     ):
         (here / "README.md").write_text(f"---\n{stated}---\n")
-        (here / "card.md").write_text(page("model", "", [], "", here))
+        (here / "card.md").write_text(page("model", "", [], {}, here))
         card = metadata_load("card.md")
         assert {key: card[key] for key in ("license", "language") if key in card} == found

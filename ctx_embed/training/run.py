@@ -6,15 +6,14 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file, require_replaceable
-from ctx_embed.loading import model_folder
-from ctx_embed.model_card import facts, name_of, page, usage
+from ctx_embed.model_card import facts, listed, name_of, page, table, usage
 from ctx_embed.progress import say
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ RECORD = "training.json"
 MODEL = "modules.json"
 # Maximum number of labels that the card lists; of more, it states only the number.
 MOST_LABELS = 20
-MORE = "`training.json` has the data's files and hashes, all options, the course of the training and the scores."
+MORE = "`training.json` has the files of the data and their hashes, all options, and the course of the training."
 
 
 class Checkpoint:
@@ -119,26 +118,72 @@ def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | N
     return record
 
 
-def classifier_card(name: str, predictor: Predictor, start: Path | None) -> str:
-    """Return the card of a classifier in the folder ``name``, made from the model in ``start``; None: from scratch."""
-    labels = predictor.head.labels
+def classifier_card(name: str, predictor: Predictor, record: Mapping[str, Any], start: Path | None) -> str:
+    """Return the card of a classifier in the folder ``name``, from the record of its run.
+
+    ``start`` is the folder of the model that the run started from; None: from scratch.
+    """
+    origin = "scratch" if start is None else name_of(start)
+    result, data, labels = record["result"], record["data"], predictor.head.labels
+    module = dict(record["options"]["modules"][0])
     described = [
         ("dimension", str(predictor.encoder.dimension)),
+        ("encoder", f"{module.pop('module')}: {listed(module)}"),
         ("fingerprint", f"`{predictor.encoder.fingerprint}`"),
         ("labels", ", ".join(map(repr, labels)) if len(labels) <= MOST_LABELS else f"{len(labels)}"),
+        ("training texts", f"{data['train']['rows']:,}"),
     ]
-    origin = "scratch" if start is None else name_of(start)
-    use = (
-        f"```sh\nctx-embed predict {name} FILE\n```\n\n```python\nimport ctx_embed\n\n"
-        f'classifier = ctx_embed.TextClassifier.load("{name}")\nlabels = classifier.predict(["a text"])\n```\n\n'
-        f"Its encoder alone gives sentence embeddings:\n\n{usage(name)}"
+    if result["words"]:
+        described.append(("words", f"{result['words']:,} words and pairs of words"))
+    if start is not None:
+        described.append(("made from", f"{origin}, fingerprint `{record['start']}`"))
+    texts = {"valid": "held out of train", **{part: f"{known['rows']:,}" for part, known in data.items()}}
+    scores = [
+        [part, texts[part], f"{100 * result[f'{part}_accuracy']:.1f}", f"{100 * result[f'{part}_floor']:.1f}"]
+        for part in ("valid", "test")
+        if f"{part}_accuracy" in result
+    ]
+    return page(
+        name,
+        f"A text classifier: an encoder with a linear head, trained on labelled texts from {origin}.",
+        described,
+        {
+            "Use": f"```sh\nctx-embed predict {name} FILE\n```\n\n```python\nimport ctx_embed\n\n"
+            f'classifier = ctx_embed.TextClassifier.load("{name}")\nlabels = classifier.predict(["a text"])\n```\n\n'
+            f"Its encoder alone gives sentence embeddings:\n\n{usage(name)}",
+            "Scores": "Accuracy in %; the validation texts chose the epoch.\n\n"
+            + table(["texts", "number", "accuracy", "most frequent label"], scores),
+            "Training": MORE,
+        },
+        start,
+        pipeline_tag="text-classification",
+        tags=["text-classification"],
     )
-    what = f"A text classifier: an encoder with a linear head, trained on labelled texts from {origin}. {MORE}"
-    return page(name, what, described, use, start, pipeline_tag="text-classification", tags=["text-classification"])
 
 
-def distilled_card(name: str, model: SentenceTransformer, teacher: str) -> str:
-    """Return the card of the distilled ``model`` in the folder ``name``."""
-    what = f"Sentence embeddings, distilled from {teacher}: an encoder that learned its teacher's embeddings. {MORE}"
-    kind = "sentence-similarity"
-    return page(name, what, facts(model), usage(name), model_folder(teacher), pipeline_tag=kind, tags=[kind])
+def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, Any], teacher: Path) -> str:
+    """Return the card of the distilled ``model`` in the folder ``name``, from its record and its teacher's folder."""
+    origin = record["teacher"]["name"]
+    about = facts(model)
+    for label, key in (("teacher", "teacher"), ("second teacher", "second_teacher"), ("made from", "from")):
+        if key in record:
+            about.append((label, f"{record[key]['name']}, fingerprint `{record[key]['fingerprint']}`"))
+    first, last = record["history"][0], record["history"][-1]
+    measured = [key for key in last if key not in ("epoch", "step")]
+    figures = [[key.replace("_", " "), f"{first[key]:.4f}", f"{last[key]:.4f}"] for key in measured]
+    return page(
+        name,
+        f"Sentence embeddings, distilled from {origin}: an encoder that learned its teacher's embeddings.",
+        about,
+        {
+            "Use": usage(name),
+            "Scores": f"On {record['held_out_texts']:,} texts that were held out; held out distance is the mean of "
+            "1 - cos to the teacher.\n\n"
+            + table(["", "before training", "after"], figures)
+            + f"\n\n`ctx-embed eval run --encoder {name} --task STSB` measures how good its embeddings are.",
+            "Training": f"{record['trained_texts']:,} texts were trained on. {MORE}",
+        },
+        teacher,
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-similarity"],
+    )

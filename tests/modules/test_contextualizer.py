@@ -129,6 +129,15 @@ def test_held_products_follow_changes(tokenizer, change):
     torch.testing.assert_close(after, reference(module, TEXTS), rtol=1e-4, atol=1e-4)
 
 
+def test_products_are_held_in_full_precision(tokenizer):
+    module = drawn(tokenizer).float()
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            module(module.preprocess(TEXTS))
+        found = module(module.preprocess(TEXTS))["sentence_embedding"]
+    torch.testing.assert_close(found, reference(module, TEXTS), rtol=1e-5, atol=1e-5)
+
+
 def test_a_batch_of_mostly_padding_is_packed(tokenizer, monkeypatch):
     module = drawn(tokenizer)
     monkeypatch.setattr(token_encoder, "PADDED_TOKENS", 20)

@@ -258,6 +258,12 @@ def test_threads_share_a_batch_and_an_embedder(embedder, paragraphs, monkeypatch
         assert difference(np.stack(list(pool.map(embedder.encode, texts))), alone) <= 1e-6
 
 
+def test_many_tokens_of_few_entries(embedder):
+    state = embedder.state()
+    state.add("a cat sat " * 3000)
+    assert difference(embedder.encode("a cat sat " * 3000), state.embedding()) <= 1e-6
+
+
 def test_sums_over_blocks_are_those_over_all_entries(embedder, monkeypatch):
     entries = np.arange(2000, 5000)
     given = entries, np.array([3000]), 1 + entries % 3

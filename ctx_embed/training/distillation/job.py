@@ -32,7 +32,7 @@ from ctx_embed.training.distillation.student import (
     started_student,
     student_options,
 )
-from ctx_embed.training.distillation.teacher import TeacherCache
+from ctx_embed.training.distillation.teacher import TeacherCache, seen_in_part
 from ctx_embed.training.distillation.texts import (
     Block,
     Mixture,
@@ -128,7 +128,7 @@ def distill(
     with replaced_folder(job.output) as beside:
         model.save_pretrained(str(beside), create_model_card=False)
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        card = distilled_card(job.output.name, model, job.teacher)
+        card = distilled_card(job.output.name, model, record, model_folder(job.teacher))
         (beside / CARD).write_text(card, encoding="utf-8")
     checkpoint.remove()
     return summary
@@ -196,9 +196,19 @@ def _read(job: DistillationJob, rank: int | None) -> tuple[DistillationJob, _Mat
     for option, weight in (("--pair-weight", job.pair_weight), ("--contrast-weight", job.contrast_weight)):
         if weight > 0 and not len(mixture.pairs):
             raise InputError(f"{option} needs pairs; give a recipe a source of pairs (.jsonl) that has `fair = true`")
-    if job.exclude and job.progress:
-        # Report this, because 0 may mean that the wrong file was given.
-        say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")
+    if job.progress:
+        if job.exclude:
+            # Report this, because 0 may mean that the wrong file was given.
+            say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")
+        for name, model, rows in (
+            (job.teacher, teacher, mixture.taught_rows),
+            (job.second_teacher, second_teacher, mixture.second_rows),
+        ):
+            if model is not None and (count := seen_in_part(model, [mixture.texts[row] for row in rows])):
+                say(
+                    f"{name} reads the first {model.max_seq_length} tokens of a text, so it sees {count:,} of "
+                    f"{len(rows):,} texts in part"
+                )
     labelled, phrases = None, None
     if job.labelled:
         labelled = read_labelled_files(job.labelled, job.skip, job.text_field, job.label_field)

@@ -103,7 +103,7 @@ def train(
     with replaced_folder(job.output) as beside:
         predictor.save(beside)
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        card = classifier_card(job.output.name, predictor, origin)
+        card = classifier_card(job.output.name, predictor, record, origin)
         (beside / CARD).write_text(card, encoding="utf-8")
     if job.trains_encoder:
         Checkpoint(job.output, asked).remove()

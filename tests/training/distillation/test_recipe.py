@@ -184,6 +184,8 @@ def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_pat
     record = json.loads((tmp_path / "second" / "training.json").read_text())
     assert record["from"]["fingerprint"] == record["second_teacher"]["fingerprint"]
     assert record["from"]["fingerprint"] == fingerprint(load(tmp_path / "first"))
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert all(f"| {name} | {tmp_path / 'first'}" in card for name in ("second teacher", "made from"))
     begin, *_, end = record["history"]
     # It begins as the first model, whose embeddings the second teacher's are.
     assert begin["held_out_second_distance"] < 0.1

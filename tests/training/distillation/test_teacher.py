@@ -7,7 +7,7 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed import load
 from ctx_embed.errors import InputError
-from ctx_embed.training.distillation.teacher import TeacherCache
+from ctx_embed.training.distillation.teacher import TeacherCache, seen_in_part
 from ctx_embed.training.distillation.texts import Block
 from tests.helpers.errors import error
 
@@ -98,3 +98,13 @@ def test_embeddings_that_teach_nothing_are_refused_and_not_stored(
     monkeypatch.setattr(TeacherCache, "encode", encode)
     if np.isnan(value):
         assert embeddings(tmp_path, teacher, blocks).any()
+
+
+def test_texts_that_a_teacher_reads_in_part_are_counted(teacher, monkeypatch):
+    texts = ["the cat", "the cat sat on the mat", "x" * 30, *["the cat sat on the mat " * 9] * 3]
+    assert seen_in_part(teacher, texts) == 0
+    teacher[0].max_seq_length = 20
+    assert seen_in_part(teacher, texts[:2]) == 0
+    assert seen_in_part(teacher, texts[3:]) == 3
+    monkeypatch.setattr("ctx_embed.training.distillation.teacher.SAMPLED_TEXTS", 1)
+    assert seen_in_part(teacher, texts[3:]) == 3

@@ -1,6 +1,8 @@
 import inspect
 import pickle
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -70,6 +72,16 @@ def test_eight_texts_a_class(classifier):
     assert classifier.decision_function(NEW[1]) == pytest.approx(decision[1], abs=1e-5)
     assert classifier.predict_proba([]).shape == (0, 2)
     assert set(classifier.predict(["", " ", "\ud800"])) <= {"good", "bad"}
+
+
+def test_fitting_and_predicting_few_texts_loads_no_torch():
+    script = (
+        "import sys; from ctx_embed import TextClassifier\n"
+        "classifier = TextClassifier().fit(['so good', 'so bad'], ['+', '-'])\n"
+        "assert classifier.predict('good') == '+'\n"
+        "assert not {'torch', 'sentence_transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.parametrize(
