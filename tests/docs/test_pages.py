@@ -17,8 +17,8 @@ DOCS = sorted(
 )
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "papers/README.md")), *DOCS]
 CARD = ROOT / "ctx_embed" / "pretrained" / "default" / "README.md"
-# What the last two stages of the default model's training stored beside the card.
-STAGES = ("second-stage.json", "training.json")
+# What stages of the default model's training stored beside the card.
+STAGES = ("second-stage.json", "third-stage.json", "fourth-stage.json", "training.json")
 RECORDED = json.loads((ROOT / "benchmarks" / "recorded.json").read_text(encoding="utf-8"))
 
 
@@ -108,12 +108,16 @@ def test_a_figure_in_a_sentence_is_as_recorded(page):
 
 
 def test_the_card_says_what_training_stored():
-    second, third = (json.loads(CARD.with_name(name).read_text(encoding="utf-8")) for name in STAGES)
+    second, third, fourth, fifth = (json.loads(CARD.with_name(name).read_text(encoding="utf-8")) for name in STAGES)
     before, *_, after = second["history"]
     card = " ".join(CARD.read_text(encoding="utf-8").split())
     assert f"{second['phrases']:,} phrases" in card
     assert f"{second['trained_texts']:,} texts, {second['options']['epochs']} epochs at" in card
     assert f"The teacher is the second stage, on {third['trained_texts']:,} texts" in card
+    assert f"{fourth['trained_texts']:,} texts twice" in card
+    assert f"falls from {fourth['history'][0]['held_out_distance']:.3f} to {fourth['held_out_distance']:.4f}" in card
+    assert f"less {fourth['excluded_texts']} texts that equal one" in card
+    assert f"{fifth['history'][-1]['step']} batches of the third stage's recipe" in card
     first, other = "held_out_distance", "held_out_second_distance"
     assert f"is {after[first]:.3f} to all-MiniLM-L6-v2 ({before[first]:.3f} before that stage) and" in card
     assert f"and {after[other]:.3f} to all-mpnet-base-v2 ({before[other]:.3f})" in card
