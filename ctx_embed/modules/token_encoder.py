@@ -37,6 +37,8 @@ NO_LIMIT = 2**31 - 1
 # A batch of more token positions than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
 LABELLED_TEXTS = "labelled_texts.npy"
+# Rows of a table that are compared with int8 rows at a time, which bounds memory.
+CHECKED_ROWS = 4096
 # Largest absolute value of an int8 row.
 LEVELS = 127
 # A limit that no text exceeds; transformers warns about longer texts.
@@ -90,6 +92,17 @@ def quantized(table: Tensor) -> tuple[Tensor, Tensor]:
 def dequantized(levels: Tensor, scales: Tensor) -> Tensor:
     """Return the float32 table (rows, m) of int8 rows and their scales."""
     return levels.float() * scales.float()
+
+
+def as_int8(table: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the int8 rows and scales that represent every number of a float32 table exactly, or None."""
+    found = []
+    for block in table.split(CHECKED_ROWS):
+        found.append(quantized(block))
+        if not torch.equal(dequantized(*found[-1]), block):
+            return None
+    levels, scales = zip(*found, strict=True)
+    return torch.cat(levels), torch.cat(scales)
 
 
 class TokenizerView(PreTrainedTokenizerFast):
@@ -360,10 +373,8 @@ class TokenEncoder(InputModule):
         self.save_config(output_path)
         folder = Path(output_path)
         tensors = dict(self.state_dict())
-        if tensors[TABLE].dtype == torch.float32:
-            levels, scales = quantized(tensors[TABLE])
-            if torch.equal(dequantized(levels, scales), tensors[TABLE]):
-                tensors |= {TABLE: levels, SCALES: scales}
+        if tensors[TABLE].dtype == torch.float32 and (rows := as_int8(tensors[TABLE])):
+            tensors |= dict(zip((TABLE, SCALES), rows, strict=True))
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
         self.backend_tokenizer.save(str(folder / "tokenizer.json"))
         if self.labelled_texts is not None:

@@ -1,10 +1,13 @@
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from ctx_embed.modules import Contextualizer
+from ctx_embed.modules import Contextualizer, token_encoder
 from ctx_embed.modules.token_encoder import dequantized, quantized
+from ctx_embed.numpy_model.embedder import PackedContextualizer
+from ctx_embed.numpy_model.saved import TokenTable
 
 
 def test_by_hand():
@@ -37,3 +40,21 @@ def test_a_table_that_int8_would_change_is_stored_as_it_is(tokenizer, tmp_path):
     assert torch.equal(loaded.embedding.weight, module.embedding.weight)
     module.half().save(str(tmp_path))
     assert load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype == torch.float16
+
+
+def test_int8_rows_are_read_where_they_are_exact(tokenizer, monkeypatch):
+    monkeypatch.setattr(token_encoder, "CHECKED_ROWS", 3)
+    module = Contextualizer(tokenizer, 4, steps=2, rank=2).eval()
+    read = module.preprocess(["a cat sat", "a dog ran"])["input_ids"].numpy().reshape(-1)
+    lengths = np.array([3, 3])
+    floats = module.without_torch()
+    assert floats.table.scales is None
+    assert np.shares_memory(floats.table.values, module.embedding.weight.detach().numpy())
+    module.round_table()
+    rounded = module.without_torch()
+    assert rounded.table.values.dtype == np.int8
+    assert np.array_equal(rounded.table.rows(slice(None)), module.embedding.weight.detach().numpy())
+    parameters = {name: value.detach().numpy() for name, value in module.attention.named_parameters()}
+    table = TokenTable(module.embedding.weight.detach().numpy())
+    shared = PackedContextualizer(module.get_config_dict(), table, parameters)
+    assert np.array_equal(rounded.embed(read, lengths), shared.embed(read, lengths))
