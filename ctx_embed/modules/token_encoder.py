@@ -276,6 +276,10 @@ class TokenEncoder(InputModule):
         """The rows of the token table: the tokenizer's entries and the phrases."""
         return self.backend_tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
 
+    def entry_texts(self) -> list[str]:
+        """Return the text of each row of the token table; that of a phrase is its parts separated by spaces."""
+        return self.text_tokenizer.entry_texts()
+
     @property
     def max_seq_length(self) -> int:
         """The maximum number of tokens read per text; 2^31 - 1 if there is no limit. Set it to None to read all."""
