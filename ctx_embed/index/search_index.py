@@ -110,7 +110,7 @@ class SearchIndex:
             model: the model for documents and queries: None (the default model), a folder or name, or a loaded model (a
                 :class:`ctx_embed.numpy_model.Embedder` or a SentenceTransformer).
             factory: the kind of FAISS index: ``auto`` searches exactly up to about 50,000 vectors and then uses
-                inverted lists of 8-bit vectors; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed kinds. Kinds
+                inverted lists; ``Flat``, ``SQ8``, ``HNSW32``, ``IVF256,SQ8`` and ``IVF256,PQ32`` are fixed kinds. Kinds
                 that need training search exactly as long as there are too few vectors to train on.
             chunk: ``none`` embeds a document whole; ``sentences`` and ``tokens:N`` cut it into passages, and so do
                 ``passages`` and ``passages:N``: of at most N tokens (256, or what the model reads), cut between

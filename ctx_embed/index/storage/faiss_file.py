@@ -46,12 +46,15 @@ AUTO = "auto"
 EXACT_ROWS = 50_000
 # Training takes at most MOST_TRAINING vectors for each centroid, and starts once there are LEAST_TRAINING for each.
 MOST_TRAINING, LEAST_TRAINING = 64, 39
-OPQ_CENTROIDS = 256
 # Vectors of fewer dimensions are too small to be worth compressing.
 LEAST_COMPRESSED = 64
 LARGEST_LISTS = 65_536
-LONGEST_FACTORY, MOST_LINKS = 100, 512
-_ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
+# The kinds of indexes. FAISS would divide by a size of 0, and allocate any size that a folder from elsewhere names.
+_KIND = re.compile(
+    r"(?:IVF[1-9]\d{0,4},)?(?:Flat|SQ8|SQfp16)"
+    r"|IVF[1-9]\d{0,4},PQ\d{1,5}(?:x4(?:fs)?)?"
+    r"|HNSW(?:[2-9]|[1-9]\d\d?)(?:,Flat|,SQ8|,SQfp16)?"
+)
 # The file is extended when it lacks this number of rows, or this share of them; one that compares all, only when it
 # lacks more than these rows.
 STALE_ROWS, STALE_PART, STALE_FLAT = 25_000, 0.1, 4096
@@ -65,7 +68,7 @@ LEVELS = (
     *((lists, 100) for lists in (32, 48, 64, 96, 128, 160, 192)),
     *((lists, spare) for lists in (256, 384, 512, 768, 1024, 1536, 2048, 4096) for spare in (100, 200)),
 )
-# Spare candidates for other coarse kinds.
+# Spare candidates for kinds with product quantization.
 COARSE_SPARE = 300
 
 
@@ -94,19 +97,13 @@ class Loaded:
             effort = max(least, min(round((self.effort or 1) * part), usual[2]))
         # FAISS does not keep the selector alive.
         selector = None if mask is None else faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
-        parameters = search_parameters(self.index, effort, selector)
         # If FAISS's file is damaged, the caller compares the queries with every vector.
         answers = np.full((len(queries), 1), -1)
-        try:
+        with suppress(RuntimeError):
+            parameters = search_parameters(self.index, effort, selector)
             answers = np.asarray(self.index.search(queries, asked, params=parameters)[1])
-        except RuntimeError:
-            # Some kinds take no selector. They return more rows, of which those that are not allowed are dropped.
-            share = 1.0 if mask is None else max(float(mask.mean()), 1 / max(len(mask), 1))
-            with suppress(RuntimeError):
-                answers = np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / share)))[1])
         # -1 means that there is no row; a damaged file may also propose rows that it does not have.
-        places = [of_query[(of_query >= 0) & (of_query < len(self.rows))] for of_query in answers]
-        return [self.rows[of_query if mask is None else of_query[mask[of_query]]] for of_query in places]
+        return [self.rows[of_query[(of_query >= 0) & (of_query < len(self.rows))]] for of_query in answers]
 
 
 def loaded(folder: Path, record: Record, settings: Settings, memory_map: bool = False) -> Loaded | None:
@@ -162,31 +159,18 @@ def _limits(size: int) -> Iterator[None]:
 
 def effort_of(index: Any) -> tuple[str, int, int] | None:
     """Return the name, default and largest value of the search parameter of ``index``; None if it has none."""
-    index = faiss.downcast_index(index)
     if hasattr(index, "nlist"):
         # FAISS's own default searches only one list.
         return "nprobe", max(1, round(index.nlist**0.5)), index.nlist
-    for part in ("base_index", "index"):
-        if hasattr(index, part):
-            return effort_of(getattr(index, part))
-    if hasattr(index, "hnsw"):
-        return "efSearch", 64, 4096
-    return None
+    return ("efSearch", 64, 4096) if hasattr(index, "hnsw") else None
 
 
 def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
     """Return FAISS's parameters for one search with an effort and a selector of the rows that may be found, or None."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, effort, selector))
-    if isinstance(index, faiss.IndexRefine):
-        return faiss.IndexRefineSearchParameters(
-            k_factor=4, base_index_params=search_parameters(index.base_index, effort, selector)
-        )
     options = {} if selector is None else {"sel": selector}
-    if isinstance(index, faiss.IndexIVF):
+    if hasattr(index, "nlist"):
         return faiss.SearchParametersIVF(nprobe=effort or 1, **options)
-    if isinstance(index, faiss.IndexHNSW):
+    if hasattr(index, "hnsw"):
         return faiss.SearchParametersHNSW(efSearch=effort or 64, **options)
     return faiss.SearchParameters(**options) if options else None
 
@@ -224,60 +208,16 @@ def checked_factory(factory: Any, dimension: int) -> str:
 
 
 def new_index(factory: str, dimension: int) -> Any:
-    """Return an empty FAISS index that compares by inner products and can grow; raise InputError if it is none."""
-    # A folder from elsewhere names a factory, too, and FAISS recurses for parentheses and allocates any stated size.
-    sizes = [int(size) for size in re.findall(r"\d+", factory[:LONGEST_FACTORY])]
-    if len(factory) > LONGEST_FACTORY or max(sizes, default=0) > LARGEST_LISTS:
-        raise InputError(
-            f"FAISS factory {factory!r:.{LONGEST_FACTORY}}: must have at most {LONGEST_FACTORY} characters, and sizes "
-            f"up to {LARGEST_LISTS:,}; {_ADVICE}"
-        )
+    """Return an empty FAISS index that compares by inner products; raise InputError if there is no such kind."""
     try:
-        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+        if _KIND.fullmatch(factory):
+            return faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+        said = "no such kind"
     except (RuntimeError, MemoryError) as error:
-        raise InputError(f"FAISS factory {factory!r}: {reason(error)}; {_ADVICE}") from None
-    kind = type(index).__name__
-    problem = ""
-    # FAISS accepts sizes of 0, but then crashes in a division or never returns.
-    if any(int(size) == 0 for size in re.findall(r"\d+", factory)) or re.search(r"HNSW0*1(?!\d)", factory):
-        problem = "a size in it is too small"
-    elif any(int(links) > MOST_LINKS for links in re.findall(r"HNSW(\d+)", factory)):
-        problem = f"a graph may have at most {MOST_LINKS} links"
-    elif "IDMap" in kind:
-        problem = "the index stores ids itself, so leave IDMap out"
-    elif "NSG" in kind or "NNDescent" in kind:
-        problem = "its graph cannot grow, so use HNSW instead"
-    elif index.metric_type != faiss.METRIC_INNER_PRODUCT:
-        problem = "it cannot compare by inner products"
-    if problem:
-        raise InputError(f"FAISS factory {factory!r}: {problem}; {_ADVICE}")
-    return index
-
-
-def centroids(index: Any) -> int:
-    """Return the number of centroids that training must learn, the highest of any part; 0 if nothing is trained."""
-    # FAISS's warning about too few training vectors is silenced: LEAST_TRAINING already heeds it.
-    needed = 0 if index.is_trained else 1
-    for part in ("rq", "lsq", "prq", "plsq"):
-        if hasattr(index, part):
-            bits = faiss.vector_to_array(getattr(index, part).nbits)
-            needed = max(needed, 2 ** int(bits.max()))
-    if hasattr(index, "nlist"):
-        needed = max(needed, index.nlist)
-        index.cp.min_points_per_centroid = 1
-    if hasattr(index, "pq"):
-        needed = max(needed, index.pq.ksub)
-        index.pq.cp.min_points_per_centroid = 1
-    if hasattr(index, "chain"):
-        for place in range(index.chain.size()):
-            transform = faiss.downcast_VectorTransform(index.chain.at(place))
-            if isinstance(transform, faiss.OPQMatrix):
-                # OPQ fits its rotation to a product quantizer with this many centroids.
-                needed = max(needed, OPQ_CENTROIDS)
-    for part in ("index", "base_index", "storage"):
-        if hasattr(index, part):
-            needed = max(needed, centroids(faiss.downcast_index(getattr(index, part))))
-    return needed
+        said = reason(error)
+    raise InputError(
+        f"FAISS factory {factory!r:.100}: {said}; try auto, Flat, SQ8, HNSW32, IVF256,Flat, IVF256,SQ8 or IVF256,PQ32"
+    )
 
 
 def is_stale(store: Database) -> bool:
@@ -324,7 +264,12 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
         if index is None:
             index, held = new_index(kind, settings.dimension), rows[:0]
             if not index.is_trained:
-                needed = centroids(index)
+                # The number of centroids to learn. FAISS's warning about too few vectors is silenced.
+                needed = 1
+                if hasattr(index, "nlist"):
+                    needed, index.cp.min_points_per_centroid = index.nlist, 1
+                if hasattr(index, "pq"):
+                    needed, index.pq.cp.min_points_per_centroid = max(needed, index.pq.ksub), 1
                 if len(rows) < LEAST_TRAINING * needed:
                     return None
                 size = min(len(rows), max(MOST_TRAINING * needed, 10_000))
@@ -378,9 +323,8 @@ def _measured(
 ) -> dict[str, Any] | None:
     """Return effort, spare candidates and recall@10; for `auto` those that suffice, or None if none of them do."""
     effort = effort_of(index)
-    # Other kinds, such as product quantization, store vectors so coarsely that many must be scored again.
-    is_fine = re.fullmatch(r"((IVF|HNSW)\d+,?)?(Flat|SQ8|SQfp16)?", kind)
-    spare = SPARE_CANDIDATES if is_fine else COARSE_SPARE
+    # Product quantization stores vectors so coarsely that many must be scored again.
+    spare = COARSE_SPARE if "PQ" in kind else SPARE_CANDIDATES
     if kind == "Flat" or not len(rows):
         return {"effort": None, "spare": spare, "recall": {}}
     # Some passages and some of their words are the queries.

@@ -1,5 +1,4 @@
 import json
-import re
 import shutil
 import sqlite3
 import struct
@@ -23,7 +22,7 @@ from tests.index.support.settings import changed_settings
 from tests.index.support.stored import ids
 
 TEXTS = [f"text {number}" for number in range(300)]
-REMEDY = "; try auto, Flat, HNSW32 or IVF256,SQ8"
+REMEDY = "; try auto, Flat, SQ8, HNSW32, IVF256,Flat, IVF256,SQ8 or IVF256,PQ32"
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +55,7 @@ def cosines(query: str) -> np.ndarray:
     return hash_vectors(TEXTS).astype(np.float64) @ hash_vectors([query])[0].astype(np.float64)
 
 
-KINDS = ["Flat", "HNSW8", "IVF4,SQ8", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4,RFlat", "auto"]
+KINDS = ["Flat", "HNSW8", "HNSW8,SQ8", "IVF4,SQ8", "IVF4,PQ4x4", "IVF4,PQ4x4fs", "SQ8", "auto"]
 
 
 @pytest.mark.parametrize("factory", KINDS)
@@ -158,14 +157,6 @@ def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_pat
         assert finds(index, "more 7")
 
 
-@pytest.mark.parametrize(
-    ("factory", "centroids"),
-    [("OPQ4,SQ8", 256), ("OPQ4,IVF300,PQ4x4", 300), ("RQ2x5", 32), ("IVF8,RQ2x6", 64), ("PRQ2x2x4", 16), ("SQ8", 1)],
-)
-def test_centroids_are_known_before_the_training(factory, centroids):
-    assert faiss_file.centroids(faiss_file.new_index(factory, 8)) == centroids
-
-
 @pytest.mark.parametrize("dimension", [8, 64])
 def test_auto_is_exact_then_trained_measured_and_grown(tmp_path, monkeypatch, dimension):
     monkeypatch.setattr(faiss_file, "EXACT_ROWS", 1000)
@@ -203,15 +194,13 @@ def test_auto_takes_lists_by_size(rows, lists):
 @pytest.mark.parametrize(
     ("factory", "reason"),
     [
-        ("Foo", "could not parse index string Foo"),
-        ("", "could not parse index string"),
-        ("Flat(", "factory string Flat(: unbalanced parentheses st=1"),
-        ("PQ3", "The dimension of the vector (d) should be a multiple of the number of subquantizers (M)"),
-        ("IDMap2,IVF4,Flat", "the index stores ids itself, so leave IDMap out"),
-        ("NSG16,Flat", "its graph cannot grow, so use HNSW instead"),
-        ("ZnLattice1x2_3", "it cannot compare by inner products"),
-        ("LSH", "'metric == METRIC_L2' failed"),
-        *((name, "a size in it is too small") for name in ("HNSW1", "IVF0,Flat")),
+        *((name, "no such kind") for name in ("Foo", "", "Flat(", "IDMap2,IVF4,Flat", "HNSW1", "IVF0,Flat")),
+        *(
+            (name, "no such kind")
+            for name in ("IVF100000000,Flat", "HNSW9999", "PCA4,Flat", "OPQ4,SQ8", "PQ4", "HNSW8,PQ4")
+        ),
+        ("IVF4,PQ0", "M must be > 0"),
+        ("IVF4,PQ3", "The dimension of the vector (d) should be a multiple of the number of subquantizers (M)"),
     ],
 )
 def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, factory, reason):
@@ -219,15 +208,11 @@ def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, fa
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize(
-    "factory",
-    ["(" * 20_000, "IVF100000000,Flat", "PCA999999999,Flat", "IVF16(" * 20 + "Flat", "HNSW9999", f"SQ{'8' * 5000}", 7],
-)
+@pytest.mark.parametrize("factory", ["(" * 20_000, "IVF16(" * 20 + "Flat", f"SQ{'8' * 5000}", 7])
 def test_a_factory_of_a_stranger_is_bounded_before_faiss_reads_it(factory):
     began = time.process_time()
     said = error(checked_factory, factory, 8)
-    pattern = r"at most 100 characters, and sizes up to 65,536|at most 512 links|must be a string, .* got an int"
-    assert re.search(pattern, said)
+    assert "no such kind" in said or "must be a string, e.g. 'Flat', got an int" in said
     assert len(said) < 400
     assert time.process_time() - began < 1
 
@@ -238,7 +223,7 @@ def test_a_changed_factory_in_the_settings_is_refused(tmp_path, hash_model):
     changed_settings(path, factory="Foo")
     with opened(path, hash_model) as index:
         assert index.search("a query") == []
-        assert "FAISS factory 'Foo': could not parse" in error(index.add, ["a text"])
+        assert "FAISS factory 'Foo': no such kind" in error(index.add, ["a text"])
 
 
 def changed(path, old: bytes, new: bytes) -> None:
