@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Threads only wait for each other over tensors as small as those of the tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A slow example says nothing on a machine that is busy.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 SENTENCES = [
     "the cat sat on the mat and looked at the dog",

@@ -131,5 +131,5 @@ CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_to
 
 @pytest.mark.parametrize(("examples", "steps"), [(6, 25), pytest.param(125, 80, marks=pytest.mark.slow)])
 def test_random_operations_against_a_dictionary(examples, steps):
-    options = settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=CHECKS)
+    options = settings(max_examples=examples, stateful_step_count=steps, suppress_health_check=CHECKS)
     run_state_machine_as_test(Operations, settings=options)

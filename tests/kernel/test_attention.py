@@ -89,7 +89,7 @@ options = st.tuples(
 lengths = st.lists(st.sampled_from([0, 1, 2, 3, 7, 20, 127, 128, 129, 260, 600]), min_size=1, max_size=6)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     seed=st.integers(0, 1000),
     m=st.sampled_from([1, 2, 3, 15, 16, 17, 40, 96]),
@@ -116,7 +116,7 @@ def test_the_kernel_agrees_with_the_equations(path, seed, m, u, K, options, int8
     assert (found <= 8 * own + 4e-6 * np.abs(exact).max(1)).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000), options=options, lengths=lengths, m=st.sampled_from([5, 16, 40]))
 @pytest.mark.parametrize("path", PATHS)
 def test_a_context_depends_on_the_text_alone(path, seed, options, lengths, m):

@@ -1,6 +1,6 @@
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
@@ -19,7 +19,6 @@ def test_by_hand():
     torch.testing.assert_close(dequantized(levels, scales), table, atol=0.5, rtol=0)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**31), st.floats(1e-6, 100))
 def test_rounding_is_near_and_once(seed, size):
     table = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed)) * size

@@ -28,7 +28,7 @@ def near(state: DocumentState, embedder: Embedder, text: str) -> bool:
     return bool(np.abs(state.embedding() - embedder.encode(text)).max() <= NEAR)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pieces=st.lists(TEXT, min_size=1, max_size=6), data=st.data())
 def test_any_cut_and_any_order_of_joining(embedder, pieces, data):
     text = "".join(pieces)

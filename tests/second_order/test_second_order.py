@@ -85,7 +85,7 @@ def test_each_form_is_the_plain_loop(name):
     torch.testing.assert_close(every[0], context)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=4),
     K=st.integers(1, 4),

@@ -311,7 +311,7 @@ def states_and_gradients(network, tokens, lengths, weights, most_padding):
     return states, torch.autograd.grad((states * weights).sum(), [tokens, *network.parameters()])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any), st.booleans(), st.sampled_from([1, 10**6, 0]))
 def test_each_document_is_read_by_itself(lengths, bidirectional, most_padding):
     """However documents are padded or packed, states and gradients are those of one document after the other."""

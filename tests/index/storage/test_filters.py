@@ -150,7 +150,7 @@ def test_larger_filters_are_refused_in_linear_time(where, message):
     assert error(parse_filter, 5) == "the filter must be a string, e.g. 'year >= 2020', got an int"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     value=st.one_of(
         st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6),
