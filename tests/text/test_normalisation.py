@@ -1,29 +1,33 @@
 # ruff: noqa: RUF001
-"""What stands for the same is read the same way, whatever signs it is written with."""
+"""What stands for the same is read the same way, whatever signs it is written with; words as SQLite reads them."""
 
+import sqlite3
 import unicodedata
+from contextlib import closing
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ctx_embed.text.normalisation import _PLAIN, _read, all_normalised, normalised, with_places
+from ctx_embed.text.normalisation import (
+    _PLAIN,
+    LONGEST_WORD,
+    _read,
+    all_normalised,
+    indexed,
+    normalised,
+    placed_words,
+    with_places,
+    words,
+)
 
-ODD = [
-    "e",
-    "ﬁ",
-    "म",
-    "👩",
-    "🏴",
-    "ก",
-    "ｶ",
-    "①",
-    "⅓",
-    "ſ",
-    *" \x0c\x85\xad\u0301\u0307\u094d\u2000\u200b\u200c\u200d\ufe0f\uff9e",
-]
-ODD += [*"\u1112\u1161\u11ab\U000e0067\ud800\udc00"]
+ODD = (
+    "eﬁम👩🏴กｶ①⅓ſ \x0c\x85\xad\u0301\u0307\u094d\u2000\u200b\u200c\u200d\ufe0f\uff9e"
+    "\u1112\u1161\u11ab\U000e0067\ud800\udc00"
+)
 odd_texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()))
+ODD_PARTS = [*"ac#日本語한ßÆéﬁ\u200b\x0c_ 9", "C++", "F#", ".NET", "++", "-\n"]
+FTS5 = "CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='unicode61 remove_diacritics 2')"
 
 
 @pytest.mark.parametrize(
@@ -110,12 +114,53 @@ def test_each_character_knows_its_original(text):
 def test_places_point_into_the_original():
     text = "The oﬃce of pho\xadto\u200bs: cafe\u0301s"
     read, starts, stops = with_places(text)
-
-    def original(word: str) -> str:
+    written = {}
+    for word in ("The", "office", "photos", "cafés"):
         start = read.index(word)
-        return text[starts[start] : stops[start + len(word) - 1]]
+        written[word] = text[starts[start] : stops[start + len(word) - 1]]
+    assert written == {"The": "The", "office": "oﬃce", "photos": "pho\xadto\u200bs", "cafés": "cafe\u0301s"}
 
-    assert original("office") == "oﬃce"
-    assert original("photos") == "pho\xadto\u200bs"
-    assert original("cafés") == "cafe\u0301s"
-    assert original("The") == "The"
+
+def test_other_words_are_not_found():
+    for text, query in (
+        ("The C language", "C++ C#"),
+        ("A net", ".NET"),
+        ("ten-\n20 photos", "ten20"),
+        ("i + +", "i++"),
+    ):
+        assert not set(map(str.lower, words(query))) & set(tokens(indexed(text))), query
+
+
+def test_ordinary_texts_are_indexed_as_they_are():
+    for text in ("Plain English: 5 < 6.\n", "crème brûlée — “à la carte”…", "Кошка спит. #tag # heading"):
+        assert indexed(text) is text
+
+
+def tokens(text: str) -> list[str]:
+    """Return the tokens that SQLite makes of a text."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(FTS5)
+        connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(texts, instance)")
+        connection.execute("INSERT INTO texts VALUES (?)", (text,))
+        return [token for (token,) in connection.execute('SELECT term FROM tokens ORDER BY "offset"')]
+
+
+@pytest.mark.parametrize("text", ["日" * 10_923, "é" * 20_000, "x" * 40_000, "ab" * 17_000 + " end"])
+def test_no_word_is_longer_than_sqlite_reads(text):
+    assert max(map(len, tokens(indexed(text)))) <= LONGEST_WORD
+
+
+@given(st.lists(st.sampled_from(ODD_PARTS)).map("".join))
+def test_both_ways_to_write_a_text_have_the_same_words(text):
+    read = normalised(text)
+    listed = [word.word for word in placed_words(text)]
+    assert tokens(indexed(text)) == tokens(" ".join(listed))
+    assert listed[: len(words(text))] == words(text)
+    assert indexed(read) == indexed(text)
+
+
+@given(st.text())
+def test_words_of_any_text_are_within_it(text):
+    for word, start, stop in placed_words(text):
+        assert word
+        assert 0 <= start < stop <= len(text)

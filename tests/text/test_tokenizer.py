@@ -1,18 +1,24 @@
-"""Remembered words must give exactly what the tokenizer gives."""
+"""Token ids are the tokenizer's own; phrases; texts of which the model knows fewer than half of the words."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentence_transformers import SentenceTransformer
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
-from tokenizers.models import WordLevel, WordPiece
+from tokenizers.models import Unigram, WordLevel, WordPiece
 
+import ctx_embed
 from ctx_embed.kernel import kernel, library
+from ctx_embed.modules import Contextualizer
+from ctx_embed.systems import untrained
 from ctx_embed.text import tokenizer as tokenizers_of_texts
 from ctx_embed.text.normalisation import normalised
-from ctx_embed.text.tokenizer import TextTokenizer, is_wordwise
+from ctx_embed.text.tokenizer import Phrases, TextTokenizer, is_wordwise, unknown_id
+from tests.helpers.errors import error
 
 ODD = [*"\x00\x0b\x1c\x85\xa0\u2028\u3000\u200bé日ßİ.", "e\u0301", "[UNK]", "[PAD]"]
 WORDS = st.lists(st.sampled_from(["the", "cat", "gardens", " ", "  ", "\n", "\t", *ODD])).map("".join)
@@ -36,8 +42,8 @@ def small(normalizer=None, pre_tokenizer=None) -> Tokenizer:
     return tokenizer
 
 
-@settings(max_examples=150, deadline=None)
-@given(texts=st.lists(WORDS, min_size=1))
+@settings(max_examples=250)
+@given(texts=st.lists(st.one_of(WORDS, st.text(st.characters(exclude_categories=["Cs"]))), min_size=1))
 def test_ids_are_the_tokenizers_own(tokenizer, texts):
     ours = TextTokenizer(tokenizer)
     assert ours.wordwise
@@ -45,17 +51,11 @@ def test_ids_are_the_tokenizers_own(tokenizer, texts):
         assert split(*ours(texts)) == plain(tokenizer, texts)
 
 
-@settings(max_examples=100, deadline=None)
-@given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_gives_the_tokenizers_own_ids(tokenizer, text):
-    assert split(*TextTokenizer(tokenizer)([text, "the cat"])) == plain(tokenizer, [text, "the cat"])
-
-
 letters = st.text("abB1é#", max_size=7)
 
 
 @pytest.mark.skipif(kernel() is None, reason="only the kernel does WordPiece")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     entries=st.sets(st.builds(str.__add__, st.sampled_from(["", "##"]), letters.filter(bool))),
     texts=st.lists(st.lists(letters, max_size=4).map(" ".join), min_size=1, max_size=4),
@@ -95,15 +95,11 @@ def test_wordwise_is_seen_from_the_parts():
     assert not is_wordwise(small(pre_tokenizer=pre_tokenizers.Punctuation()))
     assert not is_wordwise(small(pre_tokenizer=pre_tokenizers.Metaspace()))
     assert not is_wordwise(small(normalizers.Replace("a b", "b"), spaces))
+    # A tokenizer that joins words is asked for whole texts.
     with_phrase = small(pre_tokenizer=spaces)
     with_phrase.add_tokens([AddedToken("a b")])
     assert not is_wordwise(with_phrase)
-
-
-def test_a_tokenizer_that_joins_words_is_asked_for_whole_texts():
-    tokenizer = small(pre_tokenizer=pre_tokenizers.WhitespaceSplit())
-    tokenizer.add_tokens([AddedToken("a b")])
-    assert split(*TextTokenizer(tokenizer)(["a b", "b a"])) == plain(tokenizer, ["a b", "b a"]) == [[4], [2, 1]]
+    assert split(*TextTokenizer(with_phrase)(["a b", "b a"])) == plain(with_phrase, ["a b", "b a"]) == [[4], [2, 1]]
 
 
 @pytest.mark.skipif(kernel() is None, reason="only the kernel remembers words")
@@ -124,7 +120,7 @@ def test_words_are_tokenized_once_and_begun_anew_at_the_limit(tokenizer, monkeyp
 PIECES = st.one_of(st.sampled_from(["a.b", "don't", "[x]", "=\u0338", ".\u0301"]), st.text(max_size=3))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(texts=st.lists(st.lists(PIECES, max_size=9).map("".join), max_size=5))
 def test_the_shipped_tokenizer_cuts_where_words_may_be_cut(embedder, texts):
     ours = TextTokenizer(embedder.text_tokenizer.tokenizer)
@@ -160,3 +156,171 @@ def test_nothing_gives_no_ids_and_a_copy_for_another_process_forgets(tokenizer):
     copy = pickle.loads(pickle.dumps(ours))
     assert copy._words is None
     assert split(*copy(["the cat"])) == split(*ours(["the cat"]))
+
+
+# Phrases of four entries: 4 = (0, 1), 5 = (1, 1), 6 = (4, 2), 7 = (6, 6).
+PAIRS = [[0, 1], [1, 1], [4, 2], [6, 6]]
+
+
+def merged_in_passes(ids: list[int]) -> list[int]:
+    """One text, pass by pass, from left to right."""
+    for numbers in ({(0, 1): 4, (1, 1): 5}, {(4, 2): 6}, {(6, 6): 7}):
+        result, place = [], 0
+        while place < len(ids):
+            pair = tuple(ids[place : place + 2])
+            result.append(numbers.get(pair, ids[place]))
+            place += 2 if pair in numbers else 1
+        ids = result
+    return ids
+
+
+def merge(ids: list[int]) -> list[int]:
+    merged = Phrases(PAIRS, 4).merged(np.array(ids, np.int32))
+    assert merged.dtype == np.int32
+    return merged.tolist()
+
+
+def test_phrases_by_hand():
+    assert merge([0, 1, 2, 0, 1, 2]) == [7]
+    assert merge([1, 1, 1]) == [5, 1]  # the left pair of two that overlap
+    assert merge([0, 1, 1]) == [4, 1]
+    assert merge([]) == []
+    assert Phrases(PAIRS, 4).texts(["a", "b", "c", "d"]) == ["a b", "b b", "a b c", "a b c a b c"]
+
+
+@given(st.lists(st.integers(0, 3), max_size=12))
+def test_phrases_of_any_text(ids):
+    assert merge(ids) == merged_in_passes(ids)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([[0, 1, 2]], "phrases must have shape (phrases, 2) with at least one phrase, got (1, 3)"),
+        (np.zeros((0, 2)), "phrases must have shape (phrases, 2) with at least one phrase, got (0, 2)"),
+        ([[0, 4]], "phrase 0 is [0, 4]: its parts must be entries below 4 or phrases before it"),
+        ([[0, 1], [-1, 2]], "phrase 1 is [-1, 2]: its parts must be entries below 4 or phrases before it"),
+        ([[0, 1], [0, 1]], "a pair occurs twice among the phrases"),
+    ],
+)
+def test_pairs_that_cannot_be(pairs, message):
+    assert error(Phrases, pairs, 4) == message
+
+
+def test_a_module_reads_saves_and_loads_phrases(tokenizer, sentences, tmp_path):
+    words = tokenizer.encode(sentences[0], add_special_tokens=False).ids
+    pairs = np.array([words[:2]])
+    module = Contextualizer(tokenizer, 4, steps=1, rank=2, phrases=pairs)
+    assert module.entries == module.embedding.num_embeddings == tokenizer.get_vocab_size() + 1
+    features = module.preprocess([sentences[0]])
+    assert features["input_ids"].tolist() == [[tokenizer.get_vocab_size(), *words[2:]]]
+    module.save(str(tmp_path))
+    loaded = Contextualizer.load(str(tmp_path))
+    assert loaded.phrases.tolist() == pairs.tolist()
+    assert loaded.preprocess([sentences[0]])["input_ids"].tolist() == features["input_ids"].tolist()
+    assert module.half().phrases.tolist() == pairs.tolist()
+    weights = Contextualizer(tokenizer, 4, steps=1, rank=2).embedding.weight
+    assert "weights must have shape" in error(Contextualizer, tokenizer, 4, phrases=pairs, weights=weights)
+
+
+UNKNOWN = ["", " \n", "кошка сидит.", "Cat № 7: 日本語 (2024)!", "مرحبا بالعالم"]
+TEXTS = ["A cat sleeps.", *UNKNOWN, "кошка cat", "!"]
+WARNING = "5 of 8 texts have too few words that the model knows: they are embedded as zeros"
+
+
+@pytest.mark.parametrize("by", ["numpy", "torch", "third party", "bfloat16", "bigru", "transformer"])
+def test_a_text_of_unknown_words_is_embedded_as_zeros_with_one_warning(by, embedder, shipped_model):
+    """Such a text is like no other, whatever embeds it."""
+    model = {"numpy": embedder, "torch": shipped_model}.get(by)
+    if by == "third party":
+        model = SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True, device="cpu")
+    elif by == "bfloat16":
+        model = ctx_embed.load(device="cpu", dtype="bfloat16")
+    model = model or untrained(by)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=WARNING) as caught:
+            # Others warn for a batch.
+            found = model.encode(TEXTS, batch_size=2 if by in ("numpy", "torch") else 8)
+        assert len(caught) == 1
+    lengths = np.linalg.norm(np.asarray(found, np.float32), axis=1)
+    np.testing.assert_allclose(lengths, [1, 0, 0, 0, 0, 0, 1, 1], atol=1e-2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.encode(["A cat sleeps.", "кошка cat"])
+    if by == "numpy":
+        parts = model.explain("日本語", model.encode("a cat"))
+        assert (parts.tokens, parts.cosine) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("Кошка спит на диване.", False),
+        ("北京今天下雨.", False),
+        ("الطقس جميل اليوم, 25 (2024).", False),
+        ("Поезд № 5, 12:30", False),
+        ("The dog and кошка, собака, птица, лошадь", False),
+        ("the cat кошка собака", True),
+        ("Иван said hi to Пётр", True),
+        ("Straße in München", True),
+        ("I ♥ NY", True),
+        ("3 + 4 = 7", True),
+        ("?!", True),
+        ("👍👍 !!", False),
+        ("C++", True),
+    ],
+)
+def test_a_text_is_read_if_half_of_its_words_are_known(embedder, text, read):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if not read else "error")
+        assert embedder.encode(text).any() == read
+        assert embedder.encode([text, "A cat sleeps."], prompt="query: ")[0].any() == read
+    # A text that grows is judged as a whole.
+    state = embedder.state()
+    for character in f"{text} " * 20:
+        state.add(character)
+    assert state.embedding().any() == read
+
+
+@pytest.mark.parametrize("unit", [1, 100, 10_000])
+def test_all_parts_of_a_growing_text_count(embedder, unit):
+    # Signs that the model does not know are no words, also in a part that it can read.
+    known, unknown = "The cat sleeps, and the dog, and the bird ♥ ♥ ♥ ♥ ", "кошка собака птица лошадь корова овца мышь "
+    for text, read in ((known * 300 + unknown * 300, True), (known * 200 + unknown * 300, False)):
+        state = embedder.state()
+        for start in range(0, len(text), unit):
+            state.add(text[start : start + unit])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert embedder.encode(text).any() == state.embedding().any() == read
+
+
+def test_a_growing_text_is_like_no_other_until_a_token_is_known(embedder):
+    state = embedder.state()
+    for piece in ("日本語 " * 40, "кошка сидит"):
+        state.add(piece)
+        assert not state.embedding().any()
+    restored = embedder.state(state.to_bytes())
+    other = embedder.state()
+    other.add("日本語 " * 40)
+    restored.merge(other)
+    restored.add(" cat")
+    assert not restored.embedding().any()
+    restored.add(" cat" * 300)
+    text = "日本語 " * 40 + "кошка сидит" + "日本語 " * 40 + " cat" * 301
+    np.testing.assert_allclose(restored.embedding(), embedder.encode(text), atol=2e-5)
+    assert restored.embedding().any()
+
+
+def test_without_normalisation_the_first_context_stays(embedder, shipped_model):
+    with pytest.warns(UserWarning, match="5 of 5 texts .*: they are all embedded alike"):
+        assert (embedder.encode(UNKNOWN, normalize=False) == 1).all()
+    plain = SentenceTransformer(modules=[shipped_model[0].__class__.load(str(ctx_embed.path()))], device="cpu")
+    with pytest.warns(UserWarning, match="all embedded alike"):
+        assert (plain.encode(UNKNOWN) == 1).all()
+
+
+def test_a_unigram_names_its_unknown_entry():
+    pieces = [("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)]
+    assert unknown_id(Tokenizer(Unigram(pieces, unk_id=1))) == 1
+    assert unknown_id(Tokenizer(Unigram(pieces))) is None
