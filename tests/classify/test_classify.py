@@ -1,0 +1,466 @@
+import json
+import os
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from ctx_embed import TextClassifier
+from ctx_embed.classify import predictor as prediction
+from ctx_embed.classify.fitting import INTERCEPT, Regression, fitted_head
+from ctx_embed.classify.head import Head, Vocabulary, Words, class_weights
+from ctx_embed.classify.labelled import Classes, Labelled, label_accuracy, require_labels
+from ctx_embed.classify.predictor import Predictor
+from ctx_embed.vectors import unit_rows
+from tests.helpers.errors import error
+from tests.training.toy import forty_texts
+
+RNG = np.random.default_rng(0)
+X = (RNG.normal(size=(200, 8)) * np.array([3, 3, 3, 3, 3, 3, 3, 0.001])).astype(np.float32)
+NO_WORDS = [""] * 200
+
+
+def accuracy(head: Head, X, data: Labelled) -> float:
+    found = head.chosen(head.logits(X, data.texts))
+    return float(np.mean([a == b for a, b in zip(found, data.labels, strict=True)]))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_regression_is_scikit_learns(classes, weighted):
+    y = np.digitize(X[:, 0], [0] if classes == 2 else [-2, 2])
+    weights = np.array([1.0, 3.0, 2.0][:classes]) if weighted else None
+    fit = Regression(X, None, y, classes, weights)
+    weight, _, bias = fit.weights(fit.coefficients(np.arange(200), 0.3, 0.0, effort=(1e-9, 1000)))
+    Z = (X - X.mean(0)) / X.std(0)
+    of_class = None if weights is None else dict(enumerate(weights))
+    expected = LogisticRegression(C=0.09, class_weight=of_class, max_iter=1000).fit(Z, y)
+    logits = X @ weight.T + bias
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    # Intercepts have a weak prior here, none in scikit-learn.
+    assert odds / odds.sum(1, keepdims=True) == pytest.approx(expected.predict_proba(Z), abs=5e-3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_several_labels_are_regressions_of_scikit_learn(weighted):
+    y = (X[:, :3] + RNG.normal(size=(200, 3)) > [0, 1, 2]).astype(np.float32)
+    weights = np.array([1.0, 3.0, 0.5]) if weighted else None
+    fit = Regression(X.astype(np.float64), None, y, 3, weights)
+    weight, of_words, bias = fit.weights(fit.coefficients(np.arange(200), 0.3, 0.0, effort=(1e-15, 1000)))
+    assert of_words.shape == (0, 3)
+    Z = (X.astype(np.float64) - X.mean(0, dtype=np.float64)) / X.std(0, dtype=np.float64)
+    for label in range(3):
+        of_label = None if weights is None else {1: weights[label]}
+        # An intercept with the same prior: a feature whose weight is as free as ours.
+        free = np.column_stack([Z, np.full(200, INTERCEPT / 0.3)])
+        expected = LogisticRegression(C=0.09, class_weight=of_label, fit_intercept=False, tol=1e-10, max_iter=10_000)
+        expected.fit(free, y[:, label])
+        logits = X.astype(np.float64) @ weight[label].astype(np.float64) + bias[label]
+        assert 1 / (1 + np.exp(-logits)) == pytest.approx(expected.predict_proba(free)[:, 1], abs=1e-6)
+
+
+def test_features_that_are_scaled_together_are_a_regression_of_scikit_learn():
+    y = (X[:, 0] + RNG.normal(size=200) > 0).astype(int)
+    large = 1000 * X.astype(np.float64)
+    fit = Regression(large, None, y, 2, separately=False)
+    weight, _, bias = fit.weights(fit.coefficients(np.arange(200), 0.3, 0.0, effort=(1e-15, 1000)))
+    centred = large - large.mean(0)
+    Z = np.column_stack([centred / np.sqrt(centred.var(0).mean()), np.full(200, INTERCEPT / 0.3)])
+    expected = LogisticRegression(C=0.09, fit_intercept=False, tol=1e-10, max_iter=10_000).fit(Z, y)
+    logits = large @ weight.T.astype(np.float64) + bias
+    assert 1 / (1 + np.exp(logits[:, 0] - logits[:, 1])) == pytest.approx(expected.predict_proba(Z)[:, 1], abs=1e-6)
+
+
+def test_words_with_a_larger_log_ratio_may_weigh_more():
+    texts = [("good" if row % 2 else "bad") + (" the" if row % 3 else " it") + f" {row}" for row in range(200)]
+    data = Labelled(["+" if row % 2 else "-" for row in range(200)], texts)
+    head = fitted_head(X, data, ["+", "-"])
+    names = map(head.words.vocabulary.name, range(len(head.words)))
+    weights = dict(zip(names, head.words.weight[:, 0], strict=True))
+    assert weights["good"] > 0.2 > abs(weights.get("the", 0))
+    assert weights["bad"] < -0.2
+    assert accuracy(head, X, data) == 1
+    alone = fitted_head(X, data, ["+", "-"], words=False)
+    assert alone.words is None
+    assert accuracy(alone, X, data) < 0.7
+    # Words that say nothing are not read.
+    data = Labelled([str(value) for value in X[:, 0] > 0], [f"word {row % 7} of many" for row in range(200)])
+    assert fitted_head(X, data, ["False", "True"]).words is None
+
+
+def test_the_faint_feature_is_found_where_it_is_the_one_that_tells():
+    faint = Labelled([str(value) for value in unit_rows(X)[:, 7] > 0], NO_WORDS)
+    texts = [str(row) for row in range(200)]
+    assert accuracy(fitted_head(X, Labelled(faint.labels, texts), ["False", "True"]), X, faint) > 0.8
+
+
+def test_probabilities_are_calibrated():
+    rng = np.random.default_rng(1)
+    Y = rng.normal(size=(6000, 8)).astype(np.float32)
+    truth = rng.random(6000) < 1 / (1 + np.exp(-3 * unit_rows(Y)[:, 0]))
+    texts = [str(row) for row in range(6000)]
+    head = fitted_head(Y[:1000], Labelled(truth[:1000].tolist(), texts[:1000]), [False, True])
+    found = head.probabilities(head.logits(Y[1000:], texts[1000:]))[:, 1]
+    for low in (0.1, 0.3, 0.5, 0.7):
+        inside = (found >= low) & (found < low + 0.2)
+        assert truth[1000:][inside].mean() == pytest.approx(found[inside].mean(), abs=0.06)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("several", [False, True])
+def test_few_texts_are_never_sure(classes, several):
+    """All held-out texts are right, which of ten texts a class says that about one in twelve is wrong."""
+    rng = np.random.default_rng(2)
+    y = np.arange(10 * classes) % classes
+    rows = (np.eye(classes, 20)[y] + 0.05 * rng.normal(size=(len(y), 20))).astype(np.float32)
+    texts = [str(row) for row in range(len(y))]
+    labels = [(row,) if several else row for row in y.tolist()]
+    head = fitted_head(rows, Labelled(labels, texts), list(range(classes)))
+    found = head.probabilities(head.logits(rows, texts))
+    assert (found.argmax(1) == y).all()
+    assert 0.8 < found.max(1).mean() < 0.96
+
+
+@pytest.mark.parametrize("classes", [2, 40])
+def test_one_text_a_class_is_enough(classes):
+    labels = [f"{row:02}" for row in range(classes)]
+    data = Labelled(labels, [f"text {row}" for row in range(classes)])
+    rows = np.eye(classes, 50, dtype=np.float32)
+    assert accuracy(fitted_head(rows, data, labels), rows, data) == 1
+
+
+def test_few_texts_do_not_choose_a_small_weight_of_the_meaning():
+    """Eight held-out texts may all be wrong by chance, which must not make the classifier say nothing."""
+    rng = np.random.default_rng(0)
+    y = np.arange(8) % 2
+    found = []
+    for _ in range(6):
+        rows = (rng.normal(size=(8, 30)) + np.outer(2 * y - 1, np.eye(30)[0])).astype(np.float32)
+        texts = [str(row) for row in range(8)]
+        head = fitted_head(rows, Labelled(y.tolist(), texts), [0, 1])
+        found.append(np.ptp(head.logits(rows, texts)[:, 1]))
+    assert min(found) > 0.2
+
+
+def test_equal_texts_do_not_choose_the_strength():
+    """Four copies of texts with random labels: what memorises them must not look good on held-out texts."""
+    labels = RNG.integers(0, 2, 100).tolist() * 4
+    texts = [f"word{row} and word{row}x" for row in range(100)] * 4
+    rows = np.tile(RNG.normal(size=(100, 30)).astype(np.float32), (4, 1))
+    head = fitted_head(rows, Labelled(labels, texts), [0, 1])
+    assert head.probabilities(head.logits(rows, texts)).max(1).mean() < 0.8
+
+
+def test_outputs():
+    head = Head(np.array([[1.0, 0], [0, 1], [-1, -1]]), np.array([0.0, 0, 0.5]), ["a", "b", "c"])
+    logits = head.logits(np.array([[2.0, 1], [-3, 0]]), ["", ""])
+    assert logits.tolist() == [[2, 1, -2.5], [-3, 0, 3.5]]
+    assert head.chosen(logits) == ["a", "c"]
+    odds = np.exp([2, 1, -2.5])
+    assert head.probabilities(logits)[0] == pytest.approx(odds / odds.sum())
+    assert head.probabilities(np.array([[1e4, -1e4, 0]])).tolist() == [[1, 0, 0]]
+    several = Head(head.weight, head.bias, head.labels, multi_label=True)
+    assert several.chosen(logits) == [("a", "b"), ("b", "c")]
+    assert several.probabilities(logits)[0] == pytest.approx(1 / (1 + np.exp([-2, -1, 2.5])))
+    assert error(head.logits, np.full((1, 2), np.nan), [""]).startswith("the classifier's outputs are not finite; ")
+    # A head over embeddings of length one.
+    head = Head(np.array([[1.0, 0], [0, 1]]), np.zeros(2), ["a", "b"], normalized=True)
+    assert head.logits(np.array([[3.0, 4], [0, 0]]), ["", ""]).tolist() == [[0.6, 0.8], [0, 0]]
+
+
+def test_words_are_added_to_the_meaning():
+    vocabulary = Vocabulary(["good", "very"], np.array([[1, 0]]))
+    words = Words(vocabulary, np.float32([[1, -1], [0, 0.5], [2, 0]]))
+    head = Head(np.eye(2), np.zeros(2), ["a", "b"], words=words)
+    # "very good": 1 + 0 + 2 and -1 + 0.5 + 0, over sqrt(2 words * 2); "Good, good" has three words.
+    found = head.logits(np.zeros((3, 2)), ["very good", "Good, good", "unknown"])
+    assert found == pytest.approx(np.array([[3 / 2, -0.5 / 2], [2 / 6**0.5, -2 / 6**0.5], [0, 0]]))
+
+
+def test_class_weights():
+    rows = Labelled(["a", "a", "a", "b"], [*"wxyz"])
+    labels = ["a", "b"]
+    assert class_weights(None, rows, labels) is None
+    assert class_weights("balanced", rows, labels).tolist() == [4 / 6, 2]
+    assert class_weights({"b": 3}, rows, labels).tolist() == [1, 3]
+    several = Labelled([("a",), ("a",), ("a", "b"), ()], [*"wxyz"])
+    assert class_weights("balanced", several, labels).tolist() == [1 / 3, 3]
+    message = "class_weight must be 'balanced', a dict of label: weight or None, got {}"
+    assert error(class_weights, "even", rows, labels) == message.format("'even'")
+    assert error(class_weights, [1, 2], rows, labels) == message.format("[1, 2]")
+    assert error(class_weights, {"c": 1}, rows, labels) == "class_weight names 'c', but no training text has that label"
+    for value in (0, float("nan"), float("inf"), "2"):
+        message = f"the class weight of 'a' must be a finite number above 0, got {value!r}"
+        assert error(class_weights, {"a": value}, rows, labels) == message
+
+
+@pytest.mark.parametrize("labels", [["a", "01"], [3, 5], [0.5, 1.0], [False, True]])
+def test_files(tmp_path, labels):
+    weight = RNG.normal(size=(2, 3)).astype(np.float32)
+    vocabulary = Vocabulary(["ähnlich", "\u2028", "!"], np.array([[0, 2]]))
+    words = Words(vocabulary, RNG.normal(size=(4, 2)).astype(np.float16).astype(np.float32))
+    head = Head(weight, np.float32([0, 1]), labels, True, True, words=words)
+    head.save(tmp_path)
+    loaded = Head.load(tmp_path)
+    texts, X = ["ähnlich!", "nothing"], np.ones((2, 3), np.float32)
+    assert np.array_equal(loaded.logits(X, texts), head.logits(X, texts))
+    assert [(type(label), label) for label in loaded.labels] == [(type(label), label) for label in labels]
+    assert (loaded.multi_label, loaded.normalized, loaded.indicators) == (True, True, False)
+    (tmp_path / "classifier.json").write_text(json.dumps({"labels": ["-", "+"]}))
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: made by another development version; make it again")
+
+
+def test_damaged_words_and_weights(tmp_path):
+    vocabulary = Vocabulary(["a", "b"], np.array([[0, 1]]))
+    head = Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"], words=Words(vocabulary, np.ones((3, 2))))
+    head.save(tmp_path)
+    for content, message in (
+        ("a", f"{tmp_path}: the head cannot be loaded (ValueError: pairs of shape (1, 2) for 1 words)"),
+        ("a\na", "words and pairs must differ"),
+        ("a\nb\nc", "4 words for weights of shape (3, 2)"),
+    ):
+        (tmp_path / "words.txt").write_text(content)
+        assert message in error(Head.load, tmp_path)
+    (tmp_path / "words.txt").unlink()
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (FileNotFoundError")
+    for weight, bias, message in (
+        (np.ones((3, 3)), np.ones(2), "2 labels for weights of shape (3, 3)"),
+        (np.ones(2), np.ones(2), "2 labels for weights of shape (2,)"),
+        (np.ones((2, 3)), np.full(2, np.nan), "weights must be finite"),
+    ):
+        Head(weight, bias, ["a", "b"]).save(tmp_path)
+        assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (ValueError: {message}")
+
+
+def described(**changes) -> str:
+    return json.dumps({"format": 1, "labels": ["a", "b"], **changes})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "JSONDecodeError: Expecting property name enclosed in double quotes"),
+        ("[" * 100_000, "RecursionError: "),
+        ("[]", "TypeError: "),
+        (described(labels=["a", "b", "c"]), "ValueError: 3 labels for weights of shape (2, 3)"),
+        (described(code="x"), "TypeError: "),
+        (described(normalized="yes"), "ValueError: multi_label, normalized"),
+        (described(labels="ab"), "ValueError: labels must be a list"),
+        (described(labels=["a", "a"]), "ValueError: labels must differ"),
+        (described(labels=["a", 1]), "labels must be of one type, got int, str"),
+        (described(labels=[1, float("nan")]), "labels must be strings, finite numbers or booleans, got n"),
+    ],
+)
+def test_a_damaged_description(tmp_path, content, message):
+    Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"]).save(tmp_path)
+    (tmp_path / "classifier.json").write_text(content)
+    line = error(Head.load, tmp_path)
+    assert line.startswith(f"{tmp_path}: ")
+    assert message in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", ["classifier.json", "classifier.safetensors"])
+def test_files_that_are_cut_pipes_or_not_there(tmp_path, name):
+    Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"]).save(tmp_path)
+    os.truncate(tmp_path / name, 20)
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: the head cannot be loaded (")
+    (tmp_path / name).unlink()
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: not a classifier (no {name}); make one with ")
+    os.mkfifo(tmp_path / name)
+    assert error(Head.load, tmp_path).startswith(f"{tmp_path}: not a classifier (no {name})")
+
+
+FOODS = ["Very good!", "very good food", "good, not bad", "bad food", "bad food, very", "", "odd"]
+
+
+def names(vocabulary: Vocabulary) -> list[str]:
+    return [vocabulary.name(feature) for feature in range(len(vocabulary))]
+
+
+def test_words_and_pairs_of_two_texts_by_frequency_and_first_occurrence():
+    vocabulary = Vocabulary.learn(FOODS, 100)
+    assert names(vocabulary) == ["very", "good", "food", "bad", ",", "very good", "bad food"]
+    assert names(Vocabulary.learn(FOODS, 3)) == ["very", "good", "food"]
+    # Pairs bring their words.
+    part, features = vocabulary.part(np.array([6]))
+    assert (names(part), features.tolist()) == (["food", "bad", "bad food"], [2, 3, 6])
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a", "b"], ["a b"]])
+def test_no_features(texts):
+    vocabulary = Vocabulary.learn(texts, 100)
+    assert len(vocabulary) == 0
+    assert vocabulary.matrix(["a b c", ""]).shape == (2, 0)
+    assert Words(vocabulary, np.zeros((0, 2))).logits(["a b c", ""]).tolist() == [[0, 0], [0, 0]]
+
+
+def test_features_are_counted_once_for_each_occurrence():
+    vocabulary = Vocabulary(["a", "b"], np.array([[0, 1], [1, 0]]))
+    texts = ["a b a", "b", "a c b", "A\nB", "a" * 3]
+    dense = vocabulary.matrix(texts).toarray()
+    expected = [[2, 1, 1, 1], [0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
+    lengths = np.array([3, 1, 3, 2, 1])
+    assert dense == pytest.approx(np.array(expected) / np.sqrt(2 * lengths)[:, None])
+    weight = RNG.normal(size=(4, 3))
+    words = Words(vocabulary, weight)
+    assert words.logits(texts) == pytest.approx(dense @ weight, abs=1e-6)
+    # A text has the same sum in any batch.
+    assert np.array_equal(words.logits(texts), np.concatenate([words.logits([text]) for text in texts]))
+
+
+class Lengths:
+    """Embeds a text as its number of characters and of spaces."""
+
+    def embed(self, texts):
+        return np.array([[len(text), text.count(" ")] for text in texts], np.float32)
+
+
+def predictor(multi_label: bool = False) -> Predictor:
+    vocabulary = Vocabulary(["good", "film"], np.array([[0, 1]]))
+    words = Words(vocabulary, np.float32([[2, 0, 0], [0.5, 0, 0], [1, -1, 0]]))
+    weight = np.float32([[0.5, 0], [0, 0.25], [0, -9]])
+    return Predictor(Lengths(), Head(weight, np.float32([1, 0, 0]), ["a", "b", "c"], multi_label, words=words))
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_the_parts_add_up_to_the_logit(multi_label):
+    text = "a Good,good film"
+    found, *_ = predictor(multi_label).explain(text)
+    logits = predictor(multi_label).logits([text])[0]
+    assert found.label == "a"
+    assert found.logit == pytest.approx(logits[0] - (0 if multi_label else logits.mean()), rel=1e-5)
+    assert found.logit == pytest.approx(found.bias + found.meaning + sum(part for _, part in found.words), rel=1e-5)
+    # Five words: 2 good, 1 film, and one pair, each over sqrt(2 * 5).
+    parts = dict(found.words)
+    assert list(parts) == ["good", "good film", "film"]
+    if multi_label:
+        assert parts["good"] == pytest.approx(4 / 10**0.5)
+
+
+def test_a_word_is_compared_with_all_words_spelled_alike():
+    """Here the logit counts characters, but not those that the text has between its words, or none."""
+    found, *_ = predictor(multi_label=True).explain("good,good     FILM")
+    # "good , good film" has 16 characters; without a word, a space goes, too.
+    assert dict(found.of_meaning) == {"good": 5.0, "film": 2.5, ",": 1.0}
+    assert found.meaning == 0.5 * len("good,good     FILM")
+
+
+def test_as_many_words_are_left_out_as_are_shown(monkeypatch):
+    monkeypatch.setattr(prediction, "MOST_WORDS", 3)
+    found, *_ = predictor(multi_label=True).explain("one two three four")
+    assert [word for word, _ in found.of_meaning] == ["three", "one", "two"]
+
+
+def test_without_words():
+    texts = ["good food", "lovely staff", "cold soup", "rude waiter"]
+    classifier = TextClassifier(words=False).fit(texts, ["good", "good", "bad", "bad"])
+    ((found,),) = classifier.explain("rude staff, rude")
+    assert found.words == []
+    assert found.logit == pytest.approx(found.bias + found.meaning, abs=1e-6)
+    assert {word for word, _ in found.of_meaning} <= {"rude", "staff", ","}
+    ((nothing,),) = classifier.explain([""])
+    assert (nothing.words, nothing.of_meaning) == ([], [])
+    assert classifier.explain([]) == []
+
+
+def test_a_split_holds_each_label_in_proportion_and_equal_texts_on_one_side():
+    data = forty_texts()
+    train, valid = data.split(0.1, seed=0)
+    assert sorted(valid.labels) == ["+", "+", "-", "-"]
+    assert sorted(train.labels) == ["+"] * 18 + ["-"] * 18
+    found = zip(train.texts + valid.texts, train.labels + valid.labels, strict=True)
+    assert sorted(found) == sorted(zip(data.texts, data.labels, strict=True))
+    assert data.split(0.1, seed=0) == (train, valid)
+    assert data.split(0.1, seed=1)[1] != valid
+    # A text that alone has its label is trained on.
+    texts = [f"text {number}" for number in range(400)]
+    train, valid = Labelled(["a"] * 20 + ["b"] * 20 + ["rare"], texts[:41]).split(0.1, seed=0)
+    assert sorted(valid.labels) == ["a", "a", "b", "b"]
+    assert train.labels.count("rare") == 1
+    assert len(train.labels) == 37
+    labels = np.random.default_rng(0).integers(0, 2, 400).tolist()
+    train, valid = Labelled(labels * 2, texts * 2).split(0.1, seed=0)
+    assert not set(train.texts) & set(valid.texts)
+    assert (len(train.texts), len(valid.texts)) == (720, 80)
+
+
+@pytest.mark.parametrize("labels", ["ab", "abcabc", "abbbbbbbbb", ""])
+def test_too_few_rows_to_split(labels):
+    rows = Labelled(list(labels), [f"text {number}" for number in range(len(labels))])
+    hint = "the label 'a' occurs once, on the first line; " if labels.startswith("abb") else "give more texts or valid"
+    said = f"{len(labels)} texts with {len(set(labels))} labels are too few to hold out 10% with every label; {hint}"
+    assert error(rows.split, 0.1, 0).startswith(said)
+
+
+def test_labels_of_another_type_are_matched_and_swapped_columns_doubted():
+    rows = Labelled(["1", "0", "x"], ["a", "b", "c"]).matched([0, 1])
+    assert rows.labels == [1, 0, "x"]
+    assert rows.unknown([0, 1]) == "'x'"
+    assert Labelled([("0", "2"), ()], ["a", "b"]).matched([0, 1, 2]).labels == [(0, 2), ()]
+    rows = Labelled(["a text", "another", "a third"], ["+", "-", "+"])
+    assert rows.doubt() == "the label must come first (label<TAB>text); the columns may be swapped"
+    assert Labelled(rows.texts, rows.labels).doubt() == ""
+
+
+def test_several_labels():
+    rows = Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
+    assert rows.multi_label
+    assert rows.classes() == ["a", "b"]
+    assert rows.targets(["a", "b"]).tolist() == [[1, 1], [0, 0], [0, 1]]
+    train, valid = rows.split(0.4, seed=0)
+    assert sorted([*train.texts, *valid.texts]) == ["x", "y", "z"]
+    assert label_accuracy([("a",), (), ("a", "b")], rows) == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
+    assert error(Labelled([(), ()], ["x", "y"]).classes) == "the training texts must have at least one label, got none"
+    single = Labelled(["a", "b"], ["x", "y"])
+    said = "the test texts and the training texts must both have one label each, or both several"
+    assert error(single.require_labels_of, rows, "test") == said
+
+
+def test_a_file(tmp_path):
+    path = tmp_path / "rows.tsv"
+    path.write_text("b,a\tx\n\ty\n b , b\tz\n")
+    assert Labelled.read(path, several=True) == Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"label": ["b", "a"], "text": "x"}\n{"label": [], "text": "y"}\n{"label": "b", "text": "z"}\n')
+    assert Labelled.read(path, several=True) == Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
+    assert error(Labelled.read, path) == f"{path}, line 1: the label 'label' must be a string or a number, got a list"
+    path.write_text('{"label": [0, 1], "text": "x"}\n{"label": [1, 0, 0], "text": "y"}\n')
+    assert error(Labelled.read, path, several=True) == (
+        f"{path}, line 2: 'label' must list the labels of the text, got 0 and 1 for each class; list those with a 1"
+    )
+    path.write_text('{"label": 1, "text": "x"}\n{"label": true, "text": "y"}\n')
+    assert error(Labelled.read, path) == "labels must be of one type, got bool, int"
+
+
+@pytest.mark.parametrize(
+    ("classes", "label", "meant"),
+    [
+        ([0, 1], "1.0", 1),
+        ([0, 1], 1.0, 1),
+        ([0, 1], "01", None),
+        ([0.0, 1.5], "1.5", 1.5),
+        ([0.0, 1.5], 0, 0.0),
+        ([False, True], "true", True),
+        ([False, True], "1", True),
+        (["0", "1"], 1.0, "1"),
+        (["01", "1"], "01", "01"),
+        (["1", "1.0"], 1.0, "1.0"),
+        (["True", "False"], True, "True"),
+        (["a", "b"], "c", None),
+        ([1e300, 2.0], "1e+300", 1e300),
+    ],
+)
+def test_a_label_means_the_class_that_is_spelled_alike(classes, label, meant):
+    found = Classes(classes).meant(label)
+    assert found == meant
+    assert type(found) is type(meant)
+
+
+def test_labels_are_of_one_type():
+    for labels in (["a", "01"], [1, 2.5], [True, False], []):
+        require_labels(labels)
+    assert error(require_labels, [True, 1]) == "labels must be of one type, got bool, int"
+    for label in (None, float("nan"), float("inf"), b"a", ("a",)):
+        said = f"labels must be strings, finite numbers or booleans, got {label!r}"
+        assert error(require_labels, ["a", label]) == said
