@@ -1,21 +1,31 @@
+import csv
 import datetime
+import decimal
 import gzip
 import io
 import json
 import os
 import struct
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 
+import numpy as np
+import pandas
 import psutil
 import pyarrow
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
+from ctx_embed import dedupe
 from ctx_embed.rows.encodings import WrongBytesWarning
 from ctx_embed.rows.opening import find_sources
 from ctx_embed.rows.reading import arriving, estimated_count, read_documents, read_labelled, read_lines
+from ctx_embed.rows.writing import write_embeddings
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
 
@@ -37,6 +47,10 @@ def standard_input(monkeypatch):
 
 def lines(source) -> list[str]:
     return [line for _, line in read_lines(source)]
+
+
+def read(*files) -> list[Document]:
+    return [document for file in files for document in read_documents(file)]
 
 
 # Lines
@@ -64,6 +78,15 @@ def test_gzip_is_known_by_its_bytes_and_not_by_its_name(file):
     assert lines(file(gzip.compress(b"packed\n"), "packed.txt")) == ["packed"]
     assert lines(file(b"plain\n", "plain.gz")) == ["plain"]
     assert lines(file(gzip.compress(b"one\n") + gzip.compress(b"two\n"), "joined.gz")) == ["one", "two"]
+    packed = gzip.compress(b"a line of text\n" * 50, mtime=0)
+    for content, line, why in [
+        (packed[:-4], 50, "Compressed file ended before"),
+        (packed[:-8] + b"\0\0\0\0" + packed[-4:], 50, "CRC check failed"),
+        (b"\x1f\x8b\x07" + packed[3:], 0, "Unknown compression method"),
+        (packed[:10] + b"\xff" * 20, 0, "Error -3 while decompressing data: invalid block type"),
+    ]:
+        path = file(content)
+        assert error(read_lines, path).startswith(f"{path}: broken gzip after line {line} ({why}")
 
 
 def test_a_file_is_closed_when_its_reader_stops_early(file):
@@ -94,7 +117,11 @@ def test_a_source_that_cannot_be_opened(tmp_path, file, monkeypatch):
     assert error(read_lines, "-") == "standard input is closed"
 
 
-def test_bytes_that_are_not_utf8(file, standard_input):
+def test_bytes_that_are_not_of_the_encoding_that_is_named(file, standard_input):
+    path = file("\u00e9\r\nb\n".encode("utf-16"))
+    assert list(read_lines(path, "utf-16")) == [(1, "\u00e9"), (2, "b")]
+    assert error(read_lines, path, "ascii") == f"{path}, line 1: must be ascii; give the right encoding"
+    assert error(read_lines, path, "nonsense").startswith("unknown encoding 'nonsense'; Python")
     advice = "convert the file or name its encoding"
     path = file("fiñe\n".encode() + b"caf\xe9\n")
     assert error(read_lines, path, "utf-8") == f"{path}, line 2: must be UTF-8 (see byte 4 of the line); {advice}"
@@ -112,7 +139,7 @@ def test_wrong_bytes_cost_themselves_and_one_warning(file, standard_input, name)
         standard_input(content)
     path = name if name == "-" else file(gzip.compress(content) if name.endswith(".gz") else content, name)
     with pytest.warns(WrongBytesWarning) as warned:
-        assert [document.text for document in read_documents(path)] == [said[0], "It\u2019s here.", "a� gap", "fin"]
+        assert [document.text for document in read(path)] == [said[0], "It\u2019s here.", "a� gap", "fin"]
     (message,) = (str(each.message) for each in warned)
     line, byte = (3, 3) if name == "a.csv" else (2, 3 + len('{"text": "') * (name == "a.jsonl"))
     assert f", line {line}: byte {byte} (0x92) is not UTF-8" in message
@@ -130,22 +157,10 @@ def test_an_encoding_is_detected(file, standard_input, encoding, name):
     lines = {"a.jsonl": ["", f'{{"text": "{said}"}}'], "a.csv": ["", "text", f'"{said}"']}.get(name, ["plain", said])
     content = "\n".join([*lines, ""]).encode(encoding)
     path = file(gzip.compress(content) if name.endswith(".gz") else content, name)
-    assert [document.text for document in read_documents(path)][-1] == said
+    assert [document.text for document in read(path)][-1] == said
     if not name.endswith(".csv"):
         standard_input(content)
         assert [document.text for document in read_documents("-")][-1] == said
-
-
-def test_broken_gzip(file):
-    packed = gzip.compress(b"a line of text\n" * 50, mtime=0)
-    for content, line, why in [
-        (packed[:-4], 50, "Compressed file ended before"),
-        (packed[:-8] + b"\0\0\0\0" + packed[-4:], 50, "CRC check failed"),
-        (b"\x1f\x8b\x07" + packed[3:], 0, "Unknown compression method"),
-        (packed[:10] + b"\xff" * 20, 0, "Error -3 while decompressing data: invalid block type"),
-    ]:
-        path = file(content)
-        assert error(read_lines, path).startswith(f"{path}: broken gzip after line {line} ({why}")
 
 
 # Documents
@@ -154,12 +169,12 @@ def test_broken_gzip(file):
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "A.JSONL"])
 def test_documents_of_files_of_lines_and_of_jsonl(file, name):
     path = file(' one \n\n \t \n{"text": "not read as JSON"}\n')
-    assert list(read_documents(path)) == [Document(" one "), Document('{"text": "not read as JSON"}')]
+    assert read(path) == [Document(" one "), Document('{"text": "not read as JSON"}')]
     rows = [{"text": "a", "id": "a", "n": 1, "tags": ["x"]}, {"text": "", "_id": 7}, {"text": "c", "id": None}]
     expected = [Document("a", "a", {"n": 1, "tags": ["x"]}), Document("", 7), Document("c")]
     content = "\n\n".join(map(json.dumps, rows)).encode()
     path = file(gzip.compress(content) if name.endswith(".gz") else content, name)
-    assert list(read_documents(path)) == expected
+    assert read(path) == expected
 
 
 def test_standard_input_is_jsonl_where_it_begins_with_an_object(standard_input):
@@ -170,28 +185,21 @@ def test_standard_input_is_jsonl_where_it_begins_with_an_object(standard_input):
         (b"[" * 100_000, [Document("[" * 100_000)]),
     ]:
         standard_input(content)
-        assert list(read_documents("-")) == expected
+        assert read("-") == expected
     standard_input(b'{"text": "a"}\nno object\n')
     assert error(read_documents, "-").startswith("standard input, line 2: not JSON (Expecting value")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"text": ', "not JSON (Expecting value: line 1 column 10 (char 9))"),
-        ("[1]", "must be a JSON object with the field 'text', got a list"),
-        ('{"body": 1, "n": 2}', "no field 'text' (fields: 'body', 'n'); name the right one with --field"),
-        ('{"text": 5}', "the field 'text' must be a string, got an int"),
-        ('{"text": "x", "id": 1.5}', "the id must be a string or an integer, got a float"),
-        ('{"text": "x", "_id": true}', "the id must be a string or an integer, got a bool"),
-        ("[" * 100_000, "nested too deeply to be read"),
-        ('{"text": "x", "n": ' + "9" * 5000 + "}", "not JSON (Exceeds the limit"),
-    ],
-    ids=range(8),
-)
-def test_a_jsonl_line_that_cannot_be_used(file, line, message):
-    path = file(f'{{"text": "good"}}\n\n{line}\n', "a.jsonl")
-    assert error(read_documents, path).startswith(f"{path}, line 3: {message}")
+BAD_JSON = [
+    ('{"text": ', "not JSON (Expecting value: line 1 column 10 (char 9))"),
+    ("[1]", "must be a JSON object with the field 'text', got a list"),
+    ('{"body": 1, "n": 2}', "no field 'text' (fields: 'body', 'n'); name the right one with --field"),
+    ('{"text": 5}', "the field 'text' must be a string, got an int"),
+    ('{"text": "x", "id": 1.5}', "the id must be a string or an integer, got a float"),
+    ('{"text": "x", "_id": true}', "the id must be a string or an integer, got a bool"),
+    ("[" * 100_000, "nested too deeply to be read"),
+    ('{"text": "x", "n": ' + "9" * 5000 + "}", "not JSON (Exceeds the limit"),
+]
 
 
 # Labelled text
@@ -211,10 +219,6 @@ def test_labelled(file, standard_input):
 
 
 # Tables
-
-
-def read(*files, **options):
-    return [document for file in files for document in read_documents(file, **options)]
 
 
 def table(tmp_path, name="a.parquet", **columns):
@@ -263,16 +267,10 @@ def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, mon
     assert estimated_count(["-"]) is None
 
 
-def test_another_encoding(file):
-    path = file("\u00e9\r\nb\n".encode("utf-16"))
-    assert list(read_lines(path, "utf-16")) == [(1, "\u00e9"), (2, "b")]
-    assert error(read_lines, path, "ascii") == f"{path}, line 1: must be ascii; give the right encoding"
-    assert error(read_lines, path, "nonsense").startswith("unknown encoding 'nonsense'; Python")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        *(("a.jsonl", f'{{"text": "good"}}\n\n{line}\n', f", line 3: {message}") for line, message in BAD_JSON),
         ("a.csv", "", ": must begin with a header with the field 'text', got an empty file"),
         ("a.csv", "body,n\nx,1\n", ": no field 'text' (fields: 'body', 'n'); name the right one with --field"),
         ("a.csv", "text,n,n\nx,1,2\n", ": the header names the field 'n' twice"),
@@ -285,6 +283,7 @@ def test_another_encoding(file):
         ("a.parquet", b"PAR1 nothing", ": cannot be read as Parquet ("),
         ("a.parquet.gz", gzip.compress(b"PAR1" * 99, mtime=0)[:-4], ": cannot be read as Parquet ("),
     ],
+    ids=range(19),
 )
 def test_files_that_cannot_be_read(file, name, content, message):
     path = file(content, name)
@@ -335,7 +334,7 @@ def test_a_named_field_makes_a_table_of_standard_input(file, standard_input):
     ):
         standard_input(content.encode())
         for source in ("-", file(content, "news")):
-            assert list(read_documents(source, "headline")) == [expected]
+            assert [*read_documents(source, "headline")] == [expected]
     standard_input(b"first\n")
     for source, name in ((file("first\nsecond\n"), None), ("-", "standard input")):
         assert error(read_documents, source, "x") == (
@@ -403,17 +402,199 @@ def test_items_come_as_they_arrive_and_an_error_after_them(wrong):
 
 
 def test_a_source_that_fails_in_the_middle(monkeypatch):
-    class Failing(io.RawIOBase):
-        content = [b"a\nb\n"]
-
-        def readable(self):
-            return True
-
+    class Failing(io.BytesIO):
         def readinto(self, buffer):
-            if not self.content:
+            found = super().readinto(buffer)
+            if not found:
                 raise OSError(5, "Input/output error")
-            buffer[:4] = self.content.pop()
-            return 4
+            return found
 
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Failing())))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Failing(b"a\nb\n")))
     assert error(read_lines, "-") == "standard input: cannot be read after line 2 (Input/output error)"
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["02134", "90210"], ["02134", "90210"]),
+        (["94110", "", "7"], [94110, None, 7]),
+        (["3.10", "3.9", "3.11"], ["3.10", "3.9", "3.11"]),
+        (["3.5", "2", "-0.25"], [3.5, 2, -0.25]),
+        (["1e-05", "1e+16"], [1e-05, 1e16]),
+        (["1e5", "2"], ["1e5", "2"]),
+        (["5", "five"], ["5", "five"]),
+        (["٣", "3"], ["٣", "3"]),
+        (["9" * 18, "1"], [int("9" * 18), 1]),
+        (["nan", "inf"], ["nan", "inf"]),
+        (["1_000", "1"], ["1_000", "1"]),
+    ],
+)
+@pytest.mark.parametrize("mark", [",", "\t"])
+def test_a_column_has_the_type_of_all_its_cells(file, cells, values, mark):
+    rows = [f"text {number}{mark}{cell}" for number, cell in enumerate(cells)]
+    path = file("\n".join([f"text{mark}zip", *rows, ""]), "a.csv" if mark == "," else "a.tsv")
+    assert [document.metadata.get("zip") for document in read(path)] == values
+
+
+def test_the_last_cell_decides_too(file):
+    path = file("text,n\n" + "".join(f"t{n},{n}\n" for n in range(5000)) + "last,007\n", "a.csv")
+    assert {type(document.metadata["n"]) for document in read(path)} == {str}
+    for content, ids in (("id,text\n1,a\n2,b\n", [1, 2]), ("_id,text\n1.5,a\n2,b\n", ["1.5", "2"])):
+        assert [each.id for each in read(file(content, "a.csv"))] == ids
+
+
+def test_decimals_of_parquet_lose_no_digit(tmp_path):
+    long, short = decimal.Decimal("12345678901234567890.10"), decimal.Decimal("2.50")
+    wide = pyarrow.array([long, short], pyarrow.decimal128(38, 2))
+    path = table(tmp_path, text=["a", "b"], long=wide, short=pyarrow.array([short, None], pyarrow.decimal128(9, 2)))
+    found = [document.metadata for document in read(path)]
+    assert found == [{"long": str(long), "short": 2.5}, {"long": "2.50"}]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.one_of(st.integers().map(str), st.floats().map(repr), st.text("0123456789.-+e ", max_size=6))))
+def test_what_is_read_can_be_written_again(tmp_path_factory, cells):
+    cells = [cell for cell in cells if cell]
+    path = tmp_path_factory.mktemp("cells") / "a.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "cell"), *(("x", cell) for cell in cells)])
+    values = [document.metadata["cell"] for document in read(path)]
+    assert list(map(str, values)) == cells
+    assert len({isinstance(value, str) for value in values}) < 2
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a", "a.tsv.gz", "-"])
+def test_labelled_lines_are_known_everywhere(file, standard_input, name):
+    labels, texts = ["pos", "neg", "pos"], ["great food", "cold soup", "lovely staff"]
+    content = "".join(f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)).encode()
+    source = file(gzip.compress(content) if name.endswith("gz") else content, name)
+    if name == "-":
+        source = "-"
+        standard_input(content)
+    assert [(each.metadata["label"], each.text) for each in read(source)] == [*zip(labels, texts, strict=True)]
+    standard_input(content)
+    assert read_labelled(source) == (labels, texts)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Go.\tVa !\nStop.\tArrête !\nGo on.\tContinue !\n",  # Translations: no label comes again.
+        "1. Fog\t3\n2. Sea\t9\n",
+        "one\nno\ttab\nno\ttab\n",
+        "a\tb\tc\na\tb\tc\n",
+        "a\tb\na\t\n",
+        "single\ttab\n",
+    ],
+)
+def test_other_lines_with_tabs_stay_whole(file, content):
+    assert [each.text for each in read(file(content))] == content.splitlines()
+
+
+def test_a_header_is_no_label(file):
+    lines = "kind\twords\npos\ta\npos\tb\nneg\tc\nneg\td\n"
+    assert "no field 'text' (fields: 'kind', 'words')" in error(read, file(lines, "a.tsv"))
+    assert len(read(file(lines, "a.txt"))) == 5
+    named = lines.replace("kind", "label").replace("words", "text")
+    for name in ("b.tsv", "b.txt"):
+        assert [each.metadata["label"] for each in read(file(named, name))] == ["pos", "pos", "neg", "neg"]
+
+
+def test_dedupe_compares_the_texts_of_labelled_lines(tmp_path, file):
+    path = file("pos\tgreat food here\nneg\tcold soup today\nneg\tgreat food here\npos\tfine\n")
+    assert dedupe(path, tmp_path / "b.tsv").kept == 3
+    assert (tmp_path / "b.tsv").read_text() == "pos\tgreat food here\nneg\tcold soup today\npos\tfine\n"
+
+
+# Quotation marks in TSV
+
+
+CELLS = ['said "yes"', 'a "b" c, d', '"whole"', "tab\there", "two\nlines", '""', '"', "plain", "5\" and 6'", "é\nü"]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+@pytest.mark.parametrize("header", [True, False])
+def test_quotes_of_pandas(tmp_path, quoting, header):
+    frame = pandas.DataFrame({"label": ["a", "b"] * 5, "text": CELLS, "n": range(10)})
+    frame = frame if header else frame[["label", "text"]]
+    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False, header=header, quoting=quoting)
+    assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
+    assert read_labelled(tmp_path / "a.tsv") == (["a", "b"] * 5, CELLS)
+    dedupe(tmp_path / "a.tsv", tmp_path / "b.tsv", threshold=1)
+    assert {each.text for each in read(tmp_path / "b.tsv")} <= set(CELLS)
+
+
+@pytest.mark.parametrize(("library", "options"), [("polars", {"separator": "\t"}), ("duckdb", {"sep": "\t"})])
+def test_quotes_of_other_writers(tmp_path, library, options):
+    written = pytest.importorskip(library).from_arrow(pyarrow.table({"text": CELLS, "n": range(len(CELLS))}))
+    written.write_csv(str(tmp_path / "a.tsv"), **options)
+    assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
+
+
+RAW = ['"Great," he said, "very."', '"whole"', 'say "yes"', '"open', '5" pipe', '""', "plain"]
+
+
+@pytest.mark.parametrize("cell", RAW[:-1])
+def test_quotation_marks_that_are_letters(tmp_path, file, cell):
+    path = file(f"label\ttext\na\t{cell}\nb\tplain\n", "a.tsv")
+    if cell != '""':
+        assert [each.text for each in read(path)] == [cell, "plain"]
+    path = file("".join(f"a\t{text}\n" for text in RAW), "b.tsv")
+    assert read_labelled(path)[1] == RAW
+    dedupe(path, tmp_path / "c.tsv", threshold=1)
+    assert set((tmp_path / "c.tsv").read_text().splitlines()) <= set(path.read_text().splitlines())
+
+
+@settings(max_examples=80)
+@given(st.lists(st.text('a"\t\n ', min_size=1, max_size=5).filter(str.strip), min_size=1, max_size=8))
+def test_any_text_comes_back_from_tsv(tmp_path_factory, cells):
+    path = tmp_path_factory.mktemp("cells") / "a.tsv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows([("id", "text"), *enumerate(cells)])
+    assert [(each.id, each.text) for each in read(path)] == list(enumerate(cells))
+
+
+# What our commands write
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_embeddings_are_inputs(tmp_path, suffix):
+    documents = [Document('said "a"', "x", {"zip": "007", "n": 1}), Document("two\nlines", "y", {"zip": "1"})]
+    write_embeddings(tmp_path / f"a.{suffix}", documents, np.ones((2, 3), np.float32) / 3)
+    for found, wanted in zip(read(tmp_path / f"a.{suffix}"), documents, strict=True):
+        plain = {key: value for key, value in found.metadata.items() if not key.startswith("embedding")}
+        assert Document(found.text, found.id, plain) == wanted
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_arrays(tmp_path, file, standard_input, indent):
+    rows = [{"text": f"text {number}", "id": number, "tags": ["a", {"b": "]"}]} for number in range(200)]
+    path = file(json.dumps(rows, indent=indent), "a.json")
+    expected = [Document(row["text"], row["id"], {"tags": row["tags"]}) for row in rows]
+    assert read(path) == expected
+    standard_input(path.read_bytes())
+    assert read("-") == expected
+    assert dedupe(path, tmp_path / "b.json").kept == 200
+    assert read(tmp_path / "b.json") == expected
+    assert read(file("[]", "c.json")) == []
+
+
+def test_a_table_from_a_pipe_means_what_it_means_as_a_file(file):
+    content = b"text,zip\na,02134\nb,94110\n"
+    script = (
+        "import sys; from ctx_embed.rows.reading import read_documents\n"
+        "print([document.metadata for document in read_documents('-', 'text')])"
+    )
+    with file(content, "a.csv").open("rb") as stdin:
+        utf16 = content.decode().encode("utf-16")
+        for given in ({"input": utf16}, {"input": gzip.compress(content)}, {"stdin": stdin}):
+            done = subprocess.run([sys.executable, "-c", script], **given, capture_output=True, check=True)
+            assert done.stdout.decode().strip() == str([{"zip": "02134"}, {"zip": "94110"}])
+
+
+def test_an_object_in_the_field_metadata_becomes_fields(file):
+    rows = [{"text": "a", "n": 1, "metadata": {"zip": "007"}}, {"text": "b", "n": 1, "metadata": {"n": 2}}]
+    rows += [{"text": "c", "metadata": '{"n": 2}'}, {"text": "d", "metadata": "[1]"}]
+    path = file("\n".join(map(json.dumps, rows)), "a.jsonl")
+    expected = [{"n": 1, "zip": "007"}, {"n": 1, "metadata": {"n": 2}}, {"n": 2}, {"metadata": "[1]"}]
+    assert [each.metadata for each in read(path)] == expected
