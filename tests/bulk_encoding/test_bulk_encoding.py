@@ -1,26 +1,25 @@
-"""Encoding into stores: every id once, the vectors of the shipped model, and resuming."""
-
+import gzip
 import io
 import json
 import re
 import sys
 
 import numpy as np
+import pyarrow
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctx_embed import SearchIndex, bulk_encoding, stores
-from ctx_embed.bulk_encoding import encode_dataset
-from ctx_embed.index.model import IndexModel
+from ctx_embed.bulk_encoding import _embedded, _parts, encode_dataset
+from ctx_embed.rows.opening import Source, find_sources
+from ctx_embed.rows.reading import Fields
 from ctx_embed.stores.columns import vectors_of
+from ctx_embed.texts import Document
 from tests.helpers.errors import error
 
 LINES = 60
-
-
-@pytest.fixture(scope="module")
-def embedder():
-    return IndexModel.of(None)
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def require_exact(target, expected: dict[str, str], embedder) -> None:
             assert identifier not in found
             found[identifier] = row
     assert {identifier: text for identifier, (text, _) in found.items()} == expected
-    vectors = embedder.documents(list(expected.values()))
+    vectors = embedder.encode_document(list(expected.values()))
     for identifier, vector in zip(expected, vectors, strict=True):
         np.testing.assert_allclose(found[identifier][1], vector, atol=1e-6)
 
@@ -73,21 +72,16 @@ def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder,
     assert (again.rows, again.count, again.bad) == (encoded.rows, encoded.count, encoded.bad)
 
 
-@pytest.mark.parametrize("threads", ["1", "3"])
-def test_as_many_threads_work_as_the_user_allows(corpus, tmp_path, monkeypatch, threads):
-    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+def test_as_many_threads_work_as_the_user_allows_and_other_programs_read_the_parts(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     made = []
     pool = bulk_encoding.ThreadPoolExecutor
     monkeypatch.setattr(bulk_encoding, "ThreadPoolExecutor", lambda count: made.append(count) or pool(count))
     encode_dataset(corpus, tmp_path / "out")
-    assert made == [int(threads)]
-
-
-def test_other_programs_read_the_parts(corpus, tmp_path):
-    encode_dataset(corpus, tmp_path / "out", workers=1)
-    glob = str(tmp_path / "out" / "part-*.parquet")
+    assert made == [3]
     duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
-    query = f"SELECT id, text, len(embedding), year, lang FROM '{glob}' ORDER BY id DESC LIMIT 1"
+    parts = str(tmp_path / "out" / "part-*.parquet")
+    query = f"SELECT id, text, len(embedding), year, lang FROM '{parts}' ORDER BY id DESC LIMIT 1"
     assert duckdb.sql(query).fetchall() == [("j9", "object 9", 320, 2009, None)]
 
 
@@ -127,6 +121,12 @@ def test_a_part_that_was_stored_without_its_note_is_stored_again_once(corpus, tm
     encode_dataset(corpus, target, workers=1, part_rows=8)
     assert sorted(target.glob("_part-*.json")) == notes
     require_exact(target, texts_of(corpus), embedder)
+    # A store that somebody emptied is filled again.
+    for path in target.glob("part-*.parquet"):
+        path.unlink()
+    encoded = encode_dataset(corpus, target, workers=1, part_rows=8)
+    assert (encoded.was_complete, encoded.rows, encoded.count) == (False, 3 * LINES, 3 * LINES)
+    require_exact(target, texts_of(corpus), embedder)
 
 
 @pytest.mark.parametrize("ids_at_once", [2, 1000])
@@ -138,7 +138,7 @@ def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder
     target = tmp_path / "out"
     encoded = encode_dataset([first, second], target, workers=1, part_rows=3)
     assert (encoded.count, encoded.bad) == (5, 0)
-    expected = {"0": "first 15", "1": "first 16", "2": "first 17", "3": "second", "4": "first 19"}
+    expected = {**{str(number): f"first {15 + number}" for number in range(5)}, "3": "second"}
     require_exact(target, expected, embedder)
     # Another run adds to what is there, and replaces by id.
     second.write_text('{"id": "4", "text": "third"}\n{"id": "new", "text": "fourth"}\n')
@@ -156,16 +156,6 @@ def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
     assert re.search(r"come from the model 'default' \(.* not from '.*tiny' \(.*another target", said)
     (corpus / "z.txt.gz").write_bytes(b"\x1f\x8b broken")
     assert "z.txt.gz: broken gzip" in error(encode_dataset, corpus, target, workers=2, part_rows=8)
-
-
-def test_a_store_that_somebody_emptied_is_filled_again(corpus, tmp_path, embedder):
-    target = tmp_path / "out"
-    encode_dataset(corpus, target, workers=1)
-    for path in target.glob("part-*.parquet"):
-        path.unlink()
-    encoded = encode_dataset(corpus, target, workers=1)
-    assert (encoded.was_complete, encoded.rows, encoded.count) == (False, 3 * LINES, 3 * LINES)
-    require_exact(target, texts_of(corpus), embedder)
 
 
 def test_a_database_gets_every_id_once(corpus, postgresql):
@@ -222,3 +212,83 @@ def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
     encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1, part_rows=25, progress=True)
     assert "finishing: 100%|" in terminal.getvalue()
     assert f" {LINES}/{LINES} [" in terminal.getvalue()
+
+
+class Zeros:
+    def documents(self, texts):
+        return np.zeros((len(texts), 1), np.float32)
+
+
+def read(source: Source, fields: Fields | None = None):
+    found, errors, chosen = [], [], fields or Fields()
+    for _, table, rows in _parts([source], "0000", chosen, None, 4):
+        batch, note = _embedded(table, rows, chosen, Zeros())
+        found += map(Document, batch.texts, batch.ids, batch.metadata)
+        errors += note["named"]
+    return found, errors
+
+
+def test_rows_have_the_id_of_their_place(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": [f"text {n}" for n in range(10)], "n": range(10)}), path)
+    [source] = find_sources([path])
+    assert read(source) == ([Document(f"text {n}", f"{path}:{n + 1}", {"n": n}) for n in range(10)], [])
+    parts = [(name, len(rows)) for name, _, rows in _parts([source], "0007", Fields(), None, 4)]
+    assert parts == [("0007-00000-00000", 4), ("0007-00000-00001", 4), ("0007-00000-00002", 2)]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\t[{"), max_size=9), max_size=30),
+    st.integers(1, 7),
+    st.sampled_from(["", "\n"]),
+)
+def test_the_cut_loses_no_line(tmp_path_factory, monkeypatch, lines, part_rows, end):
+    path = tmp_path_factory.mktemp("lines") / "a.txt"
+    path.write_bytes(("\n".join(lines) + end).encode())
+    [source] = find_sources([path])
+    monkeypatch.setattr(bulk_encoding, "PART_CHARACTERS", 20)
+    parts = [rows for _, _, rows in _parts([source], "0000", Fields(), None, part_rows)]
+    content = path.read_bytes()
+    whole = [line.decode().removeprefix("" if number else "\ufeff") for number, line in enumerate(content.split(b"\n"))]
+    assert [row for rows in parts for row in rows] == list(enumerate(whole[:-1] if whole[-1] == "" else whole, 1))
+    assert all(1 <= len(rows) <= part_rows for rows in parts)
+    # A part is as short as its last line allows.
+    assert all(sum(len(line) for _, line in rows[:-1]) < 20 for rows in parts)
+
+
+OBJECTS = (
+    b'{"text": "good"}\n{"text": \n[1]\n{"text": 3}\n{"text": "x", "id": true}\n\n{"text": "lone \\ud800", "id": 5}\n'
+)
+WRONG = ["2: not JSON", "3: must be a JSON object", "4: the field 'text' must be", "5: the id must be a string"]
+TABLE = "text,n\ngòod,1\n".encode() + b'"a\nb",2\nbad\n\xff,3\n"x"y,4\ngood,5\n'
+BAD = [
+    ("a.txt", "gòod\n".encode() + b"na\xefve\n\ngood\n", 3, []),
+    ("a.jsonl", OBJECTS, 2, WRONG),
+    ("a.csv", TABLE, 4, ["5: 1 field, but the header has 2", "7: cannot be read"]),
+]
+
+
+@pytest.mark.filterwarnings("ignore::ctx_embed.rows.encodings.WrongBytesWarning")
+@pytest.mark.parametrize(("name", "content", "good", "messages"), BAD)
+@pytest.mark.parametrize("packed", [False, True])
+def test_bad_rows_are_named_and_the_others_read(tmp_path, name, content, good, messages, packed):
+    path = tmp_path / (name + ".gz" if packed else name)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    found, errors = read(*find_sources([path]))
+    assert len(found) == good
+    for said, message in zip(errors, messages, strict=True):
+        assert said.startswith(f"{path}, line {message}")
+
+
+def test_ids_come_from_a_field(tmp_path):
+    rows = [{"text": "a", "key": "k1", "id": 5}, {"text": "b", "key": 7}, {"text": "c", "key": None}, {"text": "d"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, errors = read(*find_sources([path]), fields=Fields(id="key"))
+    assert [(each.id, each.metadata) for each in found] == [("k1", {"id": 5}), ("7", {})]
+    assert [said.removeprefix(f"{path}, ") for said in errors] == [
+        "line 3: the id 'key' must be a string or an integer, got None",
+        "line 4: no field 'key' (fields: 'text'); name the right one with --id",
+    ]
+    assert [each.id for each in read(*find_sources([path]))[0]] == ["5", *(f"{path}:{number}" for number in (2, 3, 4))]
