@@ -16,7 +16,7 @@ from ctx_embed.fingerprint import fingerprint
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
-from tests.index.support.settings import changed_settings
+from tests.index.support.stored import changed_settings
 from tests.serving.server import asking, serving
 
 

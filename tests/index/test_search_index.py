@@ -1,10 +1,7 @@
 import dataclasses
 import re
-import sqlite3
 import threading
-import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,11 +15,8 @@ from ctx_embed.index.storage.documents import DEEPEST_METADATA
 from ctx_embed.index.writing import writer
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
-from tests.index.support.hash_model import HashModel
-from tests.index.support.settings import changed_settings
 
 TAKEN = "already exists and is not empty; open it with SearchIndex.open, or choose another folder"
-REMEDY = "restore it from a copy or build the index again"
 
 
 @pytest.fixture
@@ -64,16 +58,29 @@ def test_ids_continue_above_all_that_are_in_use(index):
     assert index.get((1 << 63) - 1) is not None
 
 
-def test_the_forms_of_a_query(index):
+def test_the_forms_of_a_query(index, monkeypatch):
     assert index.search("a") == []
     assert index.search(["a", "b"]) == [[], []]
-    assert index.search([]) == []
+    for nothing in (
+        {"query": ["a", "b"], "fuse": True},
+        {"query": [], "fuse": True},
+        {"query": np.ones(8)},
+        {"query": []},
+    ):
+        assert index.search(**nothing) == []
+    assert index.search("a", mmr=0.5, group="id", offset=3) == []
+    assert "no document has the id 0" in error(index.search, like=0)
     index.add(["a", "b", "c"])
     assert index.search([]) == []
     assert [index.search("a")] == index.search(["a"])
     assert index.search(("a", "b"), k=2) == index.search(np.array(["a", "b"]), k=np.int64(2))
-    assert [len(hits) for hits in index.search(["a", ""], k=2)] == [2, 2]
     assert len(index.search("a", k=10**12)) == 3
+    # No other documents are read.
+    asked: list[int] = []
+    fetch = index._folder.fetch
+    monkeypatch.setattr(index._folder, "fetch", lambda rows: asked.extend(rows) or fetch(rows))
+    assert [len(hits) for hits in index.search(["a", ""], k=1)] == [1, 1]
+    assert len(asked) <= 2
 
 
 def test_equal_texts_come_in_the_order_of_their_addition_and_batches_change_nothing(index):
@@ -217,94 +224,6 @@ def test_of_two_who_create_an_index_the_slower_is_refused(path, hash_model, monk
     assert [entry.name for entry in tmp_path.iterdir()] == ["index"]
 
 
-@pytest.fixture
-def database(path):
-    """The database of an index of 50 texts."""
-    with SearchIndex.create(path, HashModel()) as index:
-        index.add([f"text {number}" for number in range(50)])
-    return path / "index.sqlite"
-
-
-def refused(path) -> str:
-    return error(SearchIndex.open, path, HashModel())
-
-
-def changed(database, *statements: str) -> None:
-    with closing(sqlite3.connect(database)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format_version": 4}, "{folder}: has format 4, but this ctx-embed reads 1; build it again"),
-        ({"format_version": None}, "{damaged} (its settings have no format_version)"),
-        ({"format_version": True}, "{damaged} (the setting 'format_version' is missing or of the wrong type)"),
-        ({"dimension": "8"}, "{damaged} (the setting 'dimension' is missing or of the wrong type)"),
-        ({"dimension": 0}, "{damaged} (dimension 0, dtype 'float32')"),
-        ({"dtype": "float7"}, "{damaged} (dimension 8, dtype 'float7')"),
-        ({"chunk": "oone"}, "{damaged} (chunk 'oone')"),
-        ({"index_id": 5}, "{damaged} (the setting 'index_id' is missing or of the wrong type)"),
-        ({"unrelated": [1.0, None]}, "{damaged} (the setting 'unrelated' is of the wrong type)"),
-    ],
-)
-def test_changed_settings(path, database, change, message):
-    changed_settings(path, **change)
-    found = refused(path).removesuffix(f"; {REMEDY}")
-    assert found == message.format(folder=path, damaged=f"{database}: damaged")
-
-
-@pytest.mark.parametrize("content", [b"", b'{"format_version": 1', b"\xff\xfe", b"[1]"])
-def test_damaged_settings(path, database, content):
-    for checksum in (0, zlib.crc32(content)):
-        with closing(sqlite3.connect(database)) as connection, connection:
-            values = (content.decode("latin-1"), checksum)
-            connection.execute("UPDATE settings SET content = ?, checksum = ?", values)
-        assert refused(path).startswith(f"{database}: damaged (")
-
-
-def test_a_damaged_database(path, database):
-    content = database.read_bytes()
-    for damaged, reason in (
-        (b"", "no such table: settings"),
-        (b"no database, but long enough to be one" * 100, "file is not a database"),
-        (content[: len(content) // 2], "database disk image is malformed"),
-    ):
-        database.write_bytes(damaged)
-        assert refused(path) == f"{database}: cannot be read ({reason}); {REMEDY}"
-
-
-def test_a_database_that_lost_rows(path, database, hash_model):
-    changed(database, "DELETE FROM documents WHERE row = 7")
-    with SearchIndex.open(path, hash_model) as index:
-        assert error(index.search, "text 7") == f"{database}: damaged (documents are missing); {REMEDY}"
-    changed(database, "DELETE FROM documents WHERE row > 40", "UPDATE documents SET metadata = '{' WHERE row = 3")
-    assert refused(path) == f"{path}: has 41 rows, but its count is 50; {REMEDY}"
-    changed(database, "DELETE FROM state")
-    assert refused(path) == f"{database}: damaged (its state has a wrong type); {REMEDY}"
-
-
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        ("UPDATE vectors_1 SET code = substr(code, 2) WHERE row = 7", "the checksum of a vector is wrong"),
-        ("UPDATE vectors_1 SET checksum = checksum + 1 WHERE row = 7", "the checksum of a vector is wrong"),
-        ("UPDATE vectors_1 SET code = 'text' WHERE row = 7", "the checksum of a vector is wrong"),
-        ("DELETE FROM vectors_1 WHERE row = 7", "vectors are missing"),
-    ],
-)
-def test_damaged_vectors(path, database, hash_model, statement, reason):
-    changed(database, statement)
-    with SearchIndex.open(path, hash_model) as index:
-        for work in (partial(index.search, "text 7"), partial(index.upsert, ["text 7"], [8])):
-            assert error(work) == f"{database}: damaged ({reason}); {REMEDY}"
-        assert index.count() == 50
-        problems = index.verify()
-        assert f"{database}: damaged ({reason}); {REMEDY}" in problems or (problems and reason == "vectors are missing")
-
-
 def test_a_kind_that_faiss_cannot_build_is_reported_once(path, hash_model, monkeypatch, caplog):
     def failing(*arguments, **options):
         raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
@@ -319,7 +238,9 @@ def test_a_kind_that_faiss_cannot_build_is_reported_once(path, hash_model, monke
     assert caplog.messages == [f"{path}: {said}"]
 
 
-def test_a_model_is_loaded_when_a_text_is_first_embedded(path, database):
+def test_a_model_is_loaded_when_a_text_is_first_embedded(path, hash_model):
+    with SearchIndex.create(path, hash_model) as index:
+        index.add([f"text {number}" for number in range(50)])
     with SearchIndex.open(path) as index:
         facts = index.describe()
         assert facts.pop("bytes") > 50 * 8 * 4
@@ -348,12 +269,3 @@ def test_an_index_and_its_hits_describe_themselves(index):
     index.close()
     assert repr(index) == f"SearchIndex({name}, closed)"
     assert "open an index with SearchIndex.open('x.index')" in error(SearchIndex, "x.index")
-
-
-def test_searching_reads_no_other_documents(path, database, hash_model, monkeypatch):
-    asked: list[int] = []
-    with SearchIndex.open(path, hash_model) as index:
-        fetch = index._folder.fetch
-        monkeypatch.setattr(index._folder, "fetch", lambda rows: asked.extend(rows) or fetch(rows))
-        assert len(index.search(["a", "b"], k=4)[1]) == 4
-        assert len(asked) <= 8

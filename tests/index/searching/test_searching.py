@@ -15,6 +15,7 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import LateError
+from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching import search as searching
 from ctx_embed.index.searching.by_words import Bm25
 from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, densest
@@ -23,6 +24,7 @@ from ctx_embed.index.searching.search import Ranking, maximal_marginal_relevance
 from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.helpers.errors import error
+from tests.index.support.cross_encoder import save_cross_encoder
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.stored import ids
 
@@ -35,7 +37,7 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory):
+def articles(tmp_path_factory):
     rows = [json.loads(line) for line in ARTICLES.read_text(encoding="utf-8").splitlines()]
     with SearchIndex.create(tmp_path_factory.mktemp("articles") / "index") as index:
         metadata = [{name: row[name] for name in ("year", "section")} for row in rows]
@@ -52,29 +54,15 @@ def cut(tmp_path_factory):
         yield index
 
 
-@pytest.fixture
-def new(tmp_path, hash_model):
-    """An empty index."""
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
-        yield index
-
-
-@pytest.fixture
-def new_default(tmp_path):
-    """An empty index of the model that ships."""
-    with SearchIndex.create(tmp_path / "index") as index:
-        yield index
-
-
-def test_a_vector_finds_what_its_text_finds_without_the_model(index, cut):
+def test_a_vector_finds_what_its_text_finds_without_the_model(articles, cut):
     texts = ["a criminal attack", "a football match"]
-    vectors = index.embedder.queries(texts)
-    expected = index.search(texts, 5, mode="dense")
+    vectors = articles.embedder.queries(texts)
+    expected = articles.search(texts, 5, mode="dense")
     for query in (vectors, 3 * vectors, vectors.tolist(), list(vectors)):
-        found = index.search(query, 5, mode="dense")
+        found = articles.search(query, 5, mode="dense")
         assert [ids(hits) for hits in found] == [ids(hits) for hits in expected]
     for query in (vectors[0], vectors[0].tolist(), vectors[0].astype(np.float64)):
-        found = index.search(query, 5, mode="dense")
+        found = articles.search(query, 5, mode="dense")
         assert ids(found) == ids(expected[0])
         assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected[0]], abs=1e-6)
     with SearchIndex.open(cut.path) as other:
@@ -82,43 +70,43 @@ def test_a_vector_finds_what_its_text_finds_without_the_model(index, cut):
         assert other._embedder is None
 
 
-def test_similar_documents_leave_the_document_out(index, cut):
-    text = index.get("a23").text
-    assert ids(index.search(like="a23", k=3)) == ids(index.search(text, 4, mode="dense"))[1:]
-    several = index.search(like=["a23", "a12"], k=30)
+def test_similar_documents_leave_the_document_out(articles, cut):
+    text = articles.get("a23").text
+    assert ids(articles.search(like="a23", k=3)) == ids(articles.search(text, 4, mode="dense"))[1:]
+    several = articles.search(like=["a23", "a12"], k=30)
     assert len(several) == 22
     assert not {"a23", "a12"} & set(ids(several))
     for mode in ("words", "hybrid"):
-        assert "a23" not in ids(index.search(like="a23", mode=mode, k=30))
+        assert "a23" not in ids(articles.search(like="a23", mode=mode, k=30))
     # The passages of a document count together.
     hits = cut.search(like="rates", k=10)
     assert set(ids(hits)) == {"river", "lending"}
     assert (hits[0].id, len(hits)) == ("lending", 5)
 
 
-def test_excluded_examples_push_away(index):
-    text = index.get("a13").text
-    query, avoided = index.embedder.queries(["an injured athlete", text])
+def test_excluded_examples_push_away(articles):
+    text = articles.get("a13").text
+    query, avoided = articles.embedder.queries(["an injured athlete", text])
     moved = query - searching.EXCLUDED_WEIGHT * avoided
-    hits = index.search("an injured athlete", 24, exclude=text, mode="dense")
-    assert hits == index.search("an injured athlete", 24, exclude=[text], mode="dense")
+    hits = articles.search("an injured athlete", 24, exclude=text, mode="dense")
+    assert hits == articles.search("an injured athlete", 24, exclude=[text], mode="dense")
     for hit in hits:
-        vector = index.embedder.documents([hit.text])[0]
+        vector = articles.embedder.documents([hit.text])[0]
         assert hit.score == pytest.approx(float(vector @ moved / np.linalg.norm(moved)), abs=1e-5)
-    place = ids(index.search("an injured athlete", 24, mode="dense")).index("a13")
+    place = ids(articles.search("an injured athlete", 24, mode="dense")).index("a13")
     assert ids(hits).index("a13") > place
-    by_id = index.search("an injured athlete", 24, exclude="a13", mode="dense")
+    by_id = articles.search("an injured athlete", 24, exclude="a13", mode="dense")
     assert ids(by_id) == [name for name in ids(hits) if name != "a13"]
-    assert len(index.search("an injured athlete", 24, exclude=["a13", "computers"], mode="hybrid")) == 23
-    assert len(index.search(like="a12", exclude=("a13",), k=24)) == 22
+    assert len(articles.search("an injured athlete", 24, exclude=["a13", "computers"], mode="hybrid")) == 23
+    assert len(articles.search(like="a12", exclude=("a13",), k=24)) == 22
 
 
-def test_several_queries_become_one_ranking(index):
+def test_several_queries_become_one_ranking(articles):
     queries = ["a criminal attack", "a football match", "stars and planets"]
-    hits = index.search(queries, 6, fuse=True, mode="dense")
-    by_vectors = index.search(index.embedder.queries(queries), 6, fuse=True, mode="dense")
+    hits = articles.search(queries, 6, fuse=True, mode="dense")
+    by_vectors = articles.search(articles.embedder.queries(queries), 6, fuse=True, mode="dense")
     assert by_vectors == [replace(hit, relevance=None) for hit in hits]
-    lists = index.search(queries, 24, mode="dense")
+    lists = articles.search(queries, 24, mode="dense")
     sums, best = {}, {}
     for found in lists:
         for rank, hit in enumerate(found, 1):
@@ -128,19 +116,16 @@ def test_several_queries_become_one_ranking(index):
     for hit in hits:
         assert hit.fused == pytest.approx(sums[hit.id])
         assert hit.score == best[hit.id]
-    assert index.search("a criminal attack", 3, fuse=True, mode="dense")[0].id == "a23"
+    assert articles.search("a criminal attack", 3, fuse=True, mode="dense")[0].id == "a23"
 
 
-def test_rankings_are_fused_by_hand():
+def test_rankings_are_fused_and_made_various_by_hand():
     def ranking(rows, cosines):
         return Ranking(np.array(rows), np.array(cosines), np.array(cosines), np.zeros(2), True)
 
     fused = reciprocal_rank_fusion([ranking([7, 3], [0.9, 0.8]), ranking([3, 5], [0.7, 0.1])])
     assert (fused.rows.tolist(), fused.cosines.tolist()) == ([3, 7, 5], [0.8, 0.9, 0.1])
     assert fused.values.tolist() == [1 / 62 + 1 / 61, 1 / 61, 1 / 62]
-
-
-def test_mmr_by_hand():
     vectors = np.array([[1, 0], [0.98, 0.199], [0, 1]], np.float32)
     relevance = np.array([0.9, 0.85, 0.5])
     assert maximal_marginal_relevance(relevance, vectors, 3, 1.0) == [0, 1, 2]
@@ -150,15 +135,16 @@ def test_mmr_by_hand():
     assert maximal_marginal_relevance(np.empty(0), np.empty((0, 2), np.float32), 3, 0.5) == []
 
 
-def test_mmr_avoids_repetition(new_default):
+def test_mmr_avoids_repetition(tmp_path):
     texts = ["The striker scored two goals.", "The striker scored two goals!", "the striker scored two goals"]
     query = "the striker and the goalkeeper of a football match scored"
-    new_default.add([*texts, "The goalkeeper saved a penalty.", "Bread is made from rye."])
-    search = partial(new_default.search, mode="dense")
-    assert set(ids(search(query, 3))) == {0, 1, 2}
-    assert ids(search(query, 2, mmr=0.6))[1] == 3
-    assert search(query, 5, mmr=1.0) == search(query, 5)
-    assert search("goals", 2, mmr=0.6, offset=1) == search("goals", 3, mmr=0.6)[1:]
+    with SearchIndex.create(tmp_path / "index") as index:
+        index.add([*texts, "The goalkeeper saved a penalty.", "Bread is made from rye."])
+        search = partial(index.search, mode="dense")
+        assert set(ids(search(query, 3))) == {0, 1, 2}
+        assert ids(search(query, 2, mmr=0.6))[1] == 3
+        assert search(query, 5, mmr=1.0) == search(query, 5)
+        assert search("goals", 2, mmr=0.6, offset=1) == search("goals", 3, mmr=0.6)[1:]
 
 
 def test_groups_have_their_best_passage(cut):
@@ -176,12 +162,12 @@ def test_groups_have_their_best_passage(cut):
     assert len(cut.search("interest", 8, group="id", mode="hybrid")) == 3
 
 
-def test_groups_are_found_below_many_passages_of_one_document(new, monkeypatch):
+def test_groups_are_found_below_many_passages_of_one_document(index, monkeypatch):
     monkeypatch.setattr(searching, "DEEPER", 2)
-    new.add(["same"] * 50 + ["other"] * 50 + ["third"], metadata=[{"n": n // 50} for n in range(101)])
-    first, *others = [hit.metadata["n"] for hit in new.search("same", 3, group="n")]
+    index.add(["same"] * 50 + ["other"] * 50 + ["third"], metadata=[{"n": n // 50} for n in range(101)])
+    first, *others = [hit.metadata["n"] for hit in index.search("same", 3, group="n")]
     assert (first, set(others)) == (0, {1, 2})
-    assert [hit.metadata["n"] for hit in new.search("same", 3, group="n", threshold=0.99)] == [0]
+    assert [hit.metadata["n"] for hit in index.search("same", 3, group="n", threshold=0.99)] == [0]
 
 
 def test_context_is_the_text_around_a_passage(cut):
@@ -194,34 +180,34 @@ def test_context_is_the_text_around_a_passage(cut):
     assert cut.search("fish", 1)[0].context is None
 
 
-def test_phrases_must_occur(index, cut):
-    assert ids(index.search('"asked for a ransom" football', mode="words")) == ["a23"]
-    assert ids(index.search("\u201casked for a ransom\u201d football", mode="words")) == ["a23"]
-    assert "a23" in ids(index.search("asked for a ransom football", mode="words"))
-    assert len(index.search("asked for a ransom prices", mode="words")) > 1
+def test_phrases_must_occur(articles, cut):
+    assert ids(articles.search('"asked for a ransom" football', mode="words")) == ["a23"]
+    assert ids(articles.search("\u201casked for a ransom\u201d football", mode="words")) == ["a23"]
+    assert "a23" in ids(articles.search("asked for a ransom football", mode="words"))
+    assert len(articles.search("asked for a ransom prices", mode="words")) > 1
     # A phrase that no passage has, and a single word, are mere words.
     for quoted in ('"ransom a for" football', '"ransom" football'):
         plain = quoted.replace('"', "")
-        assert ids(index.search(quoted, mode="words")) == ids(index.search(plain, mode="words"))
-    assert ids(index.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[0]) == ["a23"]
-    assert len(index.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[1]) == 5
-    assert len(index.search('"ransom a for"', 5, mode="hybrid")) == 5
-    assert ids(index.search('"asked for" "a ransom"', mode="hybrid", where="year = 2021")) == ["a23"]
-    assert ids(index.search('"asked for" "a ransom"', mode="hybrid", where="year = 2022")) == []
+        assert ids(articles.search(quoted, mode="words")) == ids(articles.search(plain, mode="words"))
+    assert ids(articles.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[0]) == ["a23"]
+    assert len(articles.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[1]) == 5
+    assert len(articles.search('"ransom a for"', 5, mode="hybrid")) == 5
+    assert ids(articles.search('"asked for" "a ransom"', mode="hybrid", where="year = 2021")) == ["a23"]
+    assert ids(articles.search('"asked for" "a ransom"', mode="hybrid", where="year = 2022")) == []
     # A dense query reads the marks as any other text.
-    assert len(index.search('"ransom a for"', 5, mode="dense")) == 5
+    assert len(articles.search('"ransom a for"', 5, mode="dense")) == 5
     # An inch, an apostrophe and a lone mark begin no phrase.
     for query in ('a 5" ransom and a 6" hospital', 'ransom "', '" ransom', '""', '" "'):
-        assert ("a23" in ids(index.search(query, mode="words"))) == ("ransom" in query)
+        assert ("a23" in ids(articles.search(query, mode="words"))) == ("ransom" in query)
     assert cut.search(like="river", mode="words") == cut.search(like=["river"], mode="words")
 
 
-def test_common_words_beside_a_phrase_may_be_missing(index, monkeypatch):
+def test_common_words_beside_a_phrase_may_be_missing(articles, monkeypatch):
     monkeypatch.setattr("ctx_embed.index.searching.by_words.LARGE", 3)
-    folder = IndexFolder(index.path)
+    folder = IndexFolder(articles.path)
     with closing(folder):
         (row,) = folder.read(lambda view: Bm25(view).best('"asked for a ransom" zebra', 10, None))
-    assert ids(index.search('"asked for a ransom" zebra', mode="words")) == [index.ids()[row]] == ["a23"]
+    assert ids(articles.search('"asked for a ransom" zebra', mode="words")) == [articles.ids()[row]] == ["a23"]
 
 
 @pytest.mark.parametrize(
@@ -251,47 +237,38 @@ def test_common_words_beside_a_phrase_may_be_missing(index, monkeypatch):
         ({"exclude": ["x"] * 10_001}, "exclude must have at most 10,000 texts and ids, got 10,001"),
         ({"exclude": ["x" * 500_001] * 2}, "exclude must have at most 1,000,000 characters, got 1,000,002"),
         ({"query": np.ones, "mode": "hybrid"}, "mode 'hybrid' needs texts; search with vectors in mode 'dense'"),
+        ({"rerank": "./nowhere"}, "./nowhere: no such model folder"),
+        ({"rerank": 5}, "rerank must be a model or the name of one, got int"),
+        ({"query": np.ones, "rerank": "default"}, "rerank needs texts; a reranker cannot read vectors"),
     ],
 )
-def test_what_cannot_be_searched_for_is_one_line(index, arguments, message):
-    dimension = index.describe()["dimension"]
+def test_what_cannot_be_searched_for_is_one_line(articles, arguments, message):
+    dimension = articles.describe()["dimension"]
     if callable(make := arguments.get("query")):
         arguments = {**arguments, "query": make(dimension)}
-    said = error(index.search, **{"query": "a text", **arguments})
+    said = error(articles.search, **{"query": "a text", **arguments})
     assert message.replace("{dimension}", str(dimension)) in said
     assert "\n" not in said
 
 
-def test_an_index_without_documents_finds_nothing(new):
-    assert new.search(["a", "b"], fuse=True) == []
-    assert new.search([], fuse=True) == []
-    assert new.search(np.ones(8)) == []
-    assert new.search("a", mmr=0.5, group="id", offset=3) == []
-    assert "no document has the id 0" in error(new.search, like=0)
-
-
-def test_the_better_one_by_words_comes_first_where_both_are_best_once(new):
-    query = new.embedder.queries(["cat dog"])[0]
+def test_hybrid_is_the_default_for_texts_and_dense_for_vectors(index):
+    query = index.embedder.queries(["cat dog"])[0]
     near = query + 0.1 * np.eye(len(query))[0]
-    new.add(["a cat among many other animals", "cat dog"], ["by meaning", "by words"], embeddings=[query, near])
-    assert ids(new.search("cat dog", mode="dense")) == ["by meaning", "by words"]
-    assert ids(new.search("cat dog", mode="hybrid")) == ["by words", "by meaning"]
+    index.add(["a cat among many other animals", "cat dog"], ["by meaning", "by words"], embeddings=[query, near])
+    assert ids(index.search("cat dog", mode="dense")) == ["by meaning", "by words"]
+    # Where both are best once, the better one by words comes first.
+    assert ids(index.search("cat dog", mode="hybrid")) == ["by words", "by meaning"]
+    assert index.search("cat dog") == index.search("cat dog", mode="hybrid")
+    assert index.search(query) == index.search(query, mode="dense")
+    assert index.search(like="by words") == index.search(like="by words", mode="dense")
 
 
-def test_hybrid_is_the_default_for_texts_and_dense_for_vectors(new):
-    new.add(["one cat", "two dogs", "three"])
-    assert new.search("cat") == new.search("cat", mode="hybrid") != new.search("cat", mode="dense")
-    vector = new.embedder.queries(["cat"])[0]
-    assert new.search(vector) == new.search(vector, mode="dense")
-    assert new.search(like=0) == new.search(like=0, mode="dense")
+def test_quotations_in_a_document_are_no_phrases_of_those_like_it(index):
+    index.add(["the cat said “so be it” and slept", "a cat slept", 'it "is so" said a dog'])
+    assert ids(index.search(like=0, mode="words")) == [1, 2]
 
 
-def test_quotations_in_a_document_are_no_phrases_of_those_like_it(new):
-    new.add(["the cat said “so be it” and slept", "a cat slept", 'it "is so" said a dog'])
-    assert ids(new.search(like=0, mode="words")) == [1, 2]
-
-
-def test_options_are_declared_once(index):
+def test_options_are_declared_once(articles):
     declared = get_type_hints(Options)
     parameters = inspect.signature(SearchIndex.search).parameters
     assert set(parameters) - {"self", "query", "like"} == set(declared)
@@ -354,34 +331,35 @@ def test_a_threshold_is_a_cosine_and_makes_room_for_hits_that_reach_it(sentences
         assert ids(sentences_index.search(query, 3, mode=mode, threshold=0.6)) == ids(every[:3])
 
 
-def test_long_texts_and_queries_take_little_time(new_default):
+def test_long_texts_and_queries_take_little_time(tmp_path):
     words = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in "aeiou" for c in ("rn", "st", "lk", "mp")]
     generator = random.Random(0)
     long = [" ".join(generator.choices(words, k=80_000)) + f" The hammer {number} fell." for number in range(4)]
     query = " ".join(generator.choices([*words, '"', 'a "b', 'c" d', "“e"], k=20_000))
-    new_default.add([*long, "The hammer was new. It fell."], [*range(4), "short"])
-    new_default.search("x", mode="words")
-    start = time.process_time()
-    hits = new_default.search("the hammer fell", 5, highlight=True)
-    snippets = [hit.as_dict("the hammer fell")["snippet"] for hit in hits]
-    assert len(new_default.search(query, 5)) == 5
+    with SearchIndex.create(tmp_path / "index") as index:
+        index.add([*long, "The hammer was new. It fell."], [*range(4), "short"])
+        index.search("x", mode="words")
+        start = time.process_time()
+        hits = index.search("the hammer fell", 5, highlight=True)
+        snippets = [hit.as_dict("the hammer fell")["snippet"] for hit in hits]
+        assert len(index.search(query, 5)) == 5
     assert time.process_time() - start < 6
     assert {hit.text[slice(*hit.highlight)] for hit in hits if hit.id == "short"} == {"The hammer was new."}
     assert all("**hammer**" in snippet and len(snippet) < 1000 for snippet in snippets)
 
 
-def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(index):
+def test_a_search_ends_at_its_deadline_and_leaves_the_index_as_it_was(articles):
     for mode in ("dense", "words", "hybrid"):
-        before = index.search("a bank", mode=mode)
+        before = articles.search("a bank", mode=mode)
         with pytest.raises(LateError, match=r"took longer than 1e-09 s; ask for less, or give it a later deadline"):
-            index.search("a bank", mode=mode, deadline=1e-9)
-        assert index.search("a bank", mode=mode, deadline=60) == before
-    store = index._folder
+            articles.search("a bank", mode=mode, deadline=1e-9)
+        assert articles.search("a bank", mode=mode, deadline=60) == before
+    store = articles._folder
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     late = pytest.raises(LateError, match=r"took longer than 0.01 s")
     with late, within(0.01), store.reading(), store.reporting_errors():
         store.connection.execute(endless).fetchall()
-    assert len(index.search("a bank", 3)) == 3
+    assert len(articles.search("a bank", 3)) == 3
 
 
 def test_the_densest_part_of_a_long_text_has_the_most_words():
@@ -439,16 +417,94 @@ def test_a_query_without_known_tokens_finds_nothing_by_meaning(partly_read, quer
     assert [ids(hits) for hits in partly_read.search([query, "inflation"], 1, mode="dense")] == [[], [0]]
 
 
-def test_zero_vectors_can_be_given(new):
-    zeros = np.zeros((1, new.embedder.dimension))
-    new.add(["inflation"], embeddings=zeros)
-    assert new.search(zeros[0]) == new.search("inflation", mode="dense") == []
-    assert ids(new.search("inflation", 1, mode="words")) == [0]
+def test_zero_vectors_can_be_given(index):
+    zeros = np.zeros((1, index.embedder.dimension))
+    index.add(["inflation"], embeddings=zeros)
+    assert index.search(zeros[0]) == index.search("inflation", mode="dense") == []
+    assert ids(index.search("inflation", 1, mode="words")) == [0]
 
 
-def test_the_largest_searches_within_the_budgets_are_answered(index):
+def test_the_largest_searches_within_the_budgets_are_answered(articles):
     texts = [f"text {number} of a bank" for number in range(10_000)]
-    assert len(index.search("a bank", exclude=texts)) == 10
-    assert len(index.search(" ".join(texts[:500]))) == 10
+    assert len(articles.search("a bank", exclude=texts)) == 10
+    assert len(articles.search(" ".join(texts[:500]))) == 10
     years = ", ".join(map(str, range(10_000)))
-    assert len(index.search("a bank", where=f"year in ({years})")) == 10
+    assert len(articles.search("a bank", where=f"year in ({years})")) == 10
+
+
+CANDIDATES = [
+    "Hackers locked the hospital's computers.",
+    "Prices rise faster than wages.",
+    "A bank raised its rates.",
+    "The striker scored two goals.",
+    "Bees feed on a single crop.",
+    "Rain fell all night on the town.",
+]
+QUERY = "a football match with many goals"
+
+
+@pytest.fixture
+def texts(index):
+    index.add(CANDIDATES)
+    return index
+
+
+def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(texts):
+    plain = texts.search(QUERY, 6, mode="dense")
+    embedder = IndexModel.of(None)
+    cosines = embedder.documents([hit.text for hit in plain]) @ embedder.queries([QUERY])[0]
+    for candidates, k, offset in [(6, 6, 0), (4, 2, 0), (3, 2, 1), (1, 3, 0)]:
+        # The reranker reads the candidates; what lies beyond them follows as it is.
+        order = [*np.argsort(-cosines[:candidates], kind="stable"), *range(candidates, 6)][offset : offset + k]
+        hits = texts.search(QUERY, k, mode="dense", rerank="default", candidates=candidates, offset=offset)
+        assert ids(hits) == [plain[place].id for place in order]
+        expected = [float(cosines[place]) if place < candidates else None for place in order]
+        assert [hit.reranked for hit in hits] == pytest.approx(expected, abs=1e-5)
+        assert [hit.score for hit in hits] == pytest.approx([plain[place].score for place in order])
+    assert ids(texts.search(QUERY, 1, rerank="default")) == [3]
+    assert plain[0].reranked is None
+    assert [ids(hits) for hits in texts.search([QUERY, "weather"], 1, rerank="default")] == [[3], [5]]
+    assert set(ids(texts.search([QUERY, "weather"], 2, rerank="default", fuse=True))) == {3, 5}
+    assert ids(texts.search(QUERY, 1, rerank="default", mmr=0.5, group="id", mode="hybrid")) == [3]
+    assert len(texts.search(like=3, rerank="default")) == 5
+    assert texts.search("", rerank="default", where="missing is not null") == []
+
+
+def test_the_rerankers_cosines_take_the_place_of_ours_beside_the_words(texts):
+    query = "a striker who raised goals"
+    plain = texts.search(query, 6, mode="hybrid")
+    embedder = IndexModel.of(None)
+    cosines = embedder.documents([hit.text for hit in plain]) @ embedder.queries([query])[0]
+    ours = np.maximum([hit.score for hit in plain], 0)
+    words = 2 * np.array([hit.fused for hit in plain]) - ours / ours.max()
+    assert sorted(words)[-2:] == pytest.approx([sorted(words)[-2], 1])
+    expected = (np.maximum(cosines, 0) / cosines.max() + words) / 2
+    order = np.argsort(-expected)
+    hits = texts.search(query, 6, mode="hybrid", rerank="default")
+    assert ids(hits)[:3] == [plain[place].id for place in order[:3]]
+    assert [hit.reranked for hit in hits] == pytest.approx(expected[order].tolist(), abs=1e-5)
+
+
+def test_a_cross_encoder_scores_pairs_and_calls_nothing_that_its_folder_names(texts, tmp_path, tokenizer, capfd):
+    from sentence_transformers import CrossEncoder
+
+    cross_encoder = save_cross_encoder(tmp_path / "cross", tokenizer)
+    model = CrossEncoder(str(cross_encoder))
+    scores = model.predict([(QUERY, text) for text in CANDIDATES], show_progress_bar=False)
+    model.save_pretrained(str(tmp_path / "saved"))
+    for rerank in (model, str(cross_encoder), cross_encoder, tmp_path / "saved"):
+        hits = texts.search(QUERY, 6, rerank=rerank)
+        assert [hit.reranked for hit in hits] == pytest.approx(sorted(map(float, scores), reverse=True), abs=1e-5)
+    for name in ("torch.utils.collect_env.main", "evil.E", 5):
+        for file, settings in (
+            ("config.json", {"sentence_transformers": {"activation_fn": name}}),
+            ("config.json", {"sbert_ce_default_activation_function": name}),
+            ("config_sentence_transformers.json", {"model_type": "CrossEncoder", "activation_fn": name}),
+        ):
+            path = cross_encoder / file
+            before = path.read_text() if path.exists() else "{}"
+            path.write_text(json.dumps(json.loads(before) | settings))
+            said = error(texts.search, QUERY, 6, rerank=cross_encoder)
+            assert said == f"{path}: the activation must be a layer of torch.nn, got {name!r}"
+            path.write_text(before)
+    assert capfd.readouterr().out == ""

@@ -18,8 +18,7 @@ from ctx_embed.index.storage.faiss_file import COMPARING_ALL, checked_factory
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors
-from tests.index.support.settings import changed_settings
-from tests.index.support.stored import ids
+from tests.index.support.stored import changed_settings, ids
 
 TEXTS = [f"text {number}" for number in range(300)]
 REMEDY = "; try auto, Flat, SQ8, HNSW32, IVF256,Flat, IVF256,SQ8 or IVF256,PQ32"

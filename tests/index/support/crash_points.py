@@ -4,21 +4,27 @@ Usage: crash_points.py BASE WORK STRIDE KIND, where BASE is an index and WORK a 
 data type for all vectors. Prints how many kills left the old and the new state.
 """
 
+import os
+import shutil
+import signal
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 
+import ctx_embed
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing import writer
 from tests.index.support.hash_model import HashEmbedder, HashModel
-from tests.index.support.killed_at import kills
 from tests.index.support.stored import stored, widths_of
 
 WIDTHS = {"float32": 4, "float16": 2, "int8": 1}
 ADDED = ["first new text", "second new text", "third new text"]
 MODEL = HashModel(16)
+OURS = str(Path(ctx_embed.__file__).parent)
 
 
 def opened(folder: Path) -> SearchIndex:
@@ -45,12 +51,49 @@ def is_changed(folder: Path, texts: list[str]) -> bool:
     return settings.dtype == kind and widths_of(folder) == {WIDTHS[kind] * settings.dimension}
 
 
+def change_and_die(folder: Path, line: int) -> None:
+    """Change an index, and be killed before the ``line``-th of our lines that is reached."""
+    work, lines = change(folder), set()
+
+    def trace(frame, event, argument):
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "line":
+            lines.add((frame.f_code.co_filename, frame.f_lineno))
+            if len(lines) == line:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    work()
+    os._exit(0)
+
+
+def kills(base: Path, work: Path, stride: int) -> Iterator[Path]:
+    """Kill changes of copies of a folder, before every ``stride``-th of our lines; yield each copy.
+
+    The last one is that of a change that ended.
+    """
+    for line in count(1, stride):
+        folder = work / f"killed-at-{line}"
+        shutil.copytree(base, folder)
+        child = os.fork()
+        if child == 0:
+            change_and_die(folder, line)
+        _, status = os.waitpid(child, 0)
+        yield folder
+        shutil.rmtree(folder)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            return
+
+
 if __name__ == "__main__":
     base, work, stride, kind = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     writer.BATCH_DOCUMENTS = 5
     old = texts_of(base)
     left = {False: 0, True: 0}
-    for folder in kills(base, work, stride, change):
+    for folder in kills(base, work, stride):
         texts = texts_of(folder)
         assert texts == old or (kind == "add" and texts == old + ADDED), texts
         left[is_changed(folder, texts)] += 1

@@ -1,7 +1,11 @@
-"""Read the content of an index without its search, for tests and for the child processes that are killed."""
+"""Read the content of an index without its search, and change its settings as nobody else does."""
 
+import json
+import sqlite3
+import zlib
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +23,8 @@ def vectors_of(path):
 def widths_of(path) -> set[int]:
     """Return the sizes of the stored vectors in bytes."""
     with closing(IndexFolder(path)) as folder:
-        return folder.read(
-            lambda view: {
-                width for (width,) in view.store.run(f"SELECT DISTINCT length(code) FROM {view.vectors.name}")
-            }
-        )
+        table = folder.read(lambda view: view.vectors.name)
+        return {width for (width,) in folder.run(f"SELECT DISTINCT length(code) FROM {table}")}
 
 
 def stored(path: Path, exact: bool = True) -> dict:
@@ -46,3 +47,13 @@ def stored(path: Path, exact: bool = True) -> dict:
 def ids(hits) -> list:
     """Return the ids of hits."""
     return [hit.id for hit in hits]
+
+
+def changed_settings(path: Path, **changes: Any) -> None:
+    """Change some settings of an index, with a checksum that fits."""
+    with closing(sqlite3.connect(path / "index.sqlite")) as connection:
+        (content,) = connection.execute("SELECT content FROM settings WHERE name = 'present'").fetchone()
+        content = json.dumps(json.loads(content) | changes)
+        values = (content, zlib.crc32(content.encode()))
+        connection.execute("UPDATE settings SET content = ?, checksum = ? WHERE name = 'present'", values)
+        connection.commit()

@@ -1,6 +1,7 @@
-"""Relevance: its definition and order, and that it is never stale; query words that an index lacks."""
+"""What a hit says: its relevance, which is never stale, and the sentence that answers the query."""
 
 import math
+import time
 import warnings
 
 import numpy as np
@@ -8,17 +9,19 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.index.model import IndexModel, unrelated_cosines
-from ctx_embed.index.searching.by_words import respelled
 from ctx_embed.index.searching.hits import (
     BASE,
     DEFAULT_RELEVANCE,
     DEVIATIONS,
+    LONG_SENTENCE,
     PASSAGES,
     WORDS,
+    highlights,
+    places,
     relevance,
     word_shares,
 )
-from ctx_embed.loading import load_embedder
+from tests.helpers.cli import Command
 
 TEXTS = [
     "The printer XJ-4471 jams when the paper is damp.",
@@ -26,11 +29,6 @@ TEXTS = [
     "Remove the cover and clean the rollers with a dry cloth.",
     "The cat sat on the mat and purred.",
 ]
-
-
-@pytest.fixture(scope="module")
-def embedder():
-    return load_embedder(None)
 
 
 @pytest.fixture
@@ -147,72 +145,100 @@ def test_another_model_brings_its_own_scale_and_no_warning(index, hash_model):
     assert after != before
 
 
-WRITTEN = [
-    "The retrieval of documents by meaning",
-    "Retrieving the machine parts AB1234 and AB1235",
-    "A washing machine and its manual",
-    "Mr Smith and Mr Smyth met the major",
-    "The mayor of Zürich speaks",
+ANSWERS = [
+    "The museum was founded in 1901. It opens at nine in the morning and closes at six. Tickets cost four pounds.",
+    "Bees dance to tell each other where flowers are. A hive has one queen. Honey keeps for thousands of years.",
+    "One sentence alone about the price of bread.",
 ]
 
 
 @pytest.fixture(scope="module")
-def typos(tmp_path_factory):
-    with SearchIndex.create(tmp_path_factory.mktemp("typos") / "index") as typos:
-        typos.add(WRITTEN)
-        yield typos
+def answers(tmp_path_factory):
+    with SearchIndex.create(tmp_path_factory.mktemp("highlights") / "index") as made:
+        made.add(ANSWERS, ids=["museum", "bees", "bread"])
+        yield made
 
 
-def corrected(typos, query, mode="words", **options):
-    return [(hit.id, hit.corrected) for hit in typos.search(query, mode=mode, **options)]
+def highlight(hits, identifier: str) -> str:
+    (hit,) = (hit for hit in hits if hit.id == identifier)
+    start, stop = hit.highlight
+    return hit.text[start:stop]
 
 
-@pytest.mark.parametrize(
-    ("typed", "written", "ids"),
-    [
-        ("machne", "machine", {1, 2}),  # a letter is missing
-        ("mahcine", "machine", {1, 2}),  # two letters are swapped
-        ("retreival", "retrieval", {0, 1}),
-        ("Zurrich", "zürich", {4}),
-        ("wahsing", "washing", {2}),  # "wash" is its stem
-        ("washign", "washing", {2}),  # no stem can be cut off
-        ("docmunets", "documents", {0}),  # two edits of a long word
-    ],
-)
-def test_the_nearest_word_is_found_and_the_hit_says_so(typos, typed, written, ids):
-    hits = typos.search(f"the {typed}", mode="words")
-    assert {hit.id for hit in hits} == ids
-    assert all(hit.corrected == {typed: written} for hit in hits)
-    assert "**" in hits[0].as_dict(typed)["snippet"]
-    assert corrected(typos, typed, "hybrid")[0][1] == {typed: written}
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
+def test_the_sentence_that_answers_is_highlighted(answers, mode):
+    for query, answer in (
+        ("at what hour does it open and close?", "It opens at nine in the morning and closes at six."),
+        ("entrance fee in pounds", "Tickets cost four pounds."),
+    ):
+        assert highlight(answers.search(query, mode=mode, highlight=True), "museum") == answer
+    if mode == "hybrid":
+        # Meaning counts without a common word.
+        hits = answers.search("insects communicate about blossoms", highlight=True)
+        assert highlight(hits, "bees") == "Bees dance to tell each other where flowers are."
+        shown = Command("index query").succeeds(answers.path, "entrance fee in pounds", "-k", "1", "--highlight")
+        assert shown.splitlines()[1].strip() == "Tickets cost four pounds."
 
 
-def test_a_corrected_query_means_what_it_was_meant_to(typos):
-    found = corrected(typos, ["machne", "wahsing"], fuse=True)
-    assert found[0] == (2, {"machne": "machine", "wahsing": "washing"})
-    typed = typos.search("a machne that washes clothes", 1, mode="hybrid")[0]
-    right = typos.search("a machine that washes clothes", 1, mode="hybrid")[0]
-    assert (typed.id, typed.score, typed.relevance) == (right.id, right.score, right.relevance)
+def test_several_and_fused_queries_have_highlights_vectors_and_ids_none(answers, embedder):
+    queries = ["at what hour does it open?", "how long does honey keep?"]
+    first, second = answers.search(queries, highlight=True)
+    assert highlight(first, "museum").startswith("It opens")
+    assert highlight(second, "bees").startswith("Honey keeps")
+    fused = answers.search(queries, fuse=True, highlight=True)
+    assert highlight(fused, "museum").startswith("It opens")
+    assert highlight(fused, "bees").startswith("Honey keeps")
+    assert highlight(fused, "bread") == ANSWERS[2]
+
+    for query in ({"query": "honey"}, {"like": "bees", "highlight": True}):
+        assert {hit.highlight for hit in answers.search(**query)} == {None}
+    assert {hit.highlight for hit in answers.search(embedder.encode("honey"), highlight=True)} == {None}
 
 
-def test_what_stays_as_typed(typos):
-    assert corrected(typos, "Smyth") == [(3, None)]  # one edit from "Smith"
-    assert corrected(typos, "mayor") == [(4, None)]  # one edit from "major", but the index has it
-    assert corrected(typos, "AB1236") == corrected(typos, "MAYRO") == []
-    assert corrected(typos, "mayo") == []  # a word of the language
-    assert corrected(typos, '"washing machine" manaul') == [(2, {"manaul": "manual"})]
-    assert corrected(typos, "mxxhine") == []  # two edits of a short word
-    assert all(words is None for _, words in corrected(typos, "machne", "dense"))
+def test_words_decide_where_the_model_knows_no_token_of_the_query(embedder):
+    query, text = "ঘঙচ", "First sentence here. Then ঘঙচ follows. Last one."
+    vectors = embedder.encode([query])
+    assert not vectors.any()
+    ((start, stop),) = highlights([text], [query], vectors, embedder.encode)
+    assert text[start:stop] == "Then ঘঙচ follows."
 
 
-def test_a_word_that_the_index_gains_is_no_longer_corrected(tmp_path):
-    with SearchIndex.create(tmp_path / "index") as typos:
-        typos.add(["a machine"])
-        assert corrected(typos, "machne") == [(0, {"machne": "machine"})]
-        typos.add(["Machne Software"])
-        assert corrected(typos, "machne") == [(1, None)]
+def test_long_sentences_are_cut_into_lines_and_long_lines_between_words(embedder):
+    lines = [f"line {number} of a log without any full stop" for number in range(40)]
+    text = "\n".join(lines)
+    assert len(text) > LONG_SENTENCE
+    assert [text[start:stop] for start, stop in places(text)] == lines
+    assert places("") == [(0, 0)]
+    text = f"{'and so on ' * 90}the museum opens at nine in the morning {'and so on ' * 90}{'x' * 900}"
+    found = [text[start:stop] for start, stop in places(text)]
+    assert max(map(len, found)) <= LONG_SENTENCE
+    assert "".join("".join(found).split()) == "".join(text.split())
+    ((start, stop),) = highlights([text], ["opening hours"], embedder.encode(["opening hours"]), embedder.encode)
+    assert "the museum opens at nine" in text[start:stop]
 
 
-def test_only_whole_words_are_respelled():
-    assert respelled("machne machnes", {"machne": "machine"}) == "machine machnes"
-    assert respelled("as typed", None) == "as typed"
+def test_sentences_run_over_lines_but_not_over_items_and_statements():
+    sentences = [
+        "# A heading of more than forty characters in all",
+        "\nThe first sentence of the paragraph runs over\ntwo lines.",
+        " The second one does not.",
+        "\n- An item that is long enough to be continued\n  on the next line",
+        "\n- Another item",
+        "\nconnection = open_the_connection_to_the_database();",
+        "\nclose(connection)",
+        "\n2024-01-01 12:00:00 INFO the request was served",
+        "\nand another line",
+    ]
+    text = "".join(sentences) + "\n"
+    assert [text[start:stop] for start, stop in places(text)] == [each.strip() for each in sentences]
+
+
+def test_a_highlight_takes_less_than_two_milliseconds(embedder):
+    texts = [" ".join([*ANSWERS, *ANSWERS[::-1]])] * 10
+    vectors = embedder.encode(["when does it open?"])
+    taken = []
+    for _ in range(7):
+        begin = time.process_time()
+        highlights(texts, ["when does it open?"], vectors, embedder.encode)
+        taken.append((time.process_time() - begin) / len(texts))
+    assert min(taken) < 0.002
