@@ -1,7 +1,10 @@
 import json
 import os
 import re
-from functools import partial as partially
+import shutil
+import sqlite3
+from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -11,8 +14,13 @@ from pyarrow import parquet
 from ctx_embed import SearchIndex, files
 from ctx_embed.files import locked
 from ctx_embed.index.building import build
-from ctx_embed.index.building.build import Built, read_sources
+from ctx_embed.index.building.build import Built, build_index, merge_indexes, read_sources
+from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing import writer
+from ctx_embed.index.writing.writer import reembed
+from tests.conftest import SENTENCES
+from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, Interrupting, hash_vectors
 from tests.index.support.stored import stored, vectors_of
@@ -33,12 +41,9 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def partial(path):
+def unfinished(path):
     """Where an unfinished build stands."""
     return path.with_name("index.partial")
-
-
-build_index = build.build_index
 
 
 @pytest.fixture(autouse=True)
@@ -52,24 +57,24 @@ def interrupted(source, path, texts=20, **options) -> None:
         build_index(source, path, model=Interrupting(texts), **options)
 
 
-def test_an_interrupted_build_resumes_with_the_same_options(source, path, partial, hash_model):
+def test_an_interrupted_build_resumes_with_the_same_options(source, path, unfinished, hash_model):
     # Before the first step an interruption leaves nothing.
     interrupted(source, path, texts=3)
     assert [entry.name for entry in path.parent.iterdir()] == ["source.txt"]
     interrupted(source, path, resume=True)
     assert not path.exists()
-    assert list(stored(partial).values()) == TEXTS[:16]
-    resume = partially(build_index, source, path, resume=True)
+    assert list(stored(unfinished).values()) == TEXTS[:16]
+    resume = partial(build_index, source, path, resume=True)
     for run, message in (
-        (partially(build_index, source, path, model=hash_model), "holds an interrupted build; continue it with"),
-        (partially(resume, model=hash_model, chunk="sentences"), "was started with other sources or options; repeat"),
-        (partially(resume, model=HashModel(5)), "built with a model of unknown origin, .* dimension 8; this one has"),
+        (partial(build_index, source, path, model=hash_model), "holds an interrupted build; continue it with"),
+        (partial(resume, model=hash_model, chunk="sentences"), "was started with other sources or options; repeat"),
+        (partial(resume, model=HashModel(5)), "built with a model of unknown origin, .* dimension 8; this one has"),
     ):
         assert re.search(message, error(run))
     assert resume(model=hash_model) == Built(40)
     assert sorted(hash_model.seen) == sorted(TEXTS[16:])
     assert stored(path) == dict(enumerate(TEXTS))
-    assert not partial.exists()
+    assert not unfinished.exists()
     assert resume(model=hash_model) == Built(40, was_complete=True)
 
 
@@ -90,6 +95,10 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     assert stored(path) == expected
     assert build_index(more, path, model=hash_model, mode=mode, resume=True) == Built(31, was_complete=True)
     assert stored(path) == expected
+    # A counted id that comes again is a given one.
+    more.write_text('{"text": "counted"}\n{"text": "given", "id": 71}\n')
+    build_index(more, path, model=hash_model, mode="upsert")
+    assert stored(path)[71] == "given"
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
@@ -138,20 +147,25 @@ def test_a_link_to_an_index_stays(source, path, hash_model, tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "link", "source.txt"]
 
 
-def test_changed_sources_are_noticed(source, path, partial, hash_model):
+def test_changed_sources_are_noticed(source, path, unfinished, hash_model):
     interrupted(source, path)
     source.write_text("another first line\n" + "\n".join(TEXTS[1:]) + "\n")
     assert error(build_index, source, path, model=hash_model, resume=True) == (
         f"{source}: the input has changed since this build started; restore its first 16 documents, or delete "
-        f"{partial} and start again; 16 documents are stored in {partial}: continue with --resume"
+        f"{unfinished} and start again; 16 documents are stored in {unfinished}: continue with --resume"
     )
     source.write_text("\n".join([*TEXTS, "one more"]) + "\n")
     assert build_index(source, path, model=hash_model, resume=True) == Built(41)
 
 
-def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, partial, hash_model):
+def test_what_is_in_the_way_and_what_a_killed_writer_leaves_is_not(source, path, unfinished, hash_model):
+    unfinished.mkdir()
+    (unfinished / "precious").write_text("keep me")
+    said = error(build_index, source, path, model=hash_model, mode="overwrite")
+    assert said == f"{unfinished}: exists but is not an interrupted build; delete it or choose another index name"
+    shutil.rmtree(unfinished)
     interrupted(source, path)
-    (partial / f"{'0' * 32}.faiss.tmp").write_text("{")
+    (unfinished / f"{'0' * 32}.faiss.tmp").write_text("{")
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
     (path / f"{'0' * 32}.faiss").write_text("{")
     assert build_index(source, path, model=hash_model, mode="overwrite") == Built(40)
@@ -159,40 +173,25 @@ def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, partial, ha
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_running_build_is_neither_joined_nor_removed(source, path, partial, hash_model, begun):
+def test_a_running_build_is_neither_joined_nor_removed(source, path, unfinished, hash_model, begun):
     if begun:
         interrupted(source, path)
     else:
-        SearchIndex.create(partial, hash_model).close()
-    with locked(partial / "lock"):
-        message = f"{partial}: another build is running; try again when it has finished"
+        SearchIndex.create(unfinished, hash_model).close()
+    with locked(unfinished / "lock"):
+        message = f"{unfinished}: another build is running; try again when it has finished"
         assert error(build_index, source, path, model=hash_model, resume=True) == message
-    assert (partial / "index.sqlite").is_file()
+    assert (unfinished / "index.sqlite").is_file()
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
 
 
-def test_what_is_in_the_way(source, path, partial, hash_model):
-    partial.mkdir()
-    (partial / "precious").write_text("keep me")
-    said = error(build_index, source, path, model=hash_model, mode="overwrite")
-    assert said == f"{partial}: exists but is not an interrupted build; delete it or choose another index name"
-
-
-def test_a_counted_id_that_comes_again_is_a_given_one(source, path, hash_model, tmp_path):
-    build_index(source, path, model=hash_model)
-    more = tmp_path / "more.jsonl"
-    more.write_text('{"text": "counted"}\n{"text": "given", "id": 40}\n')
-    build_index(more, path, model=hash_model, mode="upsert")
-    assert stored(path)[40] == "given"
-
-
-def test_a_bad_line_late_in_the_source_keeps_what_came_before(path, partial, hash_model, tmp_path):
+def test_a_bad_line_late_in_the_source_keeps_what_came_before(path, unfinished, hash_model, tmp_path):
     source = tmp_path / "source.jsonl"
     lines = [json.dumps({"text": text}) for text in TEXTS]
     source.write_text("\n".join([*lines[:30], "{broken", *lines[30:]]))
     message = error(build_index, source, path, model=hash_model)
     assert message.startswith(f"{source}, line 31: not JSON (")
-    assert message.endswith(f"; 24 documents are stored in {partial}: continue with --resume")
+    assert message.endswith(f"; 24 documents are stored in {unfinished}: continue with --resume")
     source.write_text("\n".join(lines))
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
 
@@ -210,6 +209,18 @@ def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path)
         assert index.get(0).metadata == {"n": 1}
         vectors = vectors_of(path)
     np.testing.assert_allclose(vectors[[0, 2, 3, 4, 5, 6]], hash_vectors(["a", "a", "c", "c", "a", "c"]), atol=1e-6)
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.table({"text": ["a", "b"], "vector": [[1.0, 2.0], None], "n": [3, 4]}), path)
+    document = next(iter(read_sources([path], embedding_field="vector")))
+    assert (document.text, document.metadata, document.embedding) == ("a", {"n": 3}, [1.0, 2.0])
+    lines = tmp_path / "a.jsonl"
+    lines.write_text('{"text": "a", "vector": [1]}\n{"text": "b", "vector": null}\n')
+    for source, field, message in (
+        (path, "nothing", "document 1: no field 'nothing' for the embedding (fields: 'vector', 'n')"),
+        (path, "vector", "document 2: no field 'vector' for the embedding (fields: 'n')"),
+        (str(lines), "vector", "document 2: null in the field 'vector' for the embedding (fields: 'vector')"),
+    ):
+        assert error(read_sources, [source], embedding_field=field) == f"{source}, {message}"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
@@ -226,16 +237,179 @@ def test_a_private_index_stays_private_when_it_is_built_anew(source, path, hash_
     assert path.stat().st_mode & 0o777 == 0o700
 
 
-def test_embeddings_come_from_a_field(tmp_path):
-    path = str(tmp_path / "a.parquet")
-    parquet.write_table(pyarrow.table({"text": ["a", "b"], "vector": [[1.0, 2.0], None], "n": [3, 4]}), path)
-    document = next(iter(read_sources([path], embedding_field="vector")))
-    assert (document.text, document.metadata, document.embedding) == ("a", {"n": 3}, [1.0, 2.0])
-    lines = tmp_path / "a.jsonl"
-    lines.write_text('{"text": "a", "vector": [1]}\n{"text": "b", "vector": null}\n')
-    for source, field, message in (
-        (path, "nothing", "document 1: no field 'nothing' for the embedding (fields: 'vector', 'n')"),
-        (path, "vector", "document 2: no field 'vector' for the embedding (fields: 'n')"),
-        (str(lines), "vector", "document 2: null in the field 'vector' for the embedding (fields: 'vector')"),
+INDEX = Command("index")
+
+
+@pytest.fixture
+def indexes(tmp_path, monkeypatch):
+    """Two indexes of the shipped model: one with numbers for ids, one with words."""
+    monkeypatch.chdir(tmp_path)
+    with SearchIndex.create("a.index", chunk="sentences") as index:
+        texts = [f"{text}. Another sentence." for text in SENTENCES[:4]]
+        index.add(texts, range(4), [{"n": n} for n in range(4)])
+        index.delete(1)
+    with SearchIndex.create("b.index", chunk="sentences") as index:
+        index.add(SENTENCES[4:], ids=["four", "five", 0, "seven"])
+    return ["a.index", "b.index"]
+
+
+def test_a_merged_index_finds_what_each_found(indexes, tmp_path):
+    a, b = (tmp_path / name for name in indexes)
+    SearchIndex.create("empty.index", chunk="sentences").close()
+    message = f"{a} and {b} both have a document 0; --replace keeps the later one"
+    assert INDEX.fails("merge", "empty.index", *indexes, "-o", "c.index") == message
+    assert INDEX.succeeds("merge", *indexes, "-o", "d.index", "--replace") == "6 documents in d.index\n"
+    with SearchIndex.open("d.index") as replaced, SearchIndex.open(b) as index:
+        assert replaced.get(0).text == SENTENCES[6]
+        index.delete(0)
+    assert INDEX.succeeds("merge", *indexes, "-o", "c.index") == "6 documents in c.index\n"
+    with SearchIndex.open("c.index") as merged:
+        assert merged.verify() == []
+        assert all(identifier in merged for identifier in (0, 2, 3, "four", "five", "seven"))
+        for name in indexes:
+            with SearchIndex.open(name) as source:
+                for text in SENTENCES:
+                    best = source.search(text, k=1, mode="dense")[0]
+                    assert best.text in {hit.text for hit in merged.search(text, k=6, mode="dense")}
+        assert merged.search("the film", k=1, where="n = 2", mode="dense")[0].metadata == {"n": 2}
+
+
+def test_documents_without_ids_of_their_own_are_numbered_anew(hash_model, tmp_path):
+    names = [str(tmp_path / name) for name in ("a.index", "b.index", "c.index")]
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
+    build_index(tmp_path / "lines.txt", names[0], model=hash_model)
+    with SearchIndex.create(names[1], hash_model) as index:
+        index.add(["three", "four", "five"], [None, "x", 4])
+        index.add(["six", "seven"])
+        # Neither a new title nor a deletion makes an id the document's own.
+        index.update_metadata([5, 7], {"title": "A title"})
+        index.delete(6)
+    for replace in (False, True):
+        assert merge_indexes(names[:2], f"{names[2]}{replace}", replace=replace) == 6
+        with SearchIndex.open(f"{names[2]}{replace}") as index:
+            found = {document.text: document.id for document in index}
+            assert found == {"one": 5, "two": 6, "three": 7, "four": "x", "five": 4, "seven": 8}
+            assert index.get(8).metadata == {"title": "A title"}
+            assert index.verify() == []
+    # An id that was chosen later, by an upsert, is a document's own.
+    for name in names[:2]:
+        with SearchIndex.open(name, hash_model) as index:
+            index.upsert(["mine"], [0])
+    assert "both have a document 0" in error(merge_indexes, names[:2], tmp_path / "d.index")
+
+
+def test_what_cannot_be_merged_leaves_nothing(indexes, hash_model, tmp_path):
+    SearchIndex.create("other.index", hash_model, chunk="sentences").close()
+    SearchIndex.create("whole.index").close()
+    for sources, output, message in (
+        (["a.index"], "c.index", "merging needs two indexes or more, got 1"),
+        (["a.index", "nowhere"], "c.index", "nowhere: no such index"),
+        (["a.index", "other.index"], "c.index", r"the model must be that of .*a.index, 'default' \(.*got None \("),
+        (["a.index", "whole.index"], "c.index", r"chunk must be that of .*, 'sentences', got 'none'"),
+        (indexes, "b.index", "b.index: already exists"),
     ):
-        assert error(read_sources, [source], embedding_field=field) == f"{source}, {message}"
+        assert re.search(message, error(merge_indexes, sources, output))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.index", "b.index", "other.index", "whole.index"]
+
+
+NOTES = ["The cat sat. The dog ran.", "Prices rise.", "One. Two. Three.", "Rain fell all night.", "Prices rise."]
+
+
+@pytest.fixture
+def notes(tmp_path):
+    path = tmp_path / "notes.index"
+    with SearchIndex.create(path, HashModel(), chunk="sentences") as index:
+        index.add(NOTES, ["a", "b", 3, "d", "e"], [{"n": number} for number in range(5)])
+        index.upsert(["Wages fall. Slowly."], ["b"], [{"n": 1}])
+        index.delete("d")
+    return path
+
+
+def test_all_but_the_vectors_stays(notes):
+    model = HashModel(16)
+    with SearchIndex.open(notes) as index:
+        before = [index.get(name) for name in index.ids()]
+        assert index.reembed(model) == 4
+        # Each text once, and none of the documents that were deleted or replaced.
+        assert len(model.seen) == len(set(model.seen)) == 8
+        assert [index.get(name) for name in index.ids()] == before
+        assert index.describe()["dimension"] == 16
+        assert index.verify() == []
+        hit = index.search("Two.", 1, mode="dense")[0]
+        assert (hit.id, hit.text, hit.metadata, hit.start) == (3, "Two.", {"n": 2}, 5)
+        assert hit.score == pytest.approx(1, abs=1e-6)
+        assert [hit.id for hit in index.search("falling", mode="words")] == ["b"]
+        assert index.add(["new"]) == [4]
+        np.testing.assert_allclose(vectors_of(index.path)[0], hash_vectors(["The cat sat."], 16)[0], rtol=1e-6)
+        assert index.reembed(model) == 0
+    assert [entry.name for entry in notes.parent.iterdir()] == ["notes.index"]
+    with SearchIndex.open(notes, HashModel(16)) as index:
+        assert index.count() == 5
+    assert re.search(r"ctx-embed index reembed .*notes\.index", error(SearchIndex.open, notes, HashModel()))
+
+
+def interrupted_reembedding(notes, model) -> None:
+    """Run until the model interrupts it, with a step for each document."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writer, "BATCH_DOCUMENTS", 1)
+        with pytest.raises(KeyboardInterrupt):
+            reembed(IndexFolder(notes), IndexModel.of(model))
+
+
+def test_an_interrupted_run_resumes(notes):
+    model, first = HashModel(16), Interrupting(5, 16)
+    with SearchIndex.open(notes, HashModel()) as index:
+        interrupted_reembedding(notes, first)
+        assert index.search("Two.", 1, mode="dense")[0].text == "Two."
+        assert index.describe()["dimension"] == 8
+        index.reembed(model)
+        assert first.seen == ["The cat sat.", "The dog ran.", "One.", "Two.", "Three."]
+        assert sorted(model.seen) == ["Prices rise.", "Slowly.", "Wages fall."]
+        assert index.verify() == []
+
+
+def test_changes_by_others_are_kept_and_another_model_begins_again(notes):
+    class Changing(HashModel):
+        """A model beside which another process changes the index."""
+
+        def encode_document(self, texts, **options):
+            if not self.seen:
+                with SearchIndex.open(notes, HashModel()) as other:
+                    other.add(["Another text."], ["new"])
+                    other.delete(["a"])
+                    other.upsert(["Rain falls."], ["e"])
+                    other.update_metadata(3, {"n": 7})
+            return super().encode_document(texts, **options)
+
+    with SearchIndex.open(notes, HashModel()) as index:
+        assert index.reembed(Changing(16)) == 4
+        assert set(index.ids()) == {"b", 3, "e", "new"}
+        assert index.get(3).metadata == {"n": 7}
+        assert index.search("Another text.", 1, mode="dense")[0].id == "new"
+        assert index.search("Rain falls.", 1, mode="dense")[0].id == "e"
+        assert index.verify() == []
+
+    interrupted_reembedding(notes, Interrupting(3, 12))
+    with SearchIndex.open(notes, HashModel(16)) as index:
+        index.delete([3])
+        index.reembed(HashModel(24))
+        assert index.describe()["dimension"] == 24
+        assert index.verify() == []
+    with closing(sqlite3.connect(notes / "index.sqlite")) as connection:
+        tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name GLOB 'vectors_*'").fetchone()
+    assert tables == (1,)
+
+
+def test_what_cannot_be_embedded_again_and_who_had_the_index_open(notes, tmp_path):
+    with SearchIndex.create(tmp_path / "pq.index", HashModel(), "IVF2,PQ4") as index:
+        assert "PQ4" in error(index.reembed, HashModel(9))
+        assert index.reembed(HashModel(16)) == 0
+    with SearchIndex.open(notes, HashModel()) as reader, SearchIndex.open(notes) as index:
+        assert "no such model folder" in error(index.reembed, "./nowhere")
+        with reader.writer.editing():
+            assert "another process is writing" in error(index.reembed, HashModel(16))
+        assert reader.search("Two.", 1, mode="dense")[0].text == "Two."
+        index.reembed(HashModel(16))
+        for work in (partial(reader.add, ["lost"]), partial(reader.search, "Two.")):
+            assert "was embedded again with another model meanwhile; open it again" in error(work)
+        assert index.search("Two.", 1, mode="dense")[0].text == "Two."
