@@ -1,19 +1,25 @@
+"""The kernel is compiled, runs under sanitizers and on other processors, and lies in each wheel of a release."""
+
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 import zlib
 from ctypes import CDLL, c_char_p
 from pathlib import Path
 
 import pytest
 
-from ctx_embed.kernel.build import SOURCE, TARGETS, build
-from tests.kernel.wheels import machine_of
+from ctx_embed.kernel.build import SOURCE, TARGETS, ZIG, build
+from tests.kernel.wheels import check, machine_of
 
-COMPILER = os.environ.get("CC") or next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+COMPILER = shlex.split(os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), ""))
+DIGEST = f"{zlib.crc32(SOURCE.read_bytes()):08x}".encode()
+needs_compiler = pytest.mark.skipif(not COMPILER, reason="no C compiler")
 needs_zig = pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
 
 
@@ -27,7 +33,7 @@ def has_avx2() -> bool:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """A library, compiled in a folder that did not exist."""
-    if COMPILER is None:
+    if not COMPILER:
         pytest.skip("no C compiler")
     return build(tmp_path_factory.mktemp("kernel") / "new folder")
 
@@ -35,7 +41,7 @@ def library(tmp_path_factory):
 def test_a_library_names_its_source_and_the_processors_that_it_serves(library):
     loaded = CDLL(str(library))
     loaded.ctx_source.restype = c_char_p
-    assert loaded.ctx_source().decode() == f"{zlib.crc32(SOURCE.read_bytes()):08x}"
+    assert loaded.ctx_source() == DIGEST
     assert loaded.ctx_paths() & 1
     if sys.platform == "linux":
         assert bool(loaded.ctx_paths() & 2) == has_avx2()
@@ -72,7 +78,7 @@ def test_without_a_compiler_there_is_one_line_and_no_library(command, tmp_path, 
 
 def test_an_error_of_the_compiler_is_one_line_and_the_library_stays(library, capfd):
     before = library.read_bytes()
-    assert build(library.parent, compiler=[COMPILER, "-include", "no-such-file.h"]) is None
+    assert build(library.parent, compiler=[*COMPILER, "-include", "no-such-file.h"]) is None
     error = capfd.readouterr().err
     assert error.count("\n") == 1
     assert "no-such-file.h" in error
@@ -96,8 +102,96 @@ def test_releases_are_compiled_for_every_platform_with_equal_bytes(name, tmp_pat
     library = path.read_bytes()
     assert machine_of(library) == (path.suffix[1:], TARGETS[name].partition("-")[0])
     assert library == build(tmp_path / "two", target=TARGETS[name]).read_bytes()
-    assert f"{zlib.crc32(SOURCE.read_bytes()):08x}".encode() in library
+    assert DIGEST in library
     assert str(tmp_path).encode() not in library
     here = {"glibc": "manylinux", "": "musllinux"}.get(platform.libc_ver()[0], "other")
     if sys.platform == "linux" and name.startswith(here) and name.endswith(platform.machine()):
         assert bool(CDLL(str(path)).ctx_paths() & 2) == has_avx2()
+
+
+# exercise.c, which needs no Python
+
+
+def compiled(folder: Path, *command: str, avx2: bool) -> Path:
+    objects, program, source = [], folder / "exercise", Path(__file__).with_name("exercise.c")
+    command += ("-g", "-Wall", "-Wextra", "-Werror", "-Wno-psabi")
+    if avx2:
+        subprocess.run([*command, "-mavx2", "-mfma", "-c", SOURCE, "-o", folder / "avx2.o"], check=True)
+        objects = [folder / "avx2.o", "-DWITH_AVX2"]
+    subprocess.run([*command, '-DSOURCE=""', source, *objects, "-lm", "-lpthread", "-o", program], check=True)
+    return program
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_sanitizers_find_nothing(sanitizers, tmp_path):
+    flags = ["-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    program = compiled(tmp_path, *COMPILER, *flags, avx2=platform.machine() in ("x86_64", "AMD64"))
+    # ThreadSanitizer needs addresses where it expects them.
+    fixed = ["setarch", "-R"] if sanitizers == "thread" and shutil.which("setarch") else []
+    run = subprocess.run([*fixed, program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, ""), run.stdout + run.stderr
+
+
+@needs_zig
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="qemu-user runs on Linux")
+@pytest.mark.parametrize(
+    ("machine", "processor", "paths"),
+    [("aarch64", "cortex-a53", 1), ("x86_64", "Nehalem", 1), ("x86_64", "Haswell", 2)],
+)
+def test_other_processors_do_the_same(machine, processor, paths, tmp_path):
+    if shutil.which(f"qemu-{machine}") is None:
+        pytest.skip("qemu-user is not installed")
+    program = compiled(tmp_path, *ZIG, "-O3", "-target", f"{machine}-linux-musl", "-static", avx2=machine == "x86_64")
+    command = [f"qemu-{machine}", "-cpu", processor, program]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("-- ") == paths
+
+
+# The wheels of a release
+
+
+# The first bytes of libraries for x86-64 and for ARM, as far as they are read.
+HEADERS = {
+    "so": (b"\x7fELF" + bytes(14) + b"\x3e\0", b"\x7fELF" + bytes(14) + b"\xb7\0"),
+    "dylib": (b"\xcf\xfa\xed\xfe\x07\0\0\x01", b"\xcf\xfa\xed\xfe\x0c\0\0\x01"),
+    "dll": (b"MZ" + bytes(58) + b"\x40\0\0\0PE\0\0\x64\x86", b"MZ" + bytes(58) + b"\x40\0\0\0PE\0\0\x64\xaa"),
+}
+
+
+@pytest.fixture
+def release(tmp_path) -> Path:
+    for name, target in TARGETS.items():
+        suffix = {"mac": "dylib", "win": "dll"}.get(name[:3], "so")
+        write(tmp_path, name, suffix, HEADERS[suffix][target.startswith("aarch64")] + DIGEST)
+    return tmp_path
+
+
+def write(folder: Path, name: str, suffix: str, library: bytes) -> None:
+    with zipfile.ZipFile(folder / f"ctx_embed-0.2.0-py3-none-{name}.whl", "w") as archive:
+        archive.writestr(f"ctx_embed/kernel/contextualizer.{suffix}", library)
+
+
+def test_a_release_has_a_wheel_for_each_platform(release):
+    check(release)
+    next(release.glob("*musllinux*aarch64.whl")).unlink()
+    with pytest.raises(AssertionError, match="musllinux_1_2_aarch64"):
+        check(release)
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "library", "message"),
+    [
+        ("win_amd64", "c", b"", "lacks the kernel"),
+        ("macosx_11_0_arm64", "dylib", HEADERS["dylib"][0] + DIGEST, "x86_64"),
+        ("manylinux_2_17_x86_64", "so", HEADERS["so"][0] + DIGEST[::-1], "another source"),
+        ("any", "so", HEADERS["so"][0] + DIGEST, "'any'"),
+    ],
+)
+def test_a_wheel_that_lacks_its_kernel_fails(release, name, suffix, library, message):
+    write(release, name, suffix, library)
+    with pytest.raises(AssertionError, match=message):
+        check(release)

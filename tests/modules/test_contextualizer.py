@@ -1,31 +1,35 @@
-"""The module: its conventions, its invariances, and each of its ways through the steps against the plain one."""
+"""The modules: their conventions and invariances, and each of their ways through the steps against the plain one."""
 
 import copy
 import itertools
 
 import numpy as np
 import pytest
-import sentence_transformers
 import torch
-from safetensors import safe_open
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch.nn import functional as F
 
-import ctx_embed
-from ctx_embed import Contextualizer, InputError, second_order
+from ctx_embed import Contextualizer, ContextualizerPooling, InputError, load, second_order
 from ctx_embed.modules import contextualizer as contextualizer_module
 from ctx_embed.modules import token_encoder
+from ctx_embed.modules.token_encoder import dequantized, quantized
 from ctx_embed.numpy_model.embedder import PackedContextualizer
+from ctx_embed.numpy_model.saved import TokenTable
 from ctx_embed.systems.pooling import MeanEmbedding
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
+from tests.index.support.cross_encoder import save_cross_encoder
 
+KINDS = sorted(second_order.POSITIONS), second_order.SCALES, sorted(second_order.INITIAL_CONTEXTS)
 OPTIONS = [
-    {"positions": positions, "scale": scale, "initial_context": initial}
-    for positions, scale, initial in itertools.product(
-        sorted(second_order.POSITIONS), second_order.SCALES, sorted(second_order.INITIAL_CONTEXTS)
-    )
+    pytest.param(dict(zip(("positions", "scale", "initial_context"), kinds, strict=True)), id="-".join(kinds))
+    for kinds in itertools.product(*KINDS)
 ]
 
 
@@ -58,7 +62,7 @@ def reference(module: Contextualizer, texts: list[str]) -> torch.Tensor:
 TEXTS = [SENTENCES[0], "", "cat", " ".join(SENTENCES), SENTENCES[2], "cat"]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("options", OPTIONS)
 def test_every_way_gives_the_direct_form(tokenizer, options, monkeypatch):
     module = drawn(tokenizer, **options)
     expected = reference(module, TEXTS)
@@ -76,7 +80,7 @@ def test_every_way_gives_the_direct_form(tokenizer, options, monkeypatch):
     torch.testing.assert_close(embed(TEXTS).detach(), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("options", OPTIONS[:: len(OPTIONS) // 6], ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("options", OPTIONS[:: len(OPTIONS) // 6])
 def test_training_has_the_gradients_of_the_direct_form(tokenizer, options):
     one = drawn(tokenizer, **options)
     other = copy.deepcopy(one)
@@ -91,19 +95,23 @@ def test_training_has_the_gradients_of_the_direct_form(tokenizer, options):
             torch.testing.assert_close(ours.grad, plain.grad, rtol=1e-8, atol=1e-8, msg=name)
 
 
-def test_padding_does_not_change_a_result(tokenizer):
+def test_padding_does_not_change_a_result_and_much_of_it_is_packed(tokenizer, monkeypatch):
     module = drawn(tokenizer, positions="absolute")
-    features = module.preprocess(SENTENCES[:3])
-    expected = module(dict(features))["sentence_embedding"]
-    wide = {name: F.pad(tensor, (2, 3)) for name, tensor in features.items()}
+    expected = reference(module, TEXTS)
+    wide = {name: F.pad(tensor, (2, 3)) for name, tensor in module.preprocess(TEXTS).items()}
     wide["input_ids"][wide["attention_mask"] == 0] = 7
-    torch.testing.assert_close(module(wide)["sentence_embedding"], expected)
+    torch.testing.assert_close(module(wide)["sentence_embedding"].detach(), expected, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(token_encoder, "PADDED_TOKENS", 20)
+    features = module.preprocess(TEXTS)
+    assert "attention_mask" not in features
+    assert features["input_ids"].shape == (1, int(features["cu_seq_lens_q"][-1]))
+    torch.testing.assert_close(module(features)["sentence_embedding"].detach(), expected, rtol=1e-9, atol=1e-9)
 
 
+@torch.enable_grad()
 def fused_step(module, texts) -> None:
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
-    with torch.enable_grad():
-        module(module.preprocess(texts))["sentence_embedding"][:, 0].sum().backward()
+    module(module.preprocess(texts))["sentence_embedding"][:, 0].sum().backward()
     with torch.no_grad():
         module(module.preprocess(TEXTS))
     optimizer.step()
@@ -138,16 +146,6 @@ def test_products_are_held_in_full_precision(tokenizer):
     torch.testing.assert_close(found, reference(module, TEXTS), rtol=1e-5, atol=1e-5)
 
 
-def test_a_batch_of_mostly_padding_is_packed(tokenizer, monkeypatch):
-    module = drawn(tokenizer)
-    monkeypatch.setattr(token_encoder, "PADDED_TOKENS", 20)
-    features = module.preprocess(TEXTS)
-    assert "attention_mask" not in features
-    assert features["input_ids"].shape == (1, int(features["cu_seq_lens_q"][-1]))
-    found = module(features)["sentence_embedding"].detach()
-    torch.testing.assert_close(found, reference(module, TEXTS), rtol=1e-9, atol=1e-9)
-
-
 def test_million_tokens_are_finite(tokenizer):
     for positions in second_order.POSITIONS:
         module = drawn(tokenizer, positions=positions).float()
@@ -179,20 +177,16 @@ def test_a_wrong_option_is_one_line(tokenizer, options, message):
     assert "\n" not in said
 
 
-def test_a_table_of_any_number_type_becomes_float32(tokenizer):
+def test_a_table_of_any_number_type_becomes_float32_and_a_tokenizer_must_fit_it(tokenizer):
     size = tokenizer.get_vocab_size()
-    for table in (np.ones((size, 2)), np.ones((size, 2), int), [[1, 1]] * size, torch.ones(size, 2).bfloat16().float()):
+    for table in (np.ones((size, 2)), np.ones((size, 2), int), [[1, 1]] * size, torch.ones(size, 2)):
         module = Contextualizer(tokenizer, 2, steps=1, rank=1, weights=table)
         assert module.embedding.weight.dtype == torch.float32
-
-
-def test_another_tokenizer_must_fit_the_table(tokenizer):
-    module = drawn(tokenizer)
-    with pytest.raises(InputError, match=r"the tokenizer must have \d+ entries like the token table, got 1"):
+    with pytest.raises(InputError, match=f"the tokenizer must have {size} entries like the token table, got 1"):
         module.tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("options", OPTIONS)
 def test_token_embeddings_are_what_the_last_step_sums(tokenizer, options):
     module = drawn(tokenizer, **options)
     before = drawn(tokenizer, **options)
@@ -212,8 +206,8 @@ def test_token_embeddings_are_what_the_last_step_sums(tokenizer, options):
 def test_token_embeddings_of_a_sentence_transformer(tokenizer, longest, monkeypatch, tmp_path):
     monkeypatch.setattr(token_encoder, "PADDED_TOKENS", longest)
     make_model(tokenizer).save(str(tmp_path))
-    model = ctx_embed.load(tmp_path, device="cpu")
-    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+    model = load(tmp_path, device="cpu")
+    theirs = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
     texts = [SENTENCES[0] * 9, "", *SENTENCES]
     for each in (model, theirs):
         found = each.encode(texts, output_value="token_embeddings")
@@ -222,20 +216,15 @@ def test_token_embeddings_of_a_sentence_transformer(tokenizer, longest, monkeypa
         assert [len(tokens) for tokens in found if len(tokens) > 1] == [n for n in lengths.tolist() if n > 1]
         (alone,) = each.encode(texts[:1], output_value="token_embeddings")
         torch.testing.assert_close(alone, found[0], rtol=1e-5, atol=1e-5)
-        assert each.encode(texts, output_value=None)[0]["sentence_embedding"].shape == (
-            model.get_embedding_dimension(),
-        )
+        assert each.encode(texts, output_value=None)[0]["sentence_embedding"].shape == (16,)
 
 
-def test_an_encoder_without_token_embeddings_says_so(tokenizer):
-    model = sentence_transformers.SentenceTransformer(modules=[MeanEmbedding(tokenizer, 8)], device="cpu")
-    said = error(model.encode, SENTENCES, output_value="token_embeddings")
-    assert "has no token embeddings; ask for" in said
-
-
-def test_items_that_are_no_strings_are_named(tiny_model):
+def test_what_cannot_be_encoded_is_one_line(tiny_model, tokenizer):
     assert error(tiny_model.encode, [1, 2]) == "each text must be a string, got an int"
     assert "must be a string" in error(tiny_model.encode, ["a", None])
+    model = SentenceTransformer(modules=[MeanEmbedding(tokenizer, 8)], device="cpu")
+    said = error(model.encode, SENTENCES, output_value="token_embeddings")
+    assert "has no token embeddings; ask for" in said
 
 
 def test_a_cut_is_never_silent(tokenizer):
@@ -253,7 +242,7 @@ def test_a_cut_is_never_silent(tokenizer):
 # Files
 
 
-@pytest.mark.parametrize("options", OPTIONS[::5], ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("options", OPTIONS[::5])
 def test_saved_and_loaded_bit_for_bit(tokenizer, options, tmp_path):
     module = drawn(tokenizer, max_seq_length=900, **options).float()
     module.save(str(tmp_path))
@@ -266,24 +255,16 @@ def test_saved_and_loaded_bit_for_bit(tokenizer, options, tmp_path):
     assert torch.equal(packed(loaded, SENTENCES[:2])[0], ids)
 
 
-def test_saved_tensors_are_those_the_embedding_depends_on(tokenizer, tmp_path):
-    drawn(tokenizer).save(str(tmp_path))
-    with safe_open(tmp_path / "model.safetensors", "pt") as file:
-        names = set(file.keys())
-    assert names == {"embedding.weight", *(f"attention.{name}" for name in ("U", "V", "W", "b", "gain", "bias"))}
-
-
-def test_half_precision_is_stored_and_loaded_as_asked(tokenizer, tmp_path):
+def test_only_what_the_embedding_depends_on_is_saved_as_safetensors_and_loaded_as_asked(tokenizer, tmp_path):
+    said = error(drawn(tokenizer).save, str(tmp_path), safe_serialization=False)
+    assert "saved as safetensors only" in said
+    assert list(tmp_path.iterdir()) == []
     drawn(tokenizer).half().save(str(tmp_path))
+    names = {"embedding.weight", *(f"attention.{name}" for name in ("U", "V", "W", "b", "gain", "bias"))}
+    assert load_file(tmp_path / "model.safetensors").keys() == names
     assert Contextualizer.load(str(tmp_path)).embedding.weight.dtype == torch.float32
     loaded = Contextualizer.load(str(tmp_path), model_kwargs={"dtype": "bfloat16"})
     assert loaded.attention.W.dtype == torch.bfloat16
-
-
-def test_pickle_is_not_written(tokenizer, tmp_path):
-    with pytest.raises(InputError, match="saved as safetensors only"):
-        drawn(tokenizer).save(str(tmp_path), safe_serialization=False)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -294,7 +275,7 @@ def test_low_precision_is_near(tokenizer, dtype):
     assert ((expected * low).sum(1) / np.linalg.norm(low.astype(np.float32), axis=1) > 0.999).all()
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("options", OPTIONS)
 def test_float32_on_a_cpu_is_embedded_as_in_training(tokenizer, options):
     module = drawn(tokenizer, **options).float()
     texts = [*TEXTS, " ".join(SENTENCES * 100)]
@@ -303,3 +284,106 @@ def test_float32_on_a_cpu_is_embedded_as_in_training(tokenizer, options):
         found = module(module.preprocess(texts))["sentence_embedding"]
     torch.testing.assert_close(found, with_gradients, rtol=1e-4, atol=1e-4)
     assert isinstance(module._held[1], PackedContextualizer)
+
+
+# The steps over another module's token embeddings
+
+
+def test_a_contextualizer_is_the_pooling_over_a_table(tokenizer):
+    torch.manual_seed(0)
+    options = {"steps": 2, "rank": 3, "positions": "relative", "scale": "sum", "initial_context": "uniform"}
+    module = Contextualizer(tokenizer, 8, **options)
+    pooling = ContextualizerPooling(8, **options)
+    pooling.attention.load_state_dict(module.attention.state_dict())
+    features = module.preprocess([*SENTENCES[:4], ""])
+    tokens = {**features, "token_embeddings": module.embedding(features["input_ids"])}
+    expected = module(features)["sentence_embedding"]
+    torch.testing.assert_close(pooling(tokens)["sentence_embedding"], expected)
+
+
+def test_flattened_inputs_are_padded_inputs(tokenizer):
+    torch.manual_seed(0)
+    pooling = ContextualizerPooling(8, steps=2, rank=3, positions="absolute")
+    torch.nn.init.normal_(pooling.attention.W)
+    tokens = torch.randn(2, 5, 8)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    expected = pooling({"token_embeddings": tokens, "attention_mask": mask})["sentence_embedding"]
+    flat = {"token_embeddings": tokens[mask.bool()][None], "cu_seq_lens_q": torch.tensor([0, 3, 8], dtype=torch.int32)}
+    torch.testing.assert_close(pooling(flat)["sentence_embedding"], expected)
+
+
+def test_it_begins_as_the_normalised_mean():
+    features = {"token_embeddings": torch.randn(2, 3, 6), "attention_mask": torch.ones(2, 3, dtype=torch.int64)}
+    expected = 1 + F.layer_norm(features["token_embeddings"].mean(1), (6,), eps=1e-12)
+    result = ContextualizerPooling(6, steps=1, rank=2)(features)["sentence_embedding"]
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
+    transformer = Transformer(str(save_cross_encoder(tmp_path / "bert", tokenizer)), max_seq_length=64)
+    model = SentenceTransformer(modules=[transformer, ContextualizerPooling(8, steps=2, rank=4)], device="cpu")
+    torch.nn.init.normal_(model[1].attention.W, std=0.1)
+    expected = model.encode(SENTENCES)
+    assert expected.shape == (len(SENTENCES), 8)
+    model.save_pretrained(str(tmp_path / "model"))
+    for loaded in (load(tmp_path / "model"), SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True)):
+        assert (loaded.encode(SENTENCES) == expected).all()
+
+
+def test_wrong_features_are_one_line():
+    features = {"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)}
+    assert "token embeddings must have 8 features, got 4; set the dim" in error(ContextualizerPooling(8), features)
+    seeded = ContextualizerPooling(4, initial_context="uniform")
+    assert "must have input_ids, which seed initial_context='uniform'" in error(seeded, features)
+
+
+# Tables of int8 rows
+
+
+def test_by_hand():
+    table = torch.tensor([[127.0, -127.0, 1.4, -0.6], [0.0, 0.0, 0.0, 0.0], [0.5, -0.25, 0.0, 0.1]])
+    levels, scales = quantized(table)
+    assert levels.dtype == torch.int8
+    assert scales.dtype == torch.float16
+    assert levels.tolist() == [[127, -127, 1, -1], [0, 0, 0, 0], [127, -64, 0, 25]]
+    torch.testing.assert_close(dequantized(levels, scales), table, atol=0.5, rtol=0)
+
+
+@given(st.integers(0, 2**31), st.floats(1e-6, 100))
+def test_rounding_is_near_and_once(seed, size):
+    table = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed)) * size
+    rounded = dequantized(*quantized(table))
+    half_a_level = table.abs().amax(1, keepdim=True).clamp(min=0.008) / 127 * 0.502
+    assert bool(((rounded - table).abs() <= half_a_level).all())
+    assert torch.equal(dequantized(*quantized(rounded)), rounded)
+
+
+def test_a_table_that_int8_would_change_is_stored_as_it_is(tokenizer, tmp_path):
+    def stored_dtype(module):
+        module.save(str(tmp_path))
+        return load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype
+
+    module = Contextualizer(tokenizer, 4, steps=1, rank=2)
+    assert stored_dtype(module) == torch.float32
+    module.round_table()
+    assert stored_dtype(module) == torch.int8
+    assert torch.equal(Contextualizer.load(str(tmp_path)).embedding.weight, module.embedding.weight)
+    assert stored_dtype(module.half()) == torch.float16
+
+
+def test_int8_rows_are_read_where_they_are_exact(tokenizer, monkeypatch):
+    monkeypatch.setattr(token_encoder, "CHECKED_ROWS", 3)
+    module = Contextualizer(tokenizer, 4, steps=2, rank=2).eval()
+    read = module.preprocess(["a cat sat", "a dog ran"])["input_ids"].numpy().reshape(-1)
+    lengths = np.array([4, 4])
+    floats = module.without_torch()
+    assert floats.table.scales is None
+    assert np.shares_memory(floats.table.values, module.embedding.weight.detach().numpy())
+    module.round_table()
+    rounded = module.without_torch()
+    assert rounded.table.values.dtype == np.int8
+    assert np.array_equal(rounded.table.rows(slice(None)), module.embedding.weight.detach().numpy())
+    parameters = {name: value.detach().numpy() for name, value in module.attention.named_parameters()}
+    table = TokenTable(module.embedding.weight.detach().numpy())
+    shared = PackedContextualizer(module.get_config_dict(), table, parameters)
+    np.testing.assert_allclose(rounded.embed(read, lengths), shared.embed(read, lengths), rtol=1e-5, atol=1e-6)

@@ -1,5 +1,7 @@
-"""The class of loaded models: precisions, dimensions, and threads that share a pool of processes."""
+"""The class of loaded models: precisions, dimensions, shared pools of processes, and the view of the tokenizer."""
 
+import copy
+import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,10 +10,15 @@ import numpy as np
 import pytest
 import sentence_transformers
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 import ctx_embed
+from ctx_embed import Contextualizer
+from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder
-from tests.conftest import SENTENCES
+from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 
 
@@ -38,12 +45,11 @@ def test_similarities_of_any_precision(shipped_model, precision, dim):
     expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     with shipped_model.truncate_embeddings(dim):
         found = shipped_model.encode(SENTENCES, precision=precision)
-        assert np.abs(shipped_model.similarity(found, found).numpy() - expected @ expected.T).max() <= 0.01
-        assert torch.allclose(shipped_model.similarity(found, found).diagonal(), torch.ones(len(SENTENCES)))
-        assert torch.allclose(shipped_model.similarity_pairwise(found, found), torch.ones(len(SENTENCES)))
-        assert torch.allclose(
-            shipped_model.similarity(list(torch.from_numpy(found)), found).diagonal(), torch.ones(len(found))
-        )
+        similarities = shipped_model.similarity(found, found)
+        assert np.abs(similarities.numpy() - expected @ expected.T).max() <= 0.01
+        assert torch.allclose(similarities, shipped_model.similarity(list(torch.from_numpy(found)), found))
+        assert torch.allclose(similarities.diagonal(), torch.ones(len(found)))
+        assert torch.allclose(shipped_model.similarity_pairwise(found, found), torch.ones(len(found)))
 
 
 def test_what_cannot_be_compared_or_kept_is_refused(shipped_model, tiny_model_path):
@@ -58,12 +64,9 @@ def test_what_cannot_be_compared_or_kept_is_refused(shipped_model, tiny_model_pa
     # Bits of the first features are fewer.
     bits = shipped_model.encode(SENTENCES, precision="ubinary", truncate_dim=64)
     assert torch.allclose(shipped_model.similarity_pairwise(bits, bits), torch.ones(len(SENTENCES)))
+    calls = (shipped_model.encode, "a"), (ctx_embed.load, tiny_model_path), (Embedder.load().encode, "a")
     for dim, message in ((0, "a positive integer, got 0"), (321, "at most ")):
-        for call, given in (
-            (shipped_model.encode, "a"),
-            (ctx_embed.load, tiny_model_path),
-            (Embedder.load().encode, "a"),
-        ):
+        for call, given in calls:
             assert f"truncate_dim must be {message}" in error(call, given, truncate_dim=dim)
 
 
@@ -84,3 +87,60 @@ def test_threads_that_share_a_pool_take_turns(shipped_model, monkeypatch, precis
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda text: shipped_model.encode([text], pool=pool, precision=precision), "abcd"))
     assert most == [1, 1, 1, 1]
+
+
+# What programs over transformers do with model.tokenizer
+
+
+TEXT = "I don't know, said one of the men."
+
+
+def test_it_is_a_fast_tokenizer_of_transformers(shipped_model):
+    view, own = shipped_model.tokenizer, shipped_model[0].backend_tokenizer
+    assert isinstance(view, PreTrainedTokenizerFast)
+    assert len(view.vocab) == own.get_vocab_size()
+    assert view.tokenize(TEXT) == own.encode(TEXT).tokens
+    assert shipped_model.tokenizer is view
+    # The first and the last id are padding.
+    ids = view.encode("a cat", add_special_tokens=False)
+    assert ids == own.encode("a cat").ids
+    assert view.encode("a cat") == [view.pad_token_id, *ids, view.pad_token_id]
+    assert view.decode(view.encode("unbelievably a cat"), skip_special_tokens=True) == "unbelievably a cat"
+
+
+def test_ids_of_phrases_are_decoded(shipped_model):
+    ids, read = shipped_model.preprocess([TEXT])["input_ids"][0].tolist(), "i don ' t know, said one of the men."
+    assert max(ids) >= len(shipped_model.tokenizer)
+    assert shipped_model.tokenizer.batch_decode([ids, ids[:1]]) == [read, "i don ' t know"]
+
+
+def test_the_model_stays_the_same(shipped_model):
+    before = fingerprint(shipped_model)
+    assert shipped_model.tokenizer is not None
+    assert fingerprint(shipped_model) == before
+    for other in (copy.deepcopy(shipped_model), pickle.loads(pickle.dumps(shipped_model))):
+        other.tokenizer = other.tokenizer
+        assert fingerprint(other) == before
+        ids = other.preprocess([TEXT])["input_ids"][0].tolist()
+        assert other.tokenizer.decode(ids) == "i don ' t know, said one of the men."
+
+
+def test_a_new_module_takes_the_view_for_the_tokenizer(tiny_model):
+    module = Contextualizer(tiny_model.tokenizer, 8)
+    assert module.backend_tokenizer.to_str() == tiny_model[0].backend_tokenizer.to_str()
+
+
+def test_another_tokenizer_has_another_view(tokenizer):
+    model = make_model(tokenizer)
+    before = model.tokenizer
+    content = tokenizer.to_str().replace('"lowercase":true', '"lowercase":false')
+    assert content != tokenizer.to_str()
+    model.tokenizer = Tokenizer.from_str(content)
+    assert model.tokenizer is not before
+    assert model.tokenizer.tokenize("THE") != ["the"] == before.tokenize("THE")
+
+
+def test_a_vocabulary_without_padding_has_none():
+    module = Contextualizer(Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="b")), 8)
+    assert module.tokenizer.encode("a") == [0]
+    assert module.tokenizer.pad_token is None

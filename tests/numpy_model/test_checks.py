@@ -1,11 +1,13 @@
 """Model folders from strangers: each is one line of InputError in both loaders, soon and in little memory."""
 
 import json
+import operator
 import os
 import shutil
 import struct
 import time
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -24,44 +26,28 @@ from tests.helpers.errors import error
 
 DEEP = "[" * 200_000 + "]" * 200_000
 CONFIG, SETTINGS, WEIGHTS = "contextualizer_config.json", "config_sentence_transformers.json", "model.safetensors"
+MODULES, TOKENIZER = "modules.json", "tokenizer.json"
 UNREADABLE = "no readable safetensors"
 Change = Callable[[Path], Any]
 
 
-def edited(name: str, change: Callable[[Any], Any]) -> Change:
-    """A change of the content of a JSON file, in place."""
+def edited(file: str, /, *places: str | int, **changes: Any) -> Change:
+    """A change of an object at a place in a JSON file."""
 
     def run(folder: Path) -> None:
-        content = json.loads((folder / name).read_text(encoding="utf-8"))
-        change(content)
-        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+        content = json.loads((folder / file).read_text(encoding="utf-8"))
+        reduce(operator.getitem, places, content).update(changes)
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")
 
     return run
 
 
-def option(name: str, value: Any, file: str = CONFIG) -> Change:
-    return edited(file, lambda content: content.update({name: value}))
-
-
-def of_tokenizer(**changes: Any) -> Change:
-    return edited("tokenizer.json", lambda content: content.update(changes))
-
-
-def of_model(**changes: Any) -> Change:
-    return edited("tokenizer.json", lambda content: content["model"].update(changes))
+def normalized(*parts: dict[str, Any]) -> Change:
+    return edited(TOKENIZER, normalizer={"type": "Sequence", "normalizers": parts})
 
 
 def replaced(pattern: dict[str, str], content: str, times: int = 1) -> Change:
-    part = {"type": "Replace", "pattern": pattern, "content": content}
-    return of_tokenizer(normalizer={"type": "Sequence", "normalizers": [part] * times})
-
-
-def normalized(*parts: dict[str, Any]) -> Change:
-    return of_tokenizer(normalizer={"type": "Sequence", "normalizers": parts})
-
-
-def of_module(place: int, **changes: Any) -> Change:
-    return edited("modules.json", lambda modules: modules[place].update(changes))
+    return normalized(*[{"type": "Replace", "pattern": pattern, "content": content}] * times)
 
 
 def tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
@@ -109,25 +95,25 @@ def pipe(name: str) -> Change:
 
 def chain(folder: Path) -> None:
     """Phrases of which each is the one before it and an entry."""
-    tensors = load_file(folder / WEIGHTS)
-    table = tensors["embedding.weight"]
-    entries, count = len(table), 45_000
-    numbers = torch.arange(count, dtype=torch.int32) + entries - 1
-    numbers[0] = 5
-    tensors["phrases"] = torch.stack([numbers, torch.full((count,), 6, dtype=torch.int32)], 1)
-    tensors["embedding.weight"] = torch.zeros(entries + count, table.shape[1], dtype=torch.int8)
-    tensors["embedding.scales"] = torch.ones(entries + count, 1, dtype=torch.float16)
-    save_file(tensors, folder / WEIGHTS)
+    tensors, count = load_file(folder / WEIGHTS), 45_000
+    entries, dimension = tensors["embedding.weight"].shape
+    phrases = torch.full((count, 2), 6, dtype=torch.int32)
+    phrases[1:, 0] = torch.arange(entries, entries + count - 1)
+    table = torch.zeros(entries + count, dimension, dtype=torch.int8)
+    scales = torch.ones(entries + count, 1, dtype=torch.float16)
+    changed = {"phrases": phrases, "embedding.weight": table, "embedding.scales": scales}
+    save_file(tensors | changed, folder / WEIGHTS)
+
+
+def without_the_first_module(folder: Path) -> None:
+    (folder / MODULES).write_text(json.dumps(json.loads((folder / MODULES).read_text())[1:]))
 
 
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a|b)" * 1000}, "behavior": "Isolated", "invert": False}
 HOSTILE: dict[str, tuple[Change, str]] = {
     "a chain of phrases": (chain, "phrase 63 must stand for at most 64 entries, got 65"),
-    "words without a limit": (of_model(max_input_chars_per_word=2**31), "at most 1000, got 2147483648"),
-    "an id beyond": (
-        edited("tokenizer.json", lambda content: content["model"]["vocab"].update(the=2**31)),
-        "the tokenizer's ids must have no gaps",
-    ),
+    "words without a limit": (edited(TOKENIZER, "model", max_input_chars_per_word=2**31), "at most 1000, got 21474"),
+    "an id beyond": (edited(TOKENIZER, "model", "vocab", the=2**31), "the tokenizer's ids must have no gaps"),
     "a long replacement": (replaced({"String": "a"}, "a" * 10_000), "at most 100 characters of one, got 10000"),
     "replacements of replacements": (replaced({"String": "a"}, "aa", 30), "characters of one, got 1073741824"),
     "many normalizers": (normalized(*[{"type": "Lowercase"}] * 100_000), "must have at most 100 normalizers and"),
@@ -135,9 +121,9 @@ HOSTILE: dict[str, tuple[Change, str]] = {
         normalized(*[{"type": "Prepend", "prepend": "abc " * 1000}] * 50),
         "at most 100 characters may be put before a text, got 200,000",
     ),
-    "a long pattern": (of_tokenizer(pre_tokenizer=SPLIT), "must have at most 1000 characters, got 5000"),
-    "no tokenizer": (written("tokenizer.json", "{}"), "no tokenizer"),
-    "a deep tokenizer": (written("tokenizer.json", DEEP), "no tokenizer"),
+    "a long pattern": (edited(TOKENIZER, pre_tokenizer=SPLIT), "must have at most 1000 characters, got 5000"),
+    "no tokenizer": (written(TOKENIZER, "{}"), "no tokenizer"),
+    "a deep tokenizer": (written(TOKENIZER, DEEP), "no tokenizer"),
     "NaN": (tensor("attention.b", lambda b: b * np.nan), "numbers of attention.b are NaN or infinite"),
     "infinite scales": (tensor("embedding.scales", lambda s: s / 0), "numbers of embedding.scales are NaN or infinite"),
     "fewer scales": (tensor("embedding.scales", lambda s: s[:3]), "embedding.scales must have shape"),
@@ -152,33 +138,33 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "weights of text": (written(WEIGHTS, "garbage"), f"{UNREADABLE} file (it is cut short)"),
     "weights cut at the end": (lambda folder: cut(folder / WEIGHTS, 5), "ends beyond the file"),
     "cut weights": (lambda folder: os.truncate(folder / WEIGHTS, 100), UNREADABLE),
-    "max_seq_length 0": (option("max_seq_length", 0), "max_seq_length must be a positive integer, got 0"),
-    "a huge dimension": (option("dimension", 10**6), ", 1000000), got ("),
-    "huge steps": (option("steps", 2**30), "attention.U must have shape (1073741824, 4, 16)"),
-    "a size beyond": (option("rank", 10**30), "rank must be a positive integer, got 1000000000000000"),
-    "a dimension of a list": (option("dimension", [16]), "dimension must be a positive integer, got [16]"),
-    "unknown positions": (option("positions", {"a": 1}), "positions must be one of absolute, none, relative"),
-    "truncate_dim 0": (option("truncate_dim", 0, SETTINGS), "truncate_dim must be a positive integer, got 0"),
-    "prompts of a list": (option("prompts", ["a"], SETTINGS), "prompts must be texts by name, got ['a']"),
-    "an unknown prompt": (option("default_prompt_name", "x", SETTINGS), "must name one of the prompts, got 'x'"),
-    "another similarity": (option("similarity_fn_name", "x", SETTINGS), "must be one of cosine, dot, euclidean"),
+    "max_seq_length 0": (edited(CONFIG, max_seq_length=0), "max_seq_length must be a positive integer, got 0"),
+    "a huge dimension": (edited(CONFIG, dimension=10**6), ", 1000000), got ("),
+    "huge steps": (edited(CONFIG, steps=2**30), "attention.U must have shape (1073741824, 4, 16)"),
+    "a size beyond": (edited(CONFIG, rank=10**30), "rank must be a positive integer, got 1000000000000000"),
+    "a dimension of a list": (edited(CONFIG, dimension=[16]), "dimension must be a positive integer, got [16]"),
+    "unknown positions": (edited(CONFIG, positions={"a": 1}), "positions must be one of absolute, none, relative"),
+    "truncate_dim 0": (edited(SETTINGS, truncate_dim=0), "truncate_dim must be a positive integer, got 0"),
+    "prompts of a list": (edited(SETTINGS, prompts=["a"]), "prompts must be texts by name, got ['a']"),
+    "an unknown prompt": (edited(SETTINGS, default_prompt_name="x"), "must name one of the prompts, got 'x'"),
+    "another similarity": (edited(SETTINGS, similarity_fn_name="x"), "must be one of cosine, dot, euclidean"),
     "deep settings": (written(SETTINGS, DEEP), "cannot be read as JSON"),
-    "no modules": (written("modules.json", "[]"), "must be a list of 1 to 100 modules"),
-    "modules of numbers": (written("modules.json", "[1, 2]"), "must have a name, a path and a type, got 1"),
+    "no modules": (written(MODULES, "[]"), "must be a list of 1 to 100 modules"),
+    "modules of numbers": (written(MODULES, "[1, 2]"), "must have a name, a path and a type, got 1"),
     "a config of a list": (written(CONFIG, "[]"), "must be a JSON object, got a list"),
-    "modules cut short": (written("modules.json", "{"), "cannot be read as JSON (Expecting property name"),
-    "an empty module": (written("modules.json", "[{}]"), "must have a name, a path and a type, got {}"),
-    "many modules": (written("modules.json", "[" + "1," * 400_000 + "1]"), "must be a list of 1 to 100 modules"),
-    "a large file": (written("modules.json", " " * (1 << 21)), "must have at most 1,048,576 bytes, got 2,097,152"),
+    "modules cut short": (written(MODULES, "{"), "cannot be read as JSON (Expecting property name"),
+    "an empty module": (written(MODULES, "[{}]"), "must have a name, a path and a type, got {}"),
+    "many modules": (written(MODULES, "[" + "1," * 400_000 + "1]"), "must be a list of 1 to 100 modules"),
+    "a large file": (written(MODULES, " " * (1 << 21)), "must have at most 1,048,576 bytes, got 2,097,152"),
     "enormous weights": (
         lambda folder: os.truncate(folder / WEIGHTS, (1 << 40) + 1),
         "must have at most 1,099,511,627,776 bytes, got 1,099,511,627,777",
     ),
-    "a path outside": (of_module(0, path="../other"), "must lie inside the folder, got the path '../other'"),
-    "an absolute path": (of_module(1, path="/etc"), "must lie inside the folder, got the path '/etc'"),
-    "half a character": (of_module(1, path="\ud800"), "must lie inside the folder, got the path '\\ud800'"),
-    "two of one name": (of_module(1, name="0"), "two modules have the same name"),
-    "a pipe for the tokenizer": (pipe("tokenizer.json"), "tokenizer.json: must be a regular file"),
+    "a path outside": (edited(MODULES, 0, path="../other"), "must lie inside the folder, got the path '../other'"),
+    "an absolute path": (edited(MODULES, 1, path="/etc"), "must lie inside the folder, got the path '/etc'"),
+    "half a character": (edited(MODULES, 1, path="\ud800"), "must lie inside the folder, got the path '\\ud800'"),
+    "two of one name": (edited(MODULES, 1, name="0"), "two modules have the same name"),
+    "a pipe for the tokenizer": (pipe(TOKENIZER), "tokenizer.json: must be a regular file"),
     "a pipe for the weights": (pipe(WEIGHTS), "model.safetensors: must be a regular file"),
 }
 
@@ -194,7 +180,7 @@ def saved(tokenizer, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def hostile(saved, tmp_path):
-    """Makes a copy of the saved model with a change."""
+    """Make a copy of the saved model with a change."""
 
     def make(change: Change) -> Path:
         folder = tmp_path / "model"
@@ -222,14 +208,14 @@ def test_a_hostile_folder_is_one_line(hostile, name, load):
 
 @either
 def test_words_may_be_as_long_as_the_limit(hostile, load):
-    assert np.isfinite(load(hostile(of_model(max_input_chars_per_word=1000))).encode(["a cat"])).all()
+    assert np.isfinite(load(hostile(edited(TOKENIZER, "model", max_input_chars_per_word=1000))).encode(["a cat"])).all()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (written(CONFIG, '{"taste": 1}'), "the options must be dimension, steps, rank, positions"),
-        (edited("modules.json", lambda modules: modules.pop(0)), "must begin with a module that reads texts, got Norm"),
+        (without_the_first_module, "must begin with a module that reads texts, got Norm"),
         (written("1_Normalize/config.json", '{"module_output_name": "x"}'), "must read and write sentence_embedding"),
     ],
 )
@@ -245,7 +231,7 @@ def test_modules_that_do_not_fit_are_one_line(hostile, change, message):
 def test_layers_without_tensors_are_one_line(tokenizer, tmp_path, name):
     module = system(name)(tokenizer, 16)
     SentenceTransformer(modules=[module]).save_pretrained(str(tmp_path))
-    option("layers", 10**6, module.config_file_name)(tmp_path)
+    edited(module.config_file_name, layers=10**6)(tmp_path)
     start = time.process_time()
     assert "must have a tensor for each of 1,000,000 layers, got " in error(ctx_embed.load, tmp_path)
     assert time.process_time() - start < 5
@@ -259,7 +245,7 @@ def test_sentence_transformers_itself_refuses_it(hostile, name):
 
 
 def test_an_id_beyond_the_table_is_one_line(hostile):
-    folder = hostile(edited("tokenizer.json", lambda content: content["model"]["vocab"].update(the=5000)))
+    folder = hostile(edited(TOKENIZER, "model", "vocab", the=5000))
     assert "has ids beyond its 90 entries" in error(Embedder.load(folder).encode, "the cat")
     assert "ids must have no gaps" in error(ctx_embed.load, folder)
 

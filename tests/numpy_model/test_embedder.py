@@ -1,42 +1,41 @@
-"""NumPy gives what torch gives: the same vectors and the same fingerprint, from the same files."""
+"""NumPy gives what torch gives from the same files: vectors, fingerprints, parts of cosines, states of long texts."""
 
+import io
 import json
 import logging
 import random
 import threading
 import time
+import tracemalloc
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
+from tokenizers import Tokenizer, pre_tokenizers
 
 import ctx_embed
+from ctx_embed.explanations import contributions
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.kernel import kernel
 from ctx_embed.loading import load_embedder
-from ctx_embed.numpy_model import Embedder, UnsupportedModelError
+from ctx_embed.numpy_model import Embedder, UnsupportedModelError, document_state
 from ctx_embed.numpy_model import embedder as embedding
+from ctx_embed.numpy_model.document_state import DocumentState
 from ctx_embed.numpy_model.embedder import batches, embed_in_batches
 from ctx_embed.systems import system
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 
 NEAR = 2e-5
-ODD = [
-    "",
-    " \n\t ",
-    "a",
-    "[UNK] [PAD]",
-    "\ud800 lone",
-    "e\u0301te\u0301",
-    "\x0b\x1c\x85 disputed spaces",
-    "null\x00byte",
-]
+ODD = ["", " \n\t ", "a", "[UNK] [PAD]", "\ud800 lone", "e\u0301te\u0301", "\x0b\x1c\x85 disputed spaces"]
 ODD += ["日本語のテキスト", "кошка сидит на окне", "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया", "สวัสดีชาวโลก"]
-ODD += ["안녕하세요 세계", "😀😡👩‍👩‍👧", "x" * 5000, "of the of the of the in the of the"]
+ODD += ["null\x00byte", "안녕하세요 세계", "😀😡👩‍👩‍👧", "x" * 5000, "of the of the of the in the of the"]
 
 
 def difference(found: np.ndarray, expected: np.ndarray) -> float:
@@ -75,7 +74,6 @@ def test_any_batch_gives_the_same(embedder, paragraphs):
         assert difference(embedder.encode(texts, size), expected) <= 1e-6
     order = np.random.default_rng(0).permutation(len(texts))
     assert difference(embedder.encode([texts[place] for place in order]), expected[order]) <= 1e-6
-    assert difference(np.stack([embedder.encode(text) for text in texts]), expected) <= 1e-6
 
 
 @pytest.mark.parametrize("positions", ["none", "relative", "absolute"])
@@ -91,9 +89,8 @@ def test_every_option_agrees(tokenizer, tmp_path, positions, scale, initial_cont
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_phrases_and_steps_agree(tokenizer, tmp_path, steps):
-    first = {word: tokenizer.token_to_id(word) for word in ("the", "cat", "s")}
-    entries = tokenizer.get_vocab_size()
-    pairs = [[first["the"], first["cat"]], [entries, first["s"]]]
+    the, cat, s = map(tokenizer.token_to_id, ("the", "cat", "s"))
+    pairs = [[the, cat], [tokenizer.get_vocab_size(), s]]
     model = saved(tokenizer, tmp_path, steps=steps, phrases=np.array(pairs))
     embedder = Embedder.load(tmp_path)
     assert difference(embedder.encode(SENTENCES), model.encode(SENTENCES)) <= NEAR
@@ -119,25 +116,21 @@ def test_settings_of_the_files_are_used(tokenizer, tmp_path):
     model, embedder = ctx_embed.load(tmp_path), Embedder.load(tmp_path)
     assert embedder.dimension == 5
     texts = ["garden", "house"]
-    for ours, theirs in (
-        (embedder.encode, model.encode),
-        (embedder.encode_query, model.encode_query),
-        (embedder.encode_document, model.encode_document),
-    ):
+    for name in ("encode", "encode_query", "encode_document"):
+        ours, theirs = getattr(embedder, name), getattr(model, name)
         assert difference(ours(texts), theirs(texts)) <= NEAR
         assert difference(ours("garden", prompt="rain "), theirs("garden", prompt="rain ")) <= NEAR
-    with pytest.warns(UserWarning, match="cut to max_seq_length=4"):
-        found = embedder.encode(SENTENCES)
-    with pytest.warns(UserWarning, match="cut to max_seq_length=4"):
-        assert difference(found, model.encode(SENTENCES)) <= NEAR
+    found = []
+    for each in (model, embedder):
+        with pytest.warns(UserWarning, match="cut to max_seq_length=4"):
+            found.append(each.encode(SENTENCES))
+    assert difference(*found) <= NEAR
 
 
 def test_normalize_truncate_and_precision(shipped_model, embedder):
     whole = embedder.encode(SENTENCES)
-    assert (
-        difference(embedder.encode(SENTENCES, truncate_dim=100), shipped_model.encode(SENTENCES, truncate_dim=100))
-        <= NEAR
-    )
+    cut = shipped_model.encode(SENTENCES, truncate_dim=100)
+    assert difference(embedder.encode(SENTENCES, truncate_dim=100), cut) <= NEAR
     cut = shipped_model.encode(SENTENCES, truncate_dim=100, normalize_embeddings=True)
     assert difference(embedder.encode(SENTENCES, truncate_dim=100, normalize=True), cut) <= NEAR
     raw = embedder.encode(SENTENCES, normalize=False)
@@ -157,24 +150,23 @@ def test_normalize_truncate_and_precision(shipped_model, embedder):
 
 
 def test_similarity_is_the_models(shipped_model, embedder):
+    for precision in ("float32", "int8", "ubinary"):
+        vectors = embedder.encode(SENTENCES, precision=precision)
+        for other in (vectors[:2], vectors[:1]):
+            expected = shipped_model.similarity(vectors, other).numpy()
+            assert difference(embedder.similarity(vectors, other), expected) < 1e-6
+        assert difference(embedder.similarity(vectors, vectors[0]), expected) < 1e-6
     vectors = embedder.encode(SENTENCES)
-    assert (
-        difference(embedder.similarity(vectors, vectors[:2]), shipped_model.similarity(vectors, vectors[:2]).numpy())
-        < 1e-6
-    )
-    for precision in ("int8", "ubinary"):
-        small = embedder.encode(SENTENCES, precision=precision)
-        assert (
-            difference(embedder.similarity(small, small[0]), shipped_model.similarity(small, small[:1]).numpy()) < 1e-6
-        )
     assert "floats, int8 or packed bits" in error(embedder.similarity, np.zeros((1, 3), int), vectors)
     assert "at most" in error(embedder.similarity, np.zeros((1, 999), np.uint8), vectors)
 
 
-def test_no_texts_give_no_rows(embedder):
+def test_no_texts_give_no_rows_and_a_name_is_for_people(embedder):
     assert embedder.encode([]).shape == (0, embedder.dimension)
     assert embedder.encode([], precision="ubinary").shape == (0, embedder.dimension / 8)
     assert embedder.encode("").shape == (embedder.dimension,)
+    assert repr(embedder) == "Embedder('default', 320 dimensions)"
+    assert repr(embedder.state()) == "DocumentState(Embedder('default', 320 dimensions))"
 
 
 @pytest.mark.parametrize(
@@ -191,20 +183,14 @@ def test_wrong_arguments_are_refused(embedder, arguments, message):
 
 
 def test_other_models_are_refused_or_run_on_torch_without_a_word_to_users(tokenizer, tmp_path, caplog):
-    SentenceTransformer(modules=[system("mean")(tokenizer, 8), Normalize()], device="cpu").save_pretrained(
-        str(tmp_path / "mean")
-    )
+    model = SentenceTransformer(modules=[system("mean")(tokenizer, 8), Normalize()], device="cpu")
+    model.save_pretrained(str(tmp_path / "mean"))
     with pytest.raises(UnsupportedModelError, match="runs on torch"):
         Embedder.load(tmp_path / "mean")
     with caplog.at_level(logging.INFO, "ctx_embed"):
         assert isinstance(load_embedder(tmp_path / "mean"), SentenceTransformer)
     assert [record.levelname for record in caplog.records if "runs on torch" in record.message] == ["INFO"]
     assert error(Embedder.load, tmp_path / "nothing").endswith("nothing: no such model folder")
-
-
-def test_names_for_people(embedder):
-    assert repr(embedder) == "Embedder('default', 320 dimensions)"
-    assert repr(embedder.state()) == "DocumentState(Embedder('default', 320 dimensions))"
 
 
 def test_batches_are_full_hold_every_text_and_are_shared_by_threads(monkeypatch):
@@ -258,12 +244,6 @@ def test_threads_share_a_batch_and_an_embedder(embedder, paragraphs, monkeypatch
         assert difference(np.stack(list(pool.map(embedder.encode, texts))), alone) <= 1e-6
 
 
-def test_many_tokens_of_few_entries(embedder):
-    state = embedder.state()
-    state.add("a cat sat " * 3000)
-    assert difference(embedder.encode("a cat sat " * 3000), state.embedding()) <= 1e-6
-
-
 def test_sums_over_blocks_are_those_over_all_entries(embedder, monkeypatch):
     entries = np.arange(2000, 5000)
     given = entries, np.array([3000]), 1 + entries % 3
@@ -280,3 +260,258 @@ def test_ids_beyond_the_table_are_refused(embedder, dtype, beyond):
         pytest.skip("no such id")
     with pytest.raises(IndexError, match=f"ids must be rows of the table, got .*{wrong}"):
         embedder.contextualizer.embed(np.array([5, wrong, 7], dtype), np.array([2, 1]))
+
+
+# What each token adds to a cosine
+
+
+TEXT = "The  film was not   bad, a joy—from the first scene to the last. ünïcode 猫"
+
+
+@pytest.mark.parametrize("text", [TEXT, "", "cat", "good film " * 3000])
+def test_the_parts_add_up_to_the_cosine(embedder, text):
+    query = embedder.encode("a dull film")
+    found = embedder.explain(text, query)
+    assert found.cosine == pytest.approx(float(embedder.encode(text) @ query), abs=2e-5)
+    assert len(found.tokens) == len(embedder.tokens([text])[0])
+    # The length of the other vector does not count.
+    assert embedder.explain(text, 3 * query).cosine == pytest.approx(found.cosine, abs=1e-6)
+
+
+def test_the_parts_are_those_of_torch_and_their_spans_the_characters_of_the_tokens(embedder, shipped_model):
+    query = embedder.encode("a dull film").astype(np.float64)
+    reference = contributions(shipped_model, TEXT)
+    last = reference.first + reference.corrections.sum(0)
+    parts = reference.vectors.sum(1) @ query / np.linalg.norm(last)
+    tokens = embedder.explain(TEXT, query).tokens
+    assert np.allclose([token.weight for token in tokens], parts, atol=2e-6)
+    assert [token.text for token in tokens] == [TEXT[token.start : token.stop] for token in tokens]
+    covered = "".join(token.text for token in tokens)
+    assert covered.replace(" ", "") == TEXT.replace(" ", "")
+    assert [token.start for token in tokens] == sorted(token.start for token in tokens)
+
+
+def test_a_prompt_counts_as_the_rest_also_by_default(embedder):
+    other = Embedder.load()
+    other.prompts = {"query": "search: "}
+    vector = embedder.encode("a dull film")
+    named = other.explain("the film", vector, "query")
+    other.default_prompt_name = "query"
+    alone = [(token.text, token.start, token.stop) for token in embedder.explain("the film", vector).tokens]
+    for found in (named, other.explain("the film", vector)):
+        assert [(token.text, token.start, token.stop) for token in found.tokens] == alone
+        assert found.cosine == pytest.approx(float(embedder.encode("search: the film") @ vector), abs=2e-5)
+
+
+@pytest.mark.parametrize("options", [{"positions": "absolute"}, {"positions": "relative", "scale": "sum"}])
+def test_positions_and_scales(options, tokenizer, tmp_path, sentences):
+    make_model(tokenizer, **options).save_pretrained(str(tmp_path))
+    embedder = Embedder.load(tmp_path)
+    vector = embedder.encode(sentences[1])
+    for text in (sentences[0], " ".join(sentences * 60)):
+        assert embedder.explain(text, vector).cosine == pytest.approx(float(embedder.encode(text) @ vector), abs=2e-5)
+
+
+def test_a_vector_of_another_size_is_refused(embedder):
+    assert error(embedder.explain, "text", [1, 2, 3]).startswith("the vector must have shape (320,), got (3,)")
+
+
+# Growing texts: however a text is cut, its embedding is that of the whole
+
+
+NO_STATE = "stored must be the bytes of a DocumentState"
+PARTS = ["i", " don't", " know", "of", " of the", " the", " ", "\n", "\x85", "é", "\u0301", "日本", ".", "'s", "xx"]
+
+
+def near(state: DocumentState, embedder: Embedder, text: str) -> bool:
+    return bool(np.abs(state.embedding() - embedder.encode(text)).max() <= NEAR)
+
+
+@settings(max_examples=100)
+@given(pieces=st.lists(st.lists(st.sampled_from(PARTS)).map("".join), min_size=1, max_size=6), data=st.data())
+def test_any_cut_and_any_order_of_joining(embedder, pieces, data):
+    text = "".join(pieces)
+    whole, expected = state_of(embedder, *pieces), state_of(embedder, text)
+    states = [state_of(embedder, piece) for piece in pieces]
+    while len(states) > 1:
+        place = data.draw(st.integers(0, len(states) - 2))
+        states[place].merge(states.pop(place + 1))
+    for state in (whole, states[0], expected):
+        assert near(state, embedder, text)
+        # To the bit: what a text becomes depends on nothing but the text.
+        assert (state.embedding() == expected.embedding()).all()
+
+
+def state_of(embedder: Embedder, *pieces: str) -> DocumentState:
+    state = embedder.state()
+    for piece in pieces:
+        state.add(piece)
+    return state
+
+
+def test_a_text_letter_by_letter_and_its_two_halves(embedder):
+    text = " ".join([*SENTENCES, *ODD, "i don't know one of the men of the house"])
+    state = state_of(embedder, *text)
+    assert near(state, embedder, text)
+    expected = state.embedding()
+    for cut in range(0, len(text), 23):
+        left = state_of(embedder, text[:cut])
+        left.merge(state_of(embedder, text[cut:]))
+        assert (left.embedding() == expected).all()
+
+
+def test_a_long_text_in_constant_memory(embedder, paragraphs):
+    state, sizes = embedder.state(), []
+    for _ in range(3):
+        for paragraph in paragraphs:
+            state.add(paragraph)
+        sizes.append(len(state.to_bytes()))
+    assert near(state, embedder, "".join(paragraphs * 3))
+    assert sizes[2] < 1.1 * sizes[1] < 100_000
+
+
+def test_bytes_and_back(embedder):
+    state = state_of(embedder, "the first half of a lone \ud800 te")
+    again = embedder.state(state.to_bytes())
+    for each in (state, again):
+        each.add("xt, and more of it")
+    assert (again.embedding() == state.embedding()).all()
+    assert embedder.state(embedder.state().to_bytes()).embedding().shape == (embedder.dimension,)
+
+
+def test_a_state_joined_to_itself(embedder):
+    for text in ("of the", "the cat sat on the mat, and then some more ", "a cat sat " * 1500):
+        state = state_of(embedder, text)
+        state.merge(state)
+        assert near(state, embedder, text * 2)
+
+
+def test_options_of_the_embedding(embedder):
+    state = state_of(embedder, "a text of words")
+    for options in ({"normalize": False}, {"truncate_dim": 7}, {"precision": "ubinary"}):
+        expected = embedder.encode("a text of words", **options)
+        np.testing.assert_allclose(state.embedding(**options), expected, rtol=1e-4, atol=NEAR)
+
+
+@pytest.mark.parametrize("scale", ["mean", "sum"])
+@pytest.mark.parametrize("positions", ["none", "absolute"])
+@pytest.mark.parametrize("initial_context", ["ones", "learned"])
+def test_other_options(tokenizer, tmp_path, positions, scale, initial_context):
+    saved(tokenizer, tmp_path, positions=positions, scale=scale, initial_context=initial_context)
+    embedder = Embedder.load(tmp_path)
+    for text in ("", "a cat", " ".join(SENTENCES), " ".join(SENTENCES * 90)):
+        third = len(text) // 3
+        left = state_of(embedder, text[:third])
+        left.merge(state_of(embedder, *(text[start : start + 501] for start in range(third, len(text), 501))))
+        assert near(left, embedder, text)
+        assert near(embedder.state(left.to_bytes()), embedder, text)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"positions": "relative"}, 'positions="relative"'),
+        ({"initial_context": "uniform"}, 'initial_context="uniform"'),
+        ({"max_seq_length": 9}, "max_seq_length=9"),
+    ],
+)
+def test_models_whose_embeddings_cannot_grow(tokenizer, tmp_path, options, reason):
+    saved(tokenizer, tmp_path, **options)
+    said = f"cannot extend a text: it has {reason}; embed the whole text at once"
+    assert said in error(Embedder.load(tmp_path).state)
+
+
+def test_a_tokenizer_that_joins_words(tokenizer, tmp_path):
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.pre_tokenizer = pre_tokenizers.Metaspace()
+    saved(other, tmp_path)
+    assert "a tokenizer that joins words" in error(Embedder.load(tmp_path).state)
+
+
+def test_what_is_no_state_is_refused(embedder, tiny_model_path):
+    state = state_of(embedder, "a text")
+    stored = state.to_bytes()
+    for wrong in (b"", b"state", stored[:-9], stored[:30] + b"x" + stored[31:]):
+        assert error(embedder.state, wrong).startswith(NO_STATE)
+    other = Embedder.load(tiny_model_path)
+    assert "made by the model" in error(other.state, stored)
+    assert "of the same model" in error(other.state().merge, state)
+    assert "text must be a string, got an int" in error(state.add, 3)
+
+
+def packed(ends: object, arrays: bytes) -> bytes:
+    line = ends if isinstance(ends, str) else json.dumps(ends)
+    return document_state.MAGIC + zlib.compress(line.encode() + b"\n" + arrays)
+
+
+def arrays_of(*arrays: object, save=np.savez) -> bytes:
+    stream = io.BytesIO()
+    save(stream, *arrays)
+    return stream.getvalue()
+
+
+ENTRIES, COUNTS = np.array([5, 7], np.int32), np.array([1, 2])
+HOSTILE_COUNTS = {
+    "negative counts": (arrays_of(ENTRIES, -COUNTS), "counts must lie between 1 and"),
+    "counts that are NaN": (arrays_of(ENTRIES, COUNTS * np.nan), "entries and counts do not fit"),
+    "an entry twice": (arrays_of(ENTRIES[[0, 0]], COUNTS), "an entry occurs twice"),
+    "an entry beyond": (arrays_of(ENTRIES + 10**6, COUNTS), "an entry is not in the vocabulary"),
+    "one array": (arrays_of(ENTRIES), "not enough values"),
+    "a table": (arrays_of(ENTRIES[None], COUNTS[None]), "entries and counts do not fit"),
+    "compressed arrays": (arrays_of(COUNTS, COUNTS, save=np.savez_compressed), "its arrays are compressed"),
+    "no arrays": (b"", "not a zip file"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "message"), HOSTILE_COUNTS.values(), ids=HOSTILE_COUNTS)
+def test_hostile_sums_are_one_line(embedder, arrays, message):
+    said = error(embedder.state, packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays))
+    assert said.startswith(NO_STATE)
+    assert message in said
+
+
+HOSTILE_ENDS = {
+    "deep": "[" * 100_000,
+    "object": "{}",
+    "short": '["a"]',
+    "fingerprint": [1, True, "", "", [0] * 4],
+    "cut": ["f", 1, "", "", [0] * 4],
+    "head": ["f", True, None, "", [0] * 4],
+    "three numbers": ["f", True, "", "", [0] * 3],
+    "large": ["f", True, "", "", [0, 0, 0, 1 << 60]],
+    "no numbers": ["f", True, "", "", [True] * 4],
+    "of a development version": ["f", True, "a cat", " and a dog"],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_ENDS)
+def test_hostile_ends_are_one_line(embedder, name):
+    said = error(embedder.state, packed(HOSTILE_ENDS[name], arrays_of(ENTRIES, COUNTS)))
+    assert said.startswith(NO_STATE)
+    if name == "of a development version":
+        assert said.endswith("if a development version made it, read the text again)")
+
+
+def test_a_bomb_takes_no_memory(embedder):
+    bomb = document_state.MAGIC + zlib.compress(bytes(200_000_000), 1)
+    tracemalloc.start()
+    assert error(embedder.state, bomb).startswith(NO_STATE)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 60_000_000
+
+
+def test_moments_that_are_no_numbers_are_one_line(tokenizer, tmp_path):
+    make_model(tokenizer, positions="absolute").save_pretrained(str(tmp_path))
+    embedder = Embedder.load(tmp_path)
+    m = embedder.dimension
+    for n, value in ((1, np.nan), (1, np.inf), (-1, 1.0)):
+        arrays = arrays_of(np.array([n]), np.ones(m), np.ones(m), np.full(m, value), np.ones((m, m)))
+        stored = packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays)
+        assert error(embedder.state, stored).startswith(NO_STATE)
+
+
+def test_text_without_cuts_is_added_in_linear_time(embedder):
+    start = time.process_time()
+    state_of(embedder, *"x" * 40_000)
+    assert time.process_time() - start < 5

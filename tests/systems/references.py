@@ -1,4 +1,4 @@
-"""Each system once more for a single text, in plain steps over a list of tokens, without any of its own functions."""
+"""Each system once more for a single text, in plain steps or by torch, without any of its own functions."""
 
 import math
 from itertools import pairwise
@@ -8,30 +8,9 @@ from torch import Tensor, nn
 
 
 def gru_states(network: nn.GRU, tokens: Tensor) -> Tensor:
-    """Both directions of a GRU, a token at a time (Cho et al. 2014; torch's form of the candidate)."""
-
-    def direction(suffix: str, inputs: list[Tensor]) -> list[Tensor]:
-        weights = {name: getattr(network, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh")}
-        biases = {name: getattr(network, f"{name}_l0{suffix}") for name in ("bias_ih", "bias_hh")}
-        state = torch.zeros(network.hidden_size, dtype=tokens.dtype)
-        states = []
-        for token in inputs:
-            read = (weights["weight_ih"] @ token + biases["bias_ih"]).chunk(3)
-            held = (weights["weight_hh"] @ state + biases["bias_hh"]).chunk(3)
-            reset, update = torch.sigmoid(read[0] + held[0]), torch.sigmoid(read[1] + held[1])
-            state = (1 - update) * torch.tanh(read[2] + reset * held[2]) + update * state
-            states.append(state)
-        return states
-
-    forward = direction("", list(tokens))
-    backward = direction("_reverse", list(tokens.flip(0)))[::-1]
-    return torch.stack([torch.cat(pair) for pair in zip(forward, backward, strict=True)])
-
-
-def softmax(scores: list[Tensor]) -> list[Tensor]:
-    exponentials = [score.exp() for score in scores]
-    total = torch.stack(exponentials).sum(0)
-    return [value / total for value in exponentials]
+    """Both directions of torch's own GRU over one text."""
+    assert network.bidirectional
+    return network(tokens)[0]
 
 
 def states_of(module, ids: Tensor) -> Tensor:
@@ -53,15 +32,14 @@ def lama(module, ids):
         product = [(module.P[:, j] @ c) * (module.Q[:, j] @ u) for j in range(module.heads * r)]
         e = torch.stack([torch.tanh(sum(product[j * r : (j + 1) * r])) for j in range(module.heads)])
         scores.append(e / e.square().sum().sqrt())
-    A = torch.stack(softmax(scores))
+    A = torch.softmax(torch.stack(scores), 0)
     return torch.cat([sum(A[t, j] * H[t] for t in range(len(H))) for j in range(module.heads)])
 
 
 def bilinear(module, ids):
     H = states_of(module, ids)
     c = H.sum(0) / len(H) if module.c is None else module.c
-    a = softmax([c @ module.W @ h for h in H])
-    return sum(weight * h for weight, h in zip(a, H, strict=True))
+    return torch.softmax(torch.stack([c @ module.W @ h for h in H]), 0) @ H
 
 
 def san_weights(module, ids):
@@ -89,12 +67,9 @@ def transformer_outputs(module, ids):
         layer = nn.TransformerEncoderLayer(
             m, module.heads, module.feedforward, dropout=0, batch_first=True, norm_first=module.norm_first
         ).double()
-        names = {"self_attn.out_proj": own.out, "linear1": own.up, "linear2": own.down}
-        names |= {"norm1": own.attention_norm, "norm2": own.feedforward_norm}
-        pairs = {"self_attn.in_proj_weight": own.qkv.weight, "self_attn.in_proj_bias": own.qkv.bias}
-        pairs |= {
-            f"{name}.{part}": getattr(owner, part) for name, owner in names.items() for part in ("weight", "bias")
-        }
+        names = {"self_attn.in_proj_": own.qkv, "self_attn.out_proj.": own.out, "linear1.": own.up}
+        names |= {"linear2.": own.down, "norm1.": own.attention_norm, "norm2.": own.feedforward_norm}
+        pairs = {name + part: getattr(owner, part) for name, owner in names.items() for part in ("weight", "bias")}
         x = torch.func.functional_call(layer, pairs, (x[None],))[0]
     return x
 
@@ -159,19 +134,17 @@ def attentive(module, ids):
         "dot": lambda t, h: q @ h,
         "scaled-dot": lambda t, h: q @ h / math.sqrt(len(q)),
     }[module.score]
-    a = softmax([scores(t, h) for t, h in enumerate(H)])
-    return sum(weight * h for weight, h in zip(a, H, strict=True))
+    return torch.softmax(torch.stack([scores(t, h) for t, h in enumerate(H)]), 0) @ H
 
 
 def contextualizer(module, ids):
     """The paper's steps under positions none, scale mean and c^0 of ones."""
     X = module.embedding.weight[ids]
     c = torch.ones(module.dimension, dtype=X.dtype)
-    attention = module.attention
-    for k in range(module.steps):
-        total = sum((attention.W[k] @ ((attention.U[k] @ x) * (attention.V[k] @ c)) + attention.b[k]) * x for x in X)
+    for U, V, W, b, gain, bias in zip(*module.attention.parameters_of_steps, strict=True):
+        total = sum((W @ ((U @ x) * (V @ c)) + b) * x for x in X)
         centred = total - total.mean()
-        c = c + attention.gain[k] * centred / (centred.square().mean() + 1e-12).sqrt() + attention.bias[k]
+        c = c + gain * centred / (centred.square().mean() + 1e-12).sqrt() + bias
     return c
 
 

@@ -1,5 +1,10 @@
-"""The kernel computes what the equations say, on every path, and a text's context depends on the text alone."""
+"""The kernel computes what the equations say on every path, and a process runs the path that it is asked for."""
 
+import json
+import logging
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,13 +15,14 @@ from hypothesis import strategies as st
 
 from ctx_embed import kernel as loading
 from ctx_embed import second_order
-from ctx_embed.kernel import library
+from ctx_embed.kernel import kernel, kernel_name, library
 from ctx_embed.kernel.library import Attention
+from ctx_embed.runtime import Embedder
 from ctx_embed.second_order import INITIAL_CONTEXTS, POSITIONS, SCALES, Steps
+from tests.helpers.errors import error
 
-loaded, reason = loading._loaded()
-pytestmark = pytest.mark.skipif(loaded is None, reason=reason)
-PATHS = [] if loaded is None else [name for name, number in loading.PATHS.items() if loaded.ctx_paths() >> number & 1]
+LIBRARY, REASON = loading._loaded()
+PATHS = [] if LIBRARY is None else [name for name, bit in loading.PATHS.items() if LIBRARY.ctx_paths() >> bit & 1]
 ENTRIES = 700
 
 
@@ -53,24 +59,19 @@ class Model:
             library.HELD_BYTES = before
 
     def first(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        offsets = np.append(0, lengths.cumsum())
-        return np.array(
-            second_order.initial_context(self.initial_context, self.c0, ids, offsets), np.float32, order="C"
-        )
+        contexts = second_order.initial_context(self.initial_context, self.c0, ids, np.append(0, lengths.cumsum()))
+        return np.array(contexts, np.float32, order="C")
 
     def by_equations(self, ids: np.ndarray, lengths: np.ndarray, dtype: Any, rounding: float = 0) -> np.ndarray:
         offsets = np.append(0, lengths.cumsum())
         x = self.values[ids].astype(dtype)
         if self.scales is not None:
             x *= self.scales[ids, None]
-        weights = second_order.position_weights(
-            offsets, self.s.astype(dtype), kind=self.positions, scale=self.scale
-        ).astype(dtype)
+        s, contexts = self.s.astype(dtype), self.first(ids, lengths).astype(dtype)
+        weights = second_order.position_weights(offsets, s, kind=self.positions, scale=self.scale).astype(dtype)
         steps = Steps(*(parameter.astype(dtype) for parameter in self.steps))
         weights = weights * (1 + rounding * self.generator.normal(size=x.shape))
-        return second_order.direct((x * weights).astype(dtype), offsets, self.first(ids, lengths).astype(dtype), steps)[
-            -1
-        ]
+        return second_order.direct((x * weights).astype(dtype), offsets, contexts, steps)[-1]
 
     def texts(self, lengths: list[int], entries: int) -> tuple[np.ndarray, np.ndarray]:
         ids = self.generator.integers(0, entries, sum(lengths)).astype(np.int32)
@@ -125,16 +126,10 @@ def test_a_context_depends_on_the_text_alone(path, seed, options, lengths, m):
     together = embedded(model.attention(path), model, ids, counts)
     width = 4 * 16 * 4
     for attention in (model.attention(path), model.attention(path, held=0), model.attention(path, held=30 * width)):
-        ends = counts.cumsum()
-        spans = list(zip(ends - counts, ends, range(len(counts)), strict=True))
+        texts = [(attention, model, part, np.array([len(part)])) for part in np.split(ids, counts.cumsum()[:-1])]
         with ThreadPoolExecutor(4) as pool:
-            alone = pool.map(
-                lambda span, attention=attention: embedded(
-                    attention, model, ids[span[0] : span[1]], counts[span[2] : span[2] + 1]
-                ),
-                spans[::-1],
-            )
-            assert (np.concatenate(list(alone))[::-1] == together).all()
+            alone = list(pool.map(embedded, *zip(*texts[::-1], strict=True)))
+        assert (np.concatenate(alone)[::-1] == together).all()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -167,3 +162,102 @@ def test_huge_values_become_infinite_and_nothing_else(path):
     found = embedded(model.attention(path), model, ids, counts)
     assert not np.isfinite(found[0]).all()
     assert (found[1] == embedded(model.attention(path), model, ids[2:], counts[1:])[0]).all()
+
+
+# The choice of a path
+
+
+TEXTS = ["", "a", "Zürich, 北京 \0 and don't!", "same " * 40]
+TEXTS += [" ".join(f"word{n * k % 97} of the {k}" for k in range(n)) for n in range(1, 60)]
+# Prints what embeds texts, and writes c^K of all texts at once, then of each alone, in another order.
+SCRIPT = """
+import json, sys
+import numpy as np
+from ctx_embed.kernel import kernel_name
+from ctx_embed.runtime import Embedder
+embedder, texts = Embedder.load(), json.load(sys.stdin)
+together = embedder.encode(texts, normalize=False)
+alone = [embedder.encode([text], normalize=False)[0] for text in texts[::-1]][::-1]
+np.save(sys.argv[1], [together, alone])
+print(kernel_name())
+"""
+
+
+@pytest.fixture
+def anew():
+    """Let this process choose again."""
+
+    def forget() -> None:
+        loading._chosen.cache_clear()
+        kernel.cache_clear()
+
+    forget()
+    yield forget
+    forget()
+
+
+def test_every_path_agrees_with_the_equations(tmp_path):
+    found, command = {}, [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path / "found.npy")]
+    for path in ("numpy", *PATHS):
+        chosen = {**os.environ, loading.VARIABLE: path}
+        assert subprocess.check_output(command, env=chosen, input=json.dumps(TEXTS), text=True).startswith(path)
+        found[path] = np.load(command[-1])
+    model = Embedder.load()
+    steps = second_order.Steps(*(parameter.astype(np.float64) for parameter in model.contextualizer.steps))
+    ids, lengths = model.tokens(TEXTS)
+    offsets = np.append(0, lengths.cumsum())
+    x = model.contextualizer.table.rows(ids).astype(np.float64)
+    exact = second_order.direct(x, offsets, model.contextualizer.first_contexts(ids, lengths), steps)[-1]
+    own = np.abs(found["numpy"] - exact).max((0, 2))
+    for path in PATHS:
+        together, alone = found[path]
+        assert (together == alone).all()
+        assert (np.abs(together - exact).max(1) <= 8 * own + 4e-6 * np.abs(exact).max(1)).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_is_chosen_and_logged_and_the_fastest_is_the_default(path, anew, monkeypatch, caplog):
+    monkeypatch.setenv(loading.VARIABLE, path.upper())
+    with caplog.at_level(logging.INFO, "ctx_embed"):
+        assert kernel().name == kernel_name() == path
+        kernel()
+    assert caplog.messages == [f"kernel: {path}"]
+    monkeypatch.delenv(loading.VARIABLE)
+    anew()
+    assert kernel_name() == PATHS[-1]
+
+
+def test_a_path_that_does_not_exist_is_an_error(anew, monkeypatch):
+    monkeypatch.setenv(loading.VARIABLE, "sse9")
+    assert error(kernel) == "CTX_EMBED_KERNEL must be numpy, plain or avx2, got 'sse9'"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("contextualizer.so", None, "was not built; a C compiler and `pip install` make it"),
+        ("contextualizer.so", b"no library", "cannot be loaded"),
+        ("contextualizer.c", b"int other;\n", "is older than contextualizer.c; build it again with `make kernel`"),
+    ],
+)
+def test_numpy_does_the_work_of_a_library_that_cannot_be_used(
+    name, content, reason, anew, monkeypatch, tmp_path, caplog
+):
+    if name.endswith(".c") and LIBRARY is None:
+        pytest.skip(REASON)
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setattr(loading, "SOURCE" if name.endswith(".c") else "LIBRARY", path)
+    monkeypatch.delenv(loading.VARIABLE, raising=False)
+    with caplog.at_level(logging.INFO, "ctx_embed"):
+        assert kernel() is None
+    assert kernel_name().startswith("numpy (contextualizer.")
+    assert reason in kernel_name()
+    assert caplog.messages == [f"kernel: {kernel_name()}"]
+    for wanted in PATHS:
+        monkeypatch.setenv(loading.VARIABLE, wanted)
+        anew()
+        said = error(kernel)
+        assert said.startswith(f"CTX_EMBED_KERNEL asks for {wanted}, but contextualizer.")
+        assert said.endswith("; unset it to use NumPy")

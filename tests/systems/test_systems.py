@@ -1,7 +1,6 @@
-"""Every system: against a plain computation, and what is true of all."""
+"""Every system: against a plain computation, what is true of all, and the weights that each gives its tokens."""
 
 import copy
-import re
 
 import numpy as np
 import pytest
@@ -9,11 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from torch import nn
 from torch.nn import functional as F
 
+import ctx_embed
 from ctx_embed import load
+from ctx_embed.second_order import contributions_of_steps, shares_of_steps
 from ctx_embed.systems import (
     DESCRIPTIONS,
     EVALUATION_BASELINES,
@@ -30,8 +31,63 @@ from ctx_embed.systems.heads import SCORES
 from ctx_embed.systems.transformer import sinusoids
 from tests.conftest import SENTENCES
 from tests.helpers.errors import error
-from tests.systems.conftest import CASES, SMALL
-from tests.systems.references import REFERENCES, san_weights
+from tests.systems.references import REFERENCES, gru_states, position, san_weights
+
+SMALL = {
+    "contextualizer": {"steps": 2, "rank": 3},
+    "lama": {"heads": 4},
+    "lama-ctx": {"heads": 3, "hidden": 5},
+    "san": {"heads": 3, "attention_dimension": 6},
+    "transformer": {"layers": 2, "heads": 2, "feedforward": 10},
+    "use-transformer": {"layers": 1, "heads": 2, "feedforward": 10},
+    "dan": {"layers": 3, "hidden": 7, "buckets": 50},
+    "bigru": {"hidden": 5},
+    "cnn": {"filters": 4},
+    "attentive": {"locations": 6},
+}
+OPTIONS = {
+    "contextualizer": [{}],
+    "mean": [{}],
+    "lama": [{}, {"context": "learned", "output_dimension": 6}, {"hidden": 4}, {"rank": 3, "layer": 5}],
+    "lama-ctx": [{}, {"context": "learned", "rank": 2, "layer": 4}],
+    "bilinear": [{}, {"context": "learned", "hidden": 3}],
+    "san": [{}, {"hidden": 4, "output_dimension": 6, "penalty": 0.5}],
+    "transformer": [{}, {"norm_first": True}],
+    "dan": [{}, {"layers": 1}],
+    "use-transformer": [{}],
+    "bigru": [{}, {"output_dimension": 6}],
+    "cnn": [{}, {"widths": [1, 4], "output_dimension": 6}],
+    "self-attention": [{}],
+    "self-attention-parametric": [{}],
+    "attentive": [*({"score": score} for score in sorted(SCORES)), {"score": "additive", "hidden": 3}],
+}
+CASES = [(name, options) for name, several in OPTIONS.items() for options in several]
+
+
+def case_name(case) -> str:
+    name, options = case
+    return "-".join([name, *(f"{key}={value}" for key, value in options.items())])
+
+
+@pytest.fixture(params=CASES, ids=case_name)
+def case(request):
+    return request.param
+
+
+@pytest.fixture
+def make(tokenizer):
+    """Make a system of 8 dimensions in float64, every parameter drawn, in evaluation mode."""
+
+    def drawn(name, **options):
+        torch.manual_seed(0)
+        module = system(name)(tokenizer, 8, **{**SMALL.get(name, {}), **options}).double()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(torch.randn_like(parameter) * 0.5)
+        return module.eval()
+
+    return drawn
+
 
 TEXTS = [SENTENCES[0], "", "cat", " ".join(SENTENCES), SENTENCES[2], "cat", "the dog", SENTENCES[3]]
 
@@ -40,11 +96,15 @@ def embed(module, texts):
     return module(module.preprocess(texts))["sentence_embedding"]
 
 
+def ids_of(module, text):
+    return module.preprocess([text])["input_ids"].flatten()
+
+
 def plain(name, module, texts):
     """The reference text by text; of an empty text, what the system's last map gives for zeros."""
     rows = []
     for text in texts:
-        ids = module.preprocess([text])["input_ids"].flatten()
+        ids = ids_of(module, text)
         if len(ids):
             row = REFERENCES[name](module, ids)
         elif name == "contextualizer":
@@ -62,7 +122,7 @@ def plain(name, module, texts):
 
 
 def test_all_systems_are_tested():
-    assert {name for name, _ in CASES} == set(SYSTEMS) == set(REFERENCES)
+    assert set(OPTIONS) == set(SYSTEMS) == set(REFERENCES)
 
 
 def test_the_plain_computation_and_its_gradients(case, make):
@@ -177,9 +237,8 @@ def test_what_a_class_says_of_itself(make):
 
 
 def test_unknown_names():
-    assert error(system, "lamma").startswith(
-        "unknown encoder 'lamma': did you mean 'lama'? known are attentive, bigru, "
-    )
+    message = "unknown encoder 'lamma': did you mean 'lama'? known are attentive, bigru, "
+    assert error(system, "lamma").startswith(message)
     message = "unknown option of lama 'head': did you mean 'heads'? known are context, heads, hidden, layer, "
     assert error(require_options, "lama", ["head"]).startswith(message)
     require_options("lama", ["heads", "context"])
@@ -215,14 +274,10 @@ def test_untrained_encoders(tokenizer):
     np.testing.assert_array_equal(first.encode(SENTENCES), again.encode(SENTENCES))
     assert np.abs(first.encode(SENTENCES) - other.encode(SENTENCES)).max() > 0.1
     assert first.encode(["cat"]).shape == (1, 16)
-
-
-def test_untrained_encoders_over_the_shipped_table():
-    model, shipped = untrained("san", seed=1), load()[0]
-    assert torch.equal(model[0].embedding.weight, shipped.embedding.weight)
-    assert re.match(
-        r"dimension must be \d+ for the default model's token table, got 8; ", error(untrained, "san", dimension=8)
-    )
+    # Without a tokenizer they have the shipped table.
+    assert torch.equal(untrained("san", seed=1)[0].embedding.weight, load()[0].embedding.weight)
+    said = error(untrained, "san", dimension=8)
+    assert said.startswith("dimension must be 320 for the default model's token table, got 8; ")
 
 
 # The beginning of a student
@@ -257,7 +312,7 @@ def test_a_student_begins_as_a_mean(tokenizer, name, options, cosine):
 def test_a_transformer_begins_as_the_mean_of_its_inputs(make):
     module = make("transformer", norm_first=True)
     module.begin_as_mean()
-    ids = module.preprocess([SENTENCES[0]])["input_ids"].flatten()
+    ids = ids_of(module, SENTENCES[0])
     expected = 8**0.5 * module.embedding(ids).mean(0)
     positions = sinusoids(len(ids), 8).mean(0) - sinusoids(20, 8).mean(0)
     torch.testing.assert_close(embed(module, [SENTENCES[0]])[0], expected + positions)
@@ -272,7 +327,7 @@ def test_the_penalty_by_hand(make):
     found = module.regularizer()
     expected = []
     for text in TEXTS:
-        ids = module.preprocess([text])["input_ids"].flatten()
+        ids = ids_of(module, text)
         if len(ids):
             A, _ = san_weights(module, ids)
             expected.append((A @ A.T - torch.eye(3)).square().sum())
@@ -305,22 +360,163 @@ def test_a_learned_context_begins_as_the_mean_of_the_embeddings(tokenizer):
     assert module.hidden == 4
 
 
-def states_and_gradients(network, tokens, lengths, weights, most_padding):
-    tokens = tokens.clone().requires_grad_()
-    states = recurrent_states(network, tokens, offsets_of(lengths, tokens.device), most_padding)
-    return states, torch.autograd.grad((states * weights).sum(), [tokens, *network.parameters()])
-
-
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any), st.booleans(), st.sampled_from([1, 10**6, 0]))
 def test_each_document_is_read_by_itself(lengths, bidirectional, most_padding):
     """However documents are padded or packed, states and gradients are those of one document after the other."""
     torch.manual_seed(0)
     network = nn.GRU(3, 2, bidirectional=bidirectional).double()
-    tokens = torch.randn(sum(lengths), 3, dtype=torch.double)
+    tokens = torch.randn(sum(lengths), 3, dtype=torch.double, requires_grad=True)
     weights = torch.randn(sum(lengths), 4 if bidirectional else 2, dtype=torch.double)
-    states, gradients = states_and_gradients(network, tokens, lengths, weights, most_padding)
-    alone = [network(document)[0] for document in tokens.split([length for length in lengths if length])]
-    torch.testing.assert_close(states, torch.cat(alone))
-    (torch.cat(alone) * weights).sum().backward()
-    torch.testing.assert_close(gradients[1:], tuple(parameter.grad for parameter in network.parameters()))
+    alone = torch.cat([network(part)[0] for part in tokens.split([length for length in lengths if length])])
+    states = recurrent_states(network, tokens, offsets_of(lengths, tokens.device), most_padding)
+    torch.testing.assert_close(states, alone)
+    inputs = [tokens, *network.parameters()]
+    ours, expected = (torch.autograd.grad((of * weights).sum(), inputs) for of in (states, alone))
+    torch.testing.assert_close(ours, expected)
+
+
+# The weights that a system gives to the tokens
+
+
+FOUR = [SENTENCES[0], "", "cat", SENTENCES[2]]
+
+
+def weights_of(module, texts=FOUR):
+    return ctx_embed.attention_weights(SentenceTransformer(modules=[module], device="cpu"), texts)
+
+
+# By the axes of the weights, systems and the sizes of the axes before those of tokens.
+AXES = {
+    ("step", "token"): {"contextualizer": (2,)},
+    ("head", "token"): {"mean": (1,), "lama": (4,), "lama-ctx": (3,), "bilinear": (1,), "san": (3,), "attentive": (1,)},
+    ("share", "token"): {"bigru": (1,), "cnn": (1,)},
+    ("token", "token"): {"self-attention": (), "self-attention-parametric": ()},
+    ("layer", "head", "token", "token"): {"transformer": (2, 2), "use-transformer": (1, 2)},
+}
+
+
+@pytest.mark.parametrize(
+    ("axes", "name", "sizes"), [(axes, *item) for axes, several in AXES.items() for item in several.items()]
+)
+def test_axes_and_sums(make, axes, name, sizes):
+    module = make(name).train()
+    found = weights_of(module)
+    assert module.training
+    for text, of_text in zip(FOUR, found, strict=True):
+        n = len(ids_of(module, text))
+        assert of_text.axes == axes
+        assert of_text.weights.shape == sizes + (n,) * axes.count("token")
+        assert of_text.weights.dtype == np.float32
+        assert list(of_text.tokens) == module.backend_tokenizer.encode(text, add_special_tokens=False).tokens
+        if n:
+            np.testing.assert_allclose(of_text.weights.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lama", "san", "bilinear", "attentive", "lama-ctx", "mean"])
+def test_the_embedding_is_the_weighted_sum(make, name):
+    module = make(name)
+    for text, of_text in zip(FOUR, weights_of(module), strict=True):
+        ids = ids_of(module, text)
+        if len(ids):
+            states = module.embedding(ids)
+            if getattr(module, "hidden", 0):
+                states = gru_states(module.recurrent, states)
+            found = torch.from_numpy(of_text.weights).double() @ states.detach()
+            torch.testing.assert_close(found.flatten(), embed(module, [text])[0].detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_weights_of_self_attention_give_its_embedding(make):
+    module = make("self-attention")
+    X = module.embedding(ids_of(module, SENTENCES[0])).detach()
+    found = (torch.from_numpy(weights_of(module)[0].weights).double() @ X).mean(0)
+    torch.testing.assert_close(found, embed(module, [SENTENCES[0]])[0].detach())
+    module = make("self-attention-parametric")
+    X = module.embedding(ids_of(module, SENTENCES[0])).detach()
+    A = torch.softmax((X @ module.query.weight.T) @ (X @ module.key.weight.T).T / 8**0.5, 1)
+    np.testing.assert_allclose(weights_of(module)[0].weights, A.detach().numpy(), rtol=1e-5)
+
+
+def test_the_first_layers_weights_of_a_transformer_are_those_of_torch(make):
+    module = make("transformer")
+    ids = ids_of(module, SENTENCES[0])
+    x = 8**0.5 * module.embedding(ids) + torch.stack([position(t, 8) for t in range(len(ids))])
+    own, attention = module.stack[0], nn.MultiheadAttention(8, 2, batch_first=True).double()
+    pairs = {"in_proj_weight": own.qkv.weight, "in_proj_bias": own.qkv.bias}
+    pairs |= {"out_proj.weight": own.out.weight, "out_proj.bias": own.out.bias}
+    call = {"need_weights": True, "average_attn_weights": False}
+    _, expected = torch.func.functional_call(attention, pairs, (x[None],) * 3, call)
+    np.testing.assert_allclose(weights_of(module)[0].weights[0], expected[0].detach().numpy(), rtol=1e-5)
+
+
+def test_each_feature_of_a_bigru_is_won_by_one_token(make):
+    module = make("bigru")
+    states = gru_states(module.recurrent, module.embedding(ids_of(module, SENTENCES[0])))
+    expected = np.zeros(len(states))
+    for feature in states.T:
+        expected[int(feature.argmax())] += 1 / states.shape[1]
+    np.testing.assert_allclose(weights_of(module)[0].weights[0], expected, rtol=1e-6)
+
+
+def test_a_window_shares_its_filters_among_its_tokens(make):
+    module = make("cnn", widths=[3], filters=5)
+    tokens = module.embedding(ids_of(module, SENTENCES[2])).detach()
+    n = len(tokens)
+    zero = tokens.new_zeros(2, 8)
+    padded = torch.cat([zero, tokens, zero])
+    convolution = module.convolutions[0]
+    expected = np.zeros(n)
+    for weight, bias in zip(convolution.weight, convolution.bias, strict=True):
+        values = [(weight * padded[j : j + 3].T).sum() + bias for j in range(n + 2)]
+        best = int(torch.stack(values).argmax())
+        inside = [t for t in range(best - 2, best + 1) if 0 <= t < n]
+        expected[inside] += 1 / (5 * len(inside))
+    np.testing.assert_allclose(weights_of(module, [SENTENCES[2]])[0].weights[0], expected, rtol=1e-6)
+
+
+# The Contextualizer's exact shares
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "absolute", "scale": "sum", "initial_context": "learned"}])
+def test_shares_are_parts_of_the_correction(make, options):
+    module = make("contextualizer", **options)
+    ids = ids_of(module, SENTENCES[0])
+    (found,) = module.attention_weights(ids, [len(ids)])
+    offsets = torch.tensor([0, len(ids)])
+    contexts = module.attention(module.embedding(ids), ids, offsets).detach()
+    x = module.attention.weighted(module.embedding(ids), offsets).detach()
+    for k, (U, V, W, b, gain, bias) in enumerate(zip(*module.attention.parameters_of_steps, strict=True)):
+        y = torch.stack([(W @ ((U @ x_i) * (V @ contexts[k, 0])) + b) * x_i for x_i in x])
+        sigma = (y.sum(0).var(unbiased=False) + 1e-12).sqrt()
+        v = gain * (y - y.mean(1, keepdim=True)) / sigma
+        z = contexts[k + 1, 0] - contexts[k, 0]
+        torch.testing.assert_close(v.sum(0) + bias, z)
+        direction = v.sum(0) / v.sum(0).square().sum()
+        torch.testing.assert_close(found[k], v @ direction)
+        assert found[k].sum().item() == pytest.approx(1)
+
+
+def test_shares_where_the_tokens_bring_about_nothing(make):
+    module = make("contextualizer")
+    offsets = torch.tensor([0, 2, 2, 5])
+    nothing = torch.zeros(5, 8).double(), offsets, torch.zeros(3, 3, 8).double(), module.attention.parameters_of_steps
+    assert shares_of_steps(*nothing).tolist() == [[0.5, 0.5, 1 / 3, 1 / 3, 1 / 3]] * 2
+    for contributions in contributions_of_steps(*nothing):
+        assert contributions.isfinite().all()
+
+
+# Others
+
+
+def test_a_prompt_is_read_as_by_encode(make):
+    prompts = {"prompts": {"query": "the dog "}, "default_prompt_name": "query"}
+    model = SentenceTransformer(modules=[make("lama")], device="cpu", **prompts)
+    (found,) = ctx_embed.attention_weights(model, ["cat"])
+    assert "".join(found.tokens).replace("##", "").startswith("thedog")
+
+
+def test_what_has_no_weights(make, tokenizer):
+    assert error(weights_of, make("dan")) == "DeepAveraging has no attention weights to show"
+    other = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
+    said = "the model's first module must be a system of ctx_embed, got StaticEmbedding; see `ctx-embed systems`"
+    assert error(ctx_embed.attention_weights, other, ["cat"]) == said
