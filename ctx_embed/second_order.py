@@ -5,6 +5,11 @@ and ``offsets`` of shape (B + 1,) says where each begins: document d has the tok
 
 Dimensions: B documents, N tokens in all, n tokens of one document, m features, K steps, rank u.
 
+Arguments of one name are the same everywhere: ``x`` (N, m) are the weighted tokens x_i = e(w_i) * p(i), ``context``
+(B, m) the contexts c^{k-1}, at first c^0, ``contexts`` (K + 1, B, m) those of all steps, ``steps`` the parameters,
+``documents`` (N,) the document of each token, and ``s`` (m,) the slopes of the position weights. ``kind`` and ``scale``
+are explained at :func:`ctx_embed.second_order.position_weights`. Results are in float32 or better.
+
 Called by the modules, the systems and the model without torch. A change of the equations goes into
 :func:`ctx_embed.second_order.direct` first; tests compare all other forms and the kernel with it.
 
@@ -119,15 +124,7 @@ def layer_norm(total: Any, gain: Any, bias: Any) -> Any:
 
 
 def segment_sum(values: Any, offsets: Any) -> Any:
-    """Sum the rows of each document in float32 or better.
-
-    Args:
-        values: (N, d).
-        offsets: (B + 1,).
-
-    Returns:
-        (B, d), a row of zeros for a document without tokens.
-    """
+    """Return the sum of the rows (N, d) of each document, (B, d): zeros for a document without tokens."""
     values, documents = precise(values), len(offsets) - 1
     if isinstance(values, np.ndarray):
         parts = [values[start:stop].sum(0) for start, stop in pairwise(offsets.tolist())]
@@ -200,16 +197,9 @@ def position_logits(position: Array, length: Array, s: Array, *, kind: str) -> A
 def position_weights(offsets: Array, s: Array, *, kind: str, scale: str) -> Array:
     """Return the position weights p(i)_j of all tokens.
 
-    p(i)_j = exp(i s_j) / sum_i' exp(i' s_j), a softmax over each document's own tokens, times n under ``mean``.
-
-    Args:
-        offsets: (B + 1,).
-        s: (m,) the learned slopes; not read under ``none``.
-        kind: ``absolute``, ``relative`` (i / n in place of i) or ``none`` (1 / n).
-        scale: ``sum`` (a document's weights sum to 1, the paper's) or ``mean`` (they average 1).
-
-    Returns:
-        (N, m), or (N, 1) for ``none``, in float32 or better.
+    p(i)_j = exp(i s_j) / sum_i' exp(i' s_j), a softmax over each document's own tokens, (N, m). With the ``kind``
+    ``relative``, i / n stands in place of i, and with ``none`` all weights are equal, (N, 1). The ``scale`` is ``sum``
+    (a document's weights sum to 1, the paper's) or ``mean`` (they average 1).
 
     Source: the paper's positional encoding (section on the input representation).
     """
@@ -229,17 +219,10 @@ INITIAL_CONTEXTS = ("learned", "ones", "uniform")
 
 
 def initial_context(kind: str, learned: Array, input_ids: Array, offsets: Array) -> Array:
-    """Return the first context c^0 of each document.
+    """Return the first context c^0 of each document, (B, m).
 
-    Args:
-        kind: ``ones``, ``learned``, or ``uniform``: random in (-1, 1), seeded by the document's token ids, so a text
-            always has the same c^0.
-        learned: (m,), the row of ``learned``; its length, dtype and device are those of every kind.
-        input_ids: (N,) integers; read only by ``uniform``.
-        offsets: (B + 1,).
-
-    Returns:
-        (B, m).
+    It is ``ones``, the row ``learned`` (m,), whose dtype and device it always has, or ``uniform``: random in (-1, 1),
+    seeded by the document's token ids (N,), so that a text always has the same c^0.
 
     Source: the paper's Table 3 compares the kinds.
     """
@@ -264,16 +247,9 @@ def initial_context(kind: str, learned: Array, input_ids: Array, offsets: Array)
 
 
 def corrected(context: Array, total: Array, gain: Array, bias: Array, offsets: Array) -> Array:
-    """Return c^k = c^{k-1} + LayerNorm(sum_i a_i^k * x_i), computed in float32 or better.
+    """Return c^k = c^{k-1} + LayerNorm(sum_i a_i^k * x_i), (B, m), given the sum ``total`` (B, m) over tokens.
 
-    Args:
-        context: (B, m) the context c^{k-1}.
-        total: (B, m) the sum over tokens.
-        gain, bias: (m,) parameters of the layer normalisation.
-        offsets: (B + 1,); a document without tokens keeps its context.
-
-    Returns:
-        (B, m).
+    A document without tokens keeps its context.
     """
     z = layer_norm(total, gain, bias)
     empty = offsets[1:] == offsets[:-1]
@@ -281,17 +257,7 @@ def corrected(context: Array, total: Array, gain: Array, bias: Array, offsets: A
 
 
 def attended(ux: Array, vc: Array, documents: Array, W: Array, b: Array) -> Array:
-    """Return the attention a_i = W (U x_i * V c) + b of each token.
-
-    Args:
-        ux: (N, u) the products U x_i.
-        vc: (B, u) the products V c.
-        documents: (N,) from :func:`document_ids`.
-        W: (m, u).
-        b: (m,).
-
-    Returns:
-        (N, m).
+    """Return the attention a_i = W (U x_i * V c) + b of each token, (N, m), from the products U x_i and V c.
 
     Source: the paper's second-order attention.
     """
@@ -312,16 +278,7 @@ def direct(x: Array, offsets: Array, context: Array, steps: Steps) -> Array:
     z^k = LayerNorm(sum_i (W_k (U_k x_i * V_k c^{k-1}) + b_k) * x_i), c^k = c^{k-1} + z^k.
 
     Cost: 2 n u m multiplications per step. If all documents share c^0, the first step multiplies every token by one
-    matrix, W diag(V c^0) U of (m, m), provided that this is cheaper.
-
-    Args:
-        x: (N, m) weighted tokens x_i = e(w_i) * p(i).
-        offsets: (B + 1,).
-        context: (B, m) the first contexts c^0.
-        steps: the K steps' parameters.
-
-    Returns:
-        (K + 1, B, m): the contexts c^0..c^K, in float32 or better.
+    matrix, W diag(V c^0) U of (m, m), provided that this is cheaper. The result is (K + 1, B, m): c^0..c^K.
 
     Source: the paper's algorithm.
     """
@@ -350,13 +307,7 @@ def recurrence(G: Array, t: Array, context: Array, steps: Steps) -> Array:
     """Return c^K (m,) of a document from sums over its tokens, of which there is at least one.
 
     sum_i a_i * x_i = rowsum(G_k * W_k * (V_k c)^T) + b_k * t. A step costs m u multiplications, however long the
-    document is.
-
-    Args:
-        G: (m, K u), the K sums G_k = sum_i x_i (U_k x_i)^T side by side, in float32 or better.
-        t: (m,) the sum of the tokens.
-        context: (m,) c^0.
-        steps: the K steps' parameters.
+    document is. ``G`` (m, K u) are the sums G_k = sum_i x_i (U_k x_i)^T side by side, ``t`` (m,) that of the tokens.
     """
     context, u = cast(context, G), steps.U.shape[1]
     for k, (_, V, W, b, gain, bias) in enumerate(zip(*(cast(parameter, G) for parameter in steps), strict=True)):
@@ -370,13 +321,7 @@ def long_document(
 ) -> Array:
     """Return c^K (m,) of one document, block by block, in memory that does not grow with its length but for the ids.
 
-    Args:
-        rows: returns the token embeddings of some ids.
-        ids: (n,) the document's tokens, n >= 1.
-        context: (m,) c^0.
-        steps: the K steps' parameters.
-        s: (m,) the learned slopes; sums are computed in their dtype, float32 or better.
-        kind, scale: as for :func:`ctx_embed.second_order.position_weights`.
+    ``rows`` returns the token embeddings of some of its ``ids`` (n,), n >= 1. Sums are computed in the dtype of ``s``.
     """
     n, U = len(ids), steps.U.reshape(-1, steps.U.shape[2])
     position = count(n, ids) + 1
@@ -397,18 +342,10 @@ def long_document(
 
 
 def over_vocabulary(table: Array, ids: Array, offsets: Array, context: Array, steps: Steps, *, shared: bool) -> Array:
-    """Return the last contexts c^K of packed rows of a table, as :func:`ctx_embed.second_order.direct` computes them.
+    """Return c^K (B, m), B >= 1, of packed rows of a table, as :func:`ctx_embed.second_order.direct` computes them.
 
-    Args:
-        table: (E, m) token embeddings.
-        ids: (N,) the rows that are the documents' tokens.
-        offsets: (B + 1,).
-        context: (B, m) the first contexts c^0, B >= 1.
-        steps: the K steps' parameters.
-        shared: whether all documents have one c^0, so that a^1 * e is computed once per entry, too.
-
-    Returns:
-        (B, m), in float32 or better.
+    The tokens are the rows ``ids`` (N,) of ``table`` (E, m). If all documents have one c^0 (``shared``), a^1 * e is
+    computed once per entry, too.
     """
     remaining = list(zip(*steps, strict=True))
     documents, x = document_ids(offsets), take(table, ids)
@@ -425,19 +362,10 @@ def over_vocabulary(table: Array, ids: Array, offsets: Array, context: Array, st
 
 
 def contributions_of_steps(x: Array, offsets: Array, contexts: Array, steps: Steps) -> Iterator[Array]:
-    """Yield each token's part of z^k, one step at a time.
+    """Yield each token's part of z^k, (N, m), one step at a time. The parts and the step's bias sum to z^k.
 
     Layer normalisation is linear in the tokens once its mean and deviation are known: z^k is its bias and the sum of
     v_i = gain * (y_i - mean(y_i)) / sigma over the tokens, y_i = a_i^k * x_i, sigma the deviation of sum_i y_i.
-
-    Args:
-        x: (N, m) weighted tokens x_i.
-        offsets: (B + 1,).
-        contexts: (K + 1, B, m) from :func:`ctx_embed.second_order.direct`.
-        steps: the K steps' parameters.
-
-    Yields:
-        K times (N, m), in float32 or better; the rows of a document and the step's bias sum to its z^k.
     """
     documents = document_ids(offsets)
     for context, (U, V, W, b, gain, _) in zip(contexts, zip(*steps, strict=False), strict=False):
@@ -448,14 +376,11 @@ def contributions_of_steps(x: Array, offsets: Array, contexts: Array, steps: Ste
 
 
 def shares_of_steps(x: Array, offsets: Array, contexts: Array, steps: Steps) -> Array:
-    """Return the share of each token in z^k.
+    """Return the share of each token in z^k, (K, N).
 
     The share of token i is its part of the length of the tokens' total contribution,
     <v_i, sum v> / ||sum v||^2 with v_i from :func:`contributions_of_steps`. The shares of a document sum to 1; a token
     that works against the others has a negative share. If the sum is zero, all tokens have equal shares.
-
-    Returns:
-        (K, N), in float32 or better.
     """
     documents = document_ids(offsets)
     shares = []
