@@ -9,30 +9,19 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.deduplication import dedupe
-    from ctx_embed.errors import InputError
-    from ctx_embed.explanations import explain
-    from ctx_embed.index import Hit, SearchIndex
-    from ctx_embed.loading import load, path
-    from ctx_embed.modules import Contextualizer, ContextualizerPooling
-    from ctx_embed.systems.attention import attention_weights
-    from ctx_embed.training.supervised.classifier import TextClassifier
+    from ctx_embed.deduplication import dedupe as dedupe
+    from ctx_embed.errors import InputError as InputError
+    from ctx_embed.explanations import explain as explain
+    from ctx_embed.index import Hit as Hit
+    from ctx_embed.index import SearchIndex as SearchIndex
+    from ctx_embed.loading import load as load
+    from ctx_embed.loading import path as path
+    from ctx_embed.modules import Contextualizer as Contextualizer
+    from ctx_embed.modules import ContextualizerPooling as ContextualizerPooling
+    from ctx_embed.systems.attention import attention_weights as attention_weights
+    from ctx_embed.training.supervised.classifier import TextClassifier as TextClassifier
 
 __version__ = "0.2.0"
-__all__ = [
-    "Contextualizer",
-    "ContextualizerPooling",
-    "Hit",
-    "InputError",
-    "SearchIndex",
-    "TextClassifier",
-    "attention_weights",
-    "dedupe",
-    "explain",
-    "load",
-    "path",
-]
-
 # Public names by the module that defines them, imported at first use: `import ctx_embed` loads no torch.
 _HOMES = {
     "Contextualizer": "ctx_embed.modules",
@@ -48,6 +37,7 @@ _HOMES = {
     "path": "ctx_embed.loading",
 }
 
+__all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 

@@ -17,26 +17,16 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.encoders import as_encoder
-    from ctx_embed.eval.encoders import load_encoder
-    from ctx_embed.eval.evaluation import Evaluation, EvaluationOptions, compare, evaluate
-    from ctx_embed.eval.reports import write_report
-    from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
-    from ctx_embed.eval.tasks.catalogue import find_tasks
-    from ctx_embed.eval.tasks.data import DataReader
-
-__all__ = [
-    "DataReader",
-    "Evaluation",
-    "EvaluationOptions",
-    "ProbeEvaluator",
-    "as_encoder",
-    "compare",
-    "evaluate",
-    "find_tasks",
-    "load_encoder",
-    "write_report",
-]
+    from ctx_embed.encoders import as_encoder as as_encoder
+    from ctx_embed.eval.encoders import load_encoder as load_encoder
+    from ctx_embed.eval.evaluation import Evaluation as Evaluation
+    from ctx_embed.eval.evaluation import EvaluationOptions as EvaluationOptions
+    from ctx_embed.eval.evaluation import compare as compare
+    from ctx_embed.eval.evaluation import evaluate as evaluate
+    from ctx_embed.eval.reports import write_report as write_report
+    from ctx_embed.eval.sentence_evaluator import ProbeEvaluator as ProbeEvaluator
+    from ctx_embed.eval.tasks.catalogue import find_tasks as find_tasks
+    from ctx_embed.eval.tasks.data import DataReader as DataReader
 
 _HOMES = {
     "DataReader": "ctx_embed.eval.tasks.data",
@@ -51,4 +41,5 @@ _HOMES = {
     "write_report": "ctx_embed.eval.reports",
 }
 
+__all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

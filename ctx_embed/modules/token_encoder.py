@@ -63,14 +63,12 @@ def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
 
 def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     """Return a copy of the tokenizer with padding and truncation off."""
-    if isinstance(tokenizer, TokenizerView):
-        tokenizer = tokenizer.original
-    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if not isinstance(tokenizer, Tokenizer):
+    found = getattr(tokenizer, "original", None) or getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not isinstance(found, Tokenizer):
         raise InputError(
-            f"tokenizer must be a tokenizers.Tokenizer, got {type(tokenizer).__name__}; use Tokenizer.from_file(...)"
+            f"tokenizer must be a tokenizers.Tokenizer, got {type(found).__name__}; use Tokenizer.from_file(...)"
         )
-    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy = Tokenizer.from_str(found.to_str())
     copy.no_padding()
     copy.no_truncation()
     entries, highest = copy.get_vocab_size(), max(copy.get_vocab().values(), default=-1)
@@ -103,26 +101,6 @@ def as_int8(table: Tensor) -> tuple[Tensor, Tensor] | None:
             return None
     levels, scales = zip(*found, strict=True)
     return torch.cat(levels), torch.cat(scales)
-
-
-class TokenizerView(PreTrainedTokenizerFast):
-    """A fast tokenizer of transformers that can also decode ids of phrases."""
-
-    original: Tokenizer
-    phrases: Phrases | None = None
-
-    def _decode(self, token_ids: Any, *args: Any, **kwargs: Any) -> str:
-        ids = token_ids["input_ids"] if isinstance(token_ids, dict) else token_ids
-        waiting = [ids] if isinstance(ids, int) else [int(number) for number in reversed(ids)]
-        entries = []
-        while waiting:
-            number = waiting.pop()
-            if self.phrases is None or number < self.phrases.entries:
-                entries.append(number)
-            else:
-                waiting += reversed(self.phrases.pairs[number - self.phrases.entries].tolist())
-        text: str = super()._decode(entries, *args, **kwargs)
-        return text
 
 
 class Features(dict[str, Tensor]):
@@ -184,7 +162,7 @@ class TokenEncoder(InputModule):
         super().__init__()  # type: ignore[no-untyped-call]
         require_size("dimension", dimension)
         self.dimension = dimension
-        self._view: TokenizerView | None = None
+        self._view: PreTrainedTokenizerFast | None = None
         self.max_seq_length = max_seq_length
         # A tensor of the module's state, so that phrases are saved and hashed with the table whose rows they define.
         self.phrases: Tensor | None
@@ -233,8 +211,8 @@ class TokenEncoder(InputModule):
         """A tokenizer of transformers over a copy of the model's, made at first use. Setting it replaces the model's.
 
         A text's tokens are those of the tokenizer (phrases are not merged) between two padding tokens, since some
-        programs, such as LangChain's token splitter, drop the first and the last id. ``decode`` also accepts ids of
-        phrases. The model's own ids are those of :meth:`preprocess`.
+        programs, such as LangChain's token splitter, drop the first and the last id. The model's own ids are those of
+        :meth:`preprocess`.
         """
         if self._view is not None:
             return self._view
@@ -250,13 +228,14 @@ class TokenEncoder(InputModule):
         if copy.decoder is None and model["type"] == "WordPiece":
             copy.decoder = decoders.WordPiece(prefix=model["continuing_subword_prefix"])
         unknown = model.get("unk_token")
-        self._view = TokenizerView(  # type: ignore[no-untyped-call]
+        self._view = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=copy,
             model_max_length=UNLIMITED,
             **({} if padding is None else {"pad_token": padding}),
             **({} if unknown is None else {"unk_token": unknown}),
         )
-        self._view.original, self._view.phrases = self.backend_tokenizer, self.text_tokenizer.phrases
+        # Encoders that are given the view read as this model does, see :func:`fast_tokenizer`.
+        self._view.original = self.backend_tokenizer
         return self._view
 
     @tokenizer.setter

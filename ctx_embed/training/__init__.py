@@ -16,21 +16,13 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.training.distillation.job import distill
-    from ctx_embed.training.options import DistillationOptions, Source, SupervisedOptions
-    from ctx_embed.training.supervised.classifier import TextClassifier
-    from ctx_embed.training.supervised.job import train
-    from ctx_embed.training.vocabulary import learn_vocabulary
-
-__all__ = [
-    "DistillationOptions",
-    "Source",
-    "SupervisedOptions",
-    "TextClassifier",
-    "distill",
-    "learn_vocabulary",
-    "train",
-]
+    from ctx_embed.training.distillation.job import distill as distill
+    from ctx_embed.training.options import DistillationOptions as DistillationOptions
+    from ctx_embed.training.options import Source as Source
+    from ctx_embed.training.options import SupervisedOptions as SupervisedOptions
+    from ctx_embed.training.supervised.classifier import TextClassifier as TextClassifier
+    from ctx_embed.training.supervised.job import train as train
+    from ctx_embed.training.vocabulary import learn_vocabulary as learn_vocabulary
 
 _HOMES = {
     "DistillationOptions": "ctx_embed.training.options",
@@ -42,4 +34,5 @@ _HOMES = {
     "train": "ctx_embed.training.supervised.job",
 }
 
+__all__ = sorted(_HOMES)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

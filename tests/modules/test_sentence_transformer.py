@@ -108,12 +108,6 @@ def test_it_is_a_fast_tokenizer_of_transformers(shipped_model):
     assert view.decode(view.encode("unbelievably a cat"), skip_special_tokens=True) == "unbelievably a cat"
 
 
-def test_ids_of_phrases_are_decoded(shipped_model):
-    ids, read = shipped_model.preprocess([TEXT])["input_ids"][0].tolist(), "i don ' t know, said one of the men."
-    assert max(ids) >= len(shipped_model.tokenizer)
-    assert shipped_model.tokenizer.batch_decode([ids, ids[:1]]) == [read, "i don ' t know"]
-
-
 def test_the_model_stays_the_same(shipped_model):
     before = fingerprint(shipped_model)
     assert shipped_model.tokenizer is not None
@@ -121,8 +115,6 @@ def test_the_model_stays_the_same(shipped_model):
     for other in (copy.deepcopy(shipped_model), pickle.loads(pickle.dumps(shipped_model))):
         other.tokenizer = other.tokenizer
         assert fingerprint(other) == before
-        ids = other.preprocess([TEXT])["input_ids"][0].tolist()
-        assert other.tokenizer.decode(ids) == "i don ' t know, said one of the men."
 
 
 def test_a_new_module_takes_the_view_for_the_tokenizer(tiny_model):
