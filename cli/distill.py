@@ -16,30 +16,10 @@ from ctx_embed.cli.options import (
     encoder_options,
     field_options,
     options_of,
-    section,
 )
 from ctx_embed.progress import duration
-from ctx_embed.training.options import (
-    FILES,
-    OBJECTIVES,
-    STUDENT,
-    TRAINING,
-    ContextualizerOptions,
-    DistillationJob,
-    Source,
-)
+from ctx_embed.training.options import ContextualizerOptions, DistillationJob, Source
 
-# The sections of the help.
-SECTIONS = {
-    FILES: (
-        *("corpus", "output", "recipe", "data", "field", "label_field", "sentences"),
-        *section(FILES, DistillationJob),
-    ),
-    STUDENT: (*section(STUDENT, DistillationJob),),
-    TRAINING: (*section(None, DistillationJob), *section(TRAINING, DistillationJob)),
-    OBJECTIVES: section(OBJECTIVES, DistillationJob),
-    "Other": (),
-}
 # Options of the command that a recipe must not set.
 NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "device"}
 
@@ -59,7 +39,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
         }
 
 
-@command(sections=SECTIONS)
+@command()
 @click.option(
     "--corpus",
     multiple=True,
@@ -84,7 +64,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 )
 @encoder_options
 @options_of(ContextualizerOptions, hidden=True)
-@options_of(DistillationJob)
+@options_of(DistillationJob, section="Training")
 def distill(
     output: Path,
     corpus: tuple[str, ...],

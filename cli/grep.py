@@ -34,19 +34,11 @@ PREVIEW_AFTER, PREVIEW_EVERY, PREVIEW_HITS = 1.0, 0.5, 5
 SHOWN_CHARACTERS = 500
 
 
-@command(
-    "grep",
-    sections={
-        "Hits": HITS,
-        "Files": (*FILES, "encoding"),
-        "Output": ("after", "before", "context", "files", "as_json"),
-        "Options": (),
-    },
-)
+@command("grep")
 @click.argument("question")
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
-@options_of(Options, only=HITS)
-@options_of(FolderOptions, only=FILES)
+@options_of(Options, only=HITS, section="Hits")
+@options_of(FolderOptions, only=FILES, section="Files")
 @encoding_option
 @click.option("-A", "--after-context", "after", type=click.IntRange(0), help="Lines to show after the line of a hit.")
 @click.option("-B", "--before-context", "before", type=click.IntRange(0), help="Lines to show before it.")

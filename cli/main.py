@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -150,14 +150,12 @@ class Count(click.IntRange):
 class CliCommand(click.Command):
     """A command whose help lists its options in sections, with defaults and ranges.
 
-    Args:
-        sections: the names of the options below each title; the last section also gets all other options.
+    An option may have a ``section``, as those of :func:`ctx_embed.cli.options.options_of`; others are in "Options".
     """
 
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **settings: Any) -> None:
+    def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.context_settings = {"show_default": True, **self.context_settings}
-        self.sections = sections or {"Options": ()}
         for option in self.params:
             if isinstance(option.type, click.IntRange) and option.type.max is None:
                 option.type = Count(option.type.min, min_open=option.type.min_open)
@@ -166,13 +164,16 @@ class CliCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each section below its title."""
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
-        named = {title: [records.pop(name) for name in names] for title, names in self.sections.items()}
-        named[list(named)[-1]] += records.values()
-        for title, rows in named.items():
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
+                names, text = record
+                sections.setdefault(getattr(option, "section", "Options"), []).append(
+                    (names, text.replace("]  [", "; "))
+                )
+        for title, rows in sections.items():
             with formatter.section(title):
-                formatter.write_dl([(names, text.replace("]  [", "; ")) for names, text in rows])
+                formatter.write_dl(rows)
 
 
 command = functools.partial(click.command, cls=CliCommand)
@@ -182,7 +183,7 @@ class Group(click.Group):
     """A group that imports commands at their first use, and suggests the nearest one for an unknown name.
 
     Args:
-        homes: the module of each command below ``ctx_embed.cli`` and its name there: ``index.query.similar``.
+        homes: the module below ``ctx_embed.cli`` that holds each command.
     """
 
     command_class = CliCommand
@@ -199,9 +200,8 @@ class Group(click.Group):
         """Return the command of that name, or None."""
         if cmd_name not in self.homes:
             return super().get_command(ctx, cmd_name)
-        module, _, name = self.homes[cmd_name].rpartition(".")
-        command: click.Command = getattr(import_module(f"ctx_embed.cli.{module}"), name)
-        return command
+        held = vars(import_module(f"ctx_embed.cli.{self.homes[cmd_name]}")).values()
+        return next(each for each in held if isinstance(each, click.Command) and each.name == cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -261,7 +261,7 @@ def print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
 
 @click.command(
     cls=MainGroup,
-    homes={name: f"{name}.{name}" for name in COMMANDS},
+    homes={name: name for name in COMMANDS},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -26,12 +26,14 @@ def options_of(
     but: Collection[str] = (),
     cases: Mapping[str, Any] | None = None,
     hidden: bool = False,
+    section: str = "Options",
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of dataclasses, or of instances with other defaults, to a command.
 
-    A field may state ``flag``, ``metavar``, ``default_is`` (the default in words) and ``command=False`` (no option).
-    Of all fields, or with ``only`` of these, those in ``but`` do not become options. The help lists the defaults of the
-    instances ``cases`` by name; the options then default to None, and the command chooses the case.
+    A field may state ``flag``, ``metavar``, ``default_is`` (the default in words), ``command=False`` (no option) and
+    its ``section`` of the help, if not the given one. Of all fields, or with ``only`` of these, those in ``but`` do not
+    become options. The help lists the defaults of the instances ``cases`` by name; the options then default to None,
+    and the command chooses the case.
     """
 
     def add(command: Command) -> Command:
@@ -71,19 +73,10 @@ def options_of(
                     default = None
                 settings |= {"required": True} if default is MISSING else {"default": default}
                 command = click.option(flag, known.name, **settings)(command)
+                cast(Any, command).__click_params__[-1].section = shown.get("section", section)
         return command
 
     return add
-
-
-def section(title: str | None, *classes: type) -> list[str]:
-    """Return the names of the options in a section of the help; for None, of options without a section."""
-    return [
-        known.name
-        for options in classes
-        for known in declared(options)
-        if known.metadata["shown"].get("section") == title and known.metadata["shown"].get("command", True)
-    ]
 
 
 # Options of several commands.

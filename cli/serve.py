@@ -6,21 +6,15 @@ from typing import Any
 import click
 
 from ctx_embed.cli.main import command
-from ctx_embed.cli.options import options_of, section
+from ctx_embed.cli.options import options_of
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.serving.settings import ACCESS, LIMITS, LOOPBACK, RUNNING, SERVED, Settings
+from ctx_embed.serving.settings import LOOPBACK, Settings
 
 # The prefix of the environment variables that set options.
 PREFIX = "CTX_EMBED_SERVE"
-SECTIONS = {
-    SERVED: section(SERVED, Settings),
-    ACCESS: ("port", *section(ACCESS, Settings)),
-    LIMITS: section(LIMITS, Settings),
-    RUNNING: ("workers", *section(RUNNING, Settings)),
-}
 
 
-@command(context_settings={"auto_envvar_prefix": PREFIX}, sections=SECTIONS)
+@command(context_settings={"auto_envvar_prefix": PREFIX})
 @click.argument("indexes", metavar="[INDEX]...", nargs=-1, type=click.Path(path_type=Path), envvar=f"{PREFIX}_INDEXES")
 @click.option("--port", default=8080, type=click.IntRange(0, 65535), help="Port; 0 takes a free one.")
 @click.option("--workers", default=1, type=click.IntRange(min=1), help="Processes that share the port.")

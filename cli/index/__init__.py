@@ -13,27 +13,14 @@ from ctx_embed.cli.main import Group
 if TYPE_CHECKING:
     from ctx_embed.index.search_index import SearchIndex
 
-# The module and the function of each command, imported at first use.
-HOMES = {
-    "backup": "maintain.backup",
-    "build": "build.build",
-    "compact": "maintain.compact",
-    "count": "documents.count",
-    "delete": "documents.delete",
-    "duplicates": "explore.duplicates",
-    "export": "documents.export",
-    "facets": "documents.facets",
-    "get": "documents.get",
-    "info": "maintain.info",
-    "merge": "maintain.merge",
-    "open": "documents.open_source",
-    "query": "query.query",
-    "reembed": "maintain.reembed",
-    "set": "documents.set_metadata",
-    "similar": "query.similar",
-    "sync": "sync.sync",
-    "topics": "explore.topics",
-    "verify": "maintain.verify",
+# The commands of each module, imported at first use.
+COMMANDS = {
+    "build": "build",
+    "documents": "count delete export facets get open set",
+    "explore": "duplicates topics",
+    "maintain": "backup compact info merge reembed verify",
+    "query": "query similar",
+    "sync": "sync",
 }
 
 
@@ -46,7 +33,7 @@ def opened(path: str, **options: Any) -> SearchIndex:
 
 index = Group(
     "index",
-    homes={name: f"index.{home}" for name, home in HOMES.items()},
+    homes={name: f"index.{module}" for module, names in COMMANDS.items() for name in names.split()},
     help="""Build, query and change search indexes.
 
     Example: ctx-embed index build notes.txt notes.index && ctx-embed index query notes.index "a question"

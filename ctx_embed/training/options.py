@@ -28,7 +28,7 @@ MOST_HELD_OUT = 4096
 # Fraction of all steps in which the learning rate rises.
 WARMUP = 0.05
 # Sections of the command's help.
-FILES, STUDENT, TRAINING, OBJECTIVES = "Input and output", "Student", "Training", "Further objectives"
+OPTIONS, STUDENT, OBJECTIVES = "Options", "Student", "Further objectives"
 # The options of recipes whose values are lists.
 LISTS = ("corpus", "exclude", "labelled")
 
@@ -340,18 +340,18 @@ class DistillationJob(DistillationOptions):
     encoder_options: Mapping[str, Any] | None = option(None, "Options of the system.", command=False)
     teacher: str = option(
         meaning="Any SentenceTransformer: a folder, or a name on the hub; minilm is all-MiniLM-L6-v2.",
-        section=FILES,
+        section=OPTIONS,
         metavar="MODEL",
     )
     exclude: Sequence[str | Path] = option(
         (),
         "Never train on the texts in this file, in any of its columns. They still count for the vocabulary.",
-        section=FILES,
+        section=OPTIONS,
     )
     cache: Path | None = option(
-        None, "Store the teacher's embeddings here.", section=FILES, metavar="DIR", default_is="OUT.teacher"
+        None, "Store the teacher's embeddings here.", section=OPTIONS, metavar="DIR", default_is="OUT.teacher"
     )
-    overwrite: bool = option(False, "Replace the model in OUT, once the new one is complete.", section=FILES)
+    overwrite: bool = option(False, "Replace the model in OUT, once the new one is complete.", section=OPTIONS)
     start: str | None = option(
         None, "Start from this model, with its vocabulary and sizes.", section=STUDENT, flag="--from", metavar="MODEL"
     )
@@ -382,14 +382,11 @@ class DistillationJob(DistillationOptions):
     store: Literal["float32", "float16", "int8"] = option(
         "int8", "Precision in which the token table is saved.", section=STUDENT
     )
-    validation: str | None = option(None, "Pairs to score after each epoch: score<TAB>text<TAB>text.", section=TRAINING)
-    teacher_dtype: Literal["float32", "bfloat16"] = option(
-        "float32", "Precision in which the teacher computes.", section=TRAINING
-    )
+    validation: str | None = option(None, "Pairs to score after each epoch: score<TAB>text<TAB>text.")
+    teacher_dtype: Literal["float32", "bfloat16"] = option("float32", "Precision in which the teacher computes.")
     device: str | None = option(
         None,
         "Device of teachers and student, e.g. cuda.",
-        section=TRAINING,
         metavar="NAME",
         default_is="the student on the CPU",
     )
