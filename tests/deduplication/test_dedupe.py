@@ -73,6 +73,10 @@ def test_every_format_keeps_its_rows_and_fields(tmp_path):
     dedupe([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], tmp_path / "out.jsonl", text_field="review")
     assert [json.loads(line) for line in lines(tmp_path / "out.jsonl")] == [rows[place] for place in wanted]
 
+    (tmp_path / "in.json").write_text(json.dumps(rows))
+    dedupe(tmp_path / "in.json", tmp_path / "out.json", text_field="review")
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == [rows[place] for place in wanted]
+
     with gzip.open(tmp_path / "in.csv.gz", "wt", newline="") as file:
         csv.writer(file).writerows([["n", "text"], *([n, f'{text}, "said"\nhe'] for n, text in enumerate(texts))])
     dedupe(tmp_path / "in.csv.gz", tmp_path / "out.csv.gz")
@@ -101,8 +105,7 @@ def test_planted_small_edits_are_found_and_other_texts_stay(tmp_path):
         place = generator.randrange(len(text) - 1)
         return text[:place] + text[place + 1] + text[place] + text[place + 2 :]
 
-    copies = [edited(text) for text in originals[:1000]]
-    mixed = originals + copies
+    mixed = [*originals, *map(edited, originals[:1000])]
     generator.shuffle(mixed)
     written(tmp_path / "in.txt", mixed)
     found = dedupe(tmp_path / "in.txt", tmp_path / "out.txt")
@@ -111,32 +114,19 @@ def test_planted_small_edits_are_found_and_other_texts_stay(tmp_path):
     assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "out2.txt").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        ("x > 5", "x < 5"),
-        ("it was -5 degrees", "it was 5 degrees"),
-        ("version 3.10", "version 3.1"),
-        ("version 3.10", "version 310"),
-        ("C++", "C#"),
-        ("C#", "C"),
-        ("up 5%", "up 5"),
-        ("a + b", "a b"),
-        ("great \U0001f600", "great \U0001f621"),
-        ("nice \U0001f44b\U0001f3fb", "nice \U0001f44b\U0001f3ff"),
-        ("कि", "की"),
-        ("ma", "má"),
-        ("má", "mà"),
-        ("กา", "กี"),
-        ("5 €", "5 $"),
-        ("a \u2227 b", "a \u2228 b"),
-        ("abcabcabcabcabc", "abcabcabcabcabcabc"),
-    ],
-)
-def test_what_differs_in_a_sign_is_no_copy(tmp_path, left, right):
-    written(tmp_path / "in.txt", [left, right, f"«{left.upper()}», ", right.replace(" ", "  ")])
+DIFFERENT = [
+    *("x > 5", "x < 5", "it was -5 degrees", "it was 5 degrees", "version 3.10", "version 3.1", "version 310"),
+    *("C++", "C#", "C", "up 5%", "up 5", "a + b", "a b", "5 €", "5 $", "a \u2227 b", "a \u2228 b"),
+    *("great \U0001f600", "great \U0001f621", "nice \U0001f44b\U0001f3fb", "nice \U0001f44b\U0001f3ff"),
+    *("कि", "की", "ma", "má", "mà", "กา", "กี", "abcabcabcabcabc", "abcabcabcabcabcabc"),
+]
+
+
+def test_what_differs_in_a_sign_is_no_copy(tmp_path):
+    copies = [copy for text in DIFFERENT for copy in (f"«{text.upper()}», ", text.replace(" ", "  "))]
+    written(tmp_path / "in.txt", [*DIFFERENT, *copies])
     dedupe(tmp_path / "in.txt", tmp_path / "out.txt", threshold=1)
-    assert lines(tmp_path / "out.txt") == [left, right]
+    assert lines(tmp_path / "out.txt") == DIFFERENT
 
 
 def test_unrelated_long_texts_are_no_copies(tmp_path):
@@ -214,11 +204,9 @@ def test_a_text_without_known_tokens_is_no_duplicate_by_meaning(tmp_path):
     texts = ["Привет, как дела", "こんにちは世界です", "مرحبا كيف حالك", "שלום מה שלומך", "Hello how are you"]
     written(tmp_path / "in.txt", texts)
     result = COMMAND.run(tmp_path / "in.txt", "-o", tmp_path / "out.txt", "--meaning", "0.95")
-    assert result.exit_code == 0, result.output
     assert lines(tmp_path / "out.txt") == texts
-    assert result.stderr == (
-        "Warning: the model knows too few words of 4 texts, so that only characters were compared there.\n"
-    )
+    said = "Warning: the model knows too few words of 4 texts, so that only characters were compared there.\n"
+    assert (result.exit_code, result.stderr) == (0, said)
 
 
 def test_texts_are_compared_as_they_are_read(tmp_path):
@@ -233,12 +221,9 @@ def test_texts_are_compared_as_they_are_read(tmp_path):
 def test_mistakes_are_one_line_and_write_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "in.txt", TEXTS)
-    for name, text in (
-        ("in.jsonl", '{"text": "a"}\n{"other": "b"}\n'),
-        ("empty.txt", "\n"),
-        ("in.json", '[{"text": "a"}]'),
-    ):
-        Path(name).write_text(text)
+    Path("in.jsonl").write_text('{"text": "a"}\n{"other": "b"}\n')
+    Path("empty.txt").write_text("\n")
+    Path("in.json").write_text('[{"text": "a"}]')
     before = sorted(tmp_path.iterdir())
     format_of = "stay in the format of the input, so its name must"
     for source, output, options, message in [
@@ -265,10 +250,3 @@ def test_the_command_reads_and_writes_pipes(tmp_path):
     COMMAND.succeeds("-", "-o", tmp_path / "out.jsonl", input=rows)
     assert lines(tmp_path / "out.jsonl") == ['{"text": "A b c!"}']
     assert "--model needs --meaning" in COMMAND.fails("-", "-o", "-", "--model", "x", input=rows, code=2)
-
-
-def test_an_array_stays_an_array(tmp_path):
-    rows = [{"text": "the cat sat", "n": 1}, {"text": "The cat sat!"}, {"text": "é", "n": None}]
-    (tmp_path / "in.json").write_text(json.dumps(rows))
-    dedupe(tmp_path / "in.json", tmp_path / "out.json")
-    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == [rows[0], rows[2]]

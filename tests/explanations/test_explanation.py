@@ -14,7 +14,6 @@ import ctx_embed
 from ctx_embed import explanations
 from ctx_embed.explanations import ContextPath, Explanation, html, percent, renderable, shades
 from ctx_embed.systems import SYSTEMS, system
-from ctx_embed.text.tokenizer import Phrases
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 
@@ -39,14 +38,6 @@ def of_system(tokenizer, name, **options):
     return SentenceTransformer(modules=[system(name)(tokenizer, 8, **options)], device="cpu")
 
 
-@pytest.fixture(scope="module")
-def shipped():
-    return ctx_embed.load(device="cpu")
-
-
-# Contributions
-
-
 def sums_to_the_embedding(model, text) -> None:
     parts = explanations.contributions(model, text)
     np.testing.assert_allclose(parts.vectors.sum(0) + parts.bias, parts.corrections, atol=1e-5)
@@ -62,9 +53,9 @@ def test_contributions_sum_to_the_corrections(tokenizer, options, text):
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "A dull film without one good idea.", "word " * 3000])
-def test_contributions_of_the_shipped_model_sum_to_its_corrections(shipped, text):
-    sums_to_the_embedding(shipped, text)
-    np.testing.assert_allclose(ctx_embed.explain(shipped, text).weights.sum(1), 1, atol=1e-5)
+def test_contributions_of_the_shipped_model_sum_to_its_corrections(shipped_model, text):
+    sums_to_the_embedding(shipped_model, text)
+    np.testing.assert_allclose(ctx_embed.explain(shipped_model, text).weights.sum(1), 1, atol=1e-5)
 
 
 def test_shapes_and_the_weights_are_the_contributions_shares(tokenizer):
@@ -81,9 +72,6 @@ def test_shapes_and_the_weights_are_the_contributions_shares(tokenizer):
     assert (found.weights < 0).any()
     # A token left out of the sum is missed.
     assert np.abs(parts.vectors[1:].sum(0) + parts.bias - parts.corrections).max() > 0.01
-
-
-# The path
 
 
 def test_the_path_is_that_of_the_contexts(tokenizer):
@@ -103,7 +91,7 @@ def test_the_path_is_that_of_the_contexts(tokenizer):
     np.testing.assert_allclose(path.to_last, [cosine(c, contexts[-1]) for c in contexts], atol=1e-5)
 
 
-def test_a_text_without_tokens_or_of_unknown_ones_has_no_explanation(tokenizer, shipped):
+def test_a_text_without_tokens_or_of_unknown_ones_has_no_explanation(tokenizer, shipped_model):
     found = ctx_embed.explain(make_model(tokenizer), " \n")
     assert (found.text, found.tokens, found.weights.shape, found.path) == (" \n", (), (2, 0), None)
     parts = explanations.contributions(make_model(tokenizer), " \n")
@@ -111,24 +99,21 @@ def test_a_text_without_tokens_or_of_unknown_ones_has_no_explanation(tokenizer, 
     assert not parts.bias.any()
     assert (parts.first == 1).all()
     for text in ("日本語", "שלום עולם", "日本語 " * 50):
-        found = ctx_embed.explain(shipped, text)
+        found = ctx_embed.explain(shipped_model, text)
         assert (found.tokens, found.weights.shape, found.path) == ((), (3, 0), None)
         # A text is read if the model knows half of its words.
-        assert "film" in ctx_embed.explain(shipped, text + " film" * len(text.split()) * 3).tokens
-
-
-# Rows and parts
+        assert "film" in ctx_embed.explain(shipped_model, text + " film" * len(text.split()) * 3).tokens
 
 
 def test_rows_and_parts_by_name(tokenizer):
     found = ctx_embed.explain(of_system(tokenizer, "san", heads=3), SENTENCES[0])
     assert (found.path, found.between_tokens) == (None, False)
-    assert [name for name, _ in found.rows()] == ["head 1", "head 2", "head 3"]
+    assert list(dict(found.rows())) == ["head 1", "head 2", "head 3"]
     np.testing.assert_array_equal([weights for _, weights in found.rows()], found.weights)
     # Between tokens, rows are what each token gets.
     found = ctx_embed.explain(of_system(tokenizer, "transformer", layers=2, heads=2), SENTENCES[0])
     assert found.between_tokens
-    assert [name for name, _ in found.parts()] == [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2)]
+    assert list(dict(found.parts())) == [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2)]
     np.testing.assert_array_equal(found.parts()[2][1], found.weights[1, 0])
     np.testing.assert_allclose(found.rows()[2][1], found.weights[1, 0].mean(0))
     (attention,) = ctx_embed.explain(of_system(tokenizer, "self-attention"), SENTENCES[0]).parts()
@@ -152,21 +137,17 @@ def test_every_system_that_weighs_tokens_is_explained(tokenizer, name, text):
     Console(file=io.StringIO()).print(renderable(found))
 
 
-def test_json(tokenizer):
+def test_json_and_phrases_as_their_words(tokenizer):
     found = json.loads(json.dumps(ctx_embed.explain(make_model(tokenizer), "cat").to_dict()))
     assert list(found) == ["text", "tokens", "axes", "weights", "path"]
     assert found["axes"] == ["step", "token"]
     assert np.array(found["weights"]).shape == (2, len(found["tokens"]))
     sizes = {"context_norms": 3, "correction_norms": 2, "to_previous": 2, "to_last": 3}
     assert {name: len(values) for name, values in found["path"].items()} == sizes
-
-
-def test_phrases_are_shown_as_their_words(tokenizer):
     first, second, third = (tokenizer.token_to_id(token) for token in ("the", "cat", "on"))
     entries = tokenizer.get_vocab_size()
     model = make_model(tokenizer, phrases=[[first, second], [entries, third]])
     assert ctx_embed.explain(model, "the cat on the").tokens == ("the cat on", "the")
-    assert isinstance(model[0].text_tokenizer.phrases, Phrases)
 
 
 def test_mistakes(tokenizer):
@@ -181,8 +162,6 @@ def test_mistakes(tokenizer):
     said = "the model's first module must be a Contextualizer, got StructuredSelfAttention"
     assert error(explanations.contributions, of_system(tokenizer, "san"), "cat") == said
 
-
-# Pages and the terminal
 
 PATH = ContextPath((4.0, 5.0, 6.0), (1.5, 2.5), (0.25, 0.5), (0.125, 0.75, 1.0))
 WEIGHTS = np.array([[0.5, 0.75, -0.25], [0.01, 0.99, 0]], dtype=np.float32)
@@ -207,9 +186,8 @@ def test_shades_go_from_minus_one_to_one():
     np.testing.assert_allclose(shades(np.full(9, 1 / 9, np.float32)), [0.5] * 9, rtol=1e-6)
     assert shades(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
     assert shades(np.zeros(0, np.float32)).tolist() == []
-
-
-# Terminal
+    # Zero has no sign.
+    assert (percent(-0.0, 0), percent(-0.0004, 1), percent(-0.004, 1)) == ("0", "0.0", "-0.4")
 
 
 def test_terminal():
@@ -223,6 +201,13 @@ def test_terminal():
         "2       6.000  2.500  0.500              1.000",
     ]
     assert len(shown(TWO).splitlines()) == 3
+    assert "layer 1, head 1  x 60  y 40" in shown(BETWEEN)
+    lines = [line.rstrip() for line in shown(NONE).splitlines()]
+    assert lines == ["(empty text)", "the model knows too few words of this text: nothing to explain"]
+    output = shown(HOSTILE)
+    assert not {"\x1b", "\r"} & set(output)
+    assert output.splitlines()[0].rstrip() == "�[2J  �"
+    assert "head 1  �[2J 50  � 50" in output
     # Colours by sign, and none for the faintest.
     line = shown(TWO, force_terminal=True, color_system="truecolor").splitlines()
     assert "\x1b[30;48;2;140;192;220m<b>" in line[1]  # blue, the greatest
@@ -230,32 +215,15 @@ def test_terminal():
     assert re.search(r"(?<!m)a\x1b", line[2])  # 1 of 99 has none
 
 
-def test_terminal_without_tokens_between_tokens_and_of_hostile_ones():
-    lines = [line.rstrip() for line in shown(NONE).splitlines()]
-    assert lines == ["(empty text)", "the model knows too few words of this text: nothing to explain"]
-    assert "layer 1, head 1  x 60  y 40" in shown(BETWEEN)
-    output = shown(HOSTILE)
-    assert not {"\x1b", "\r"} & set(output)
-    assert output.splitlines()[0].rstrip() == "�[2J  �"
-    assert "head 1  �[2J 50  � 50" in output
-
-
-# HTML
-
-
 def text_of(page: bytes) -> str:
     """Return what a page shows."""
     return unescape(re.sub(r"<[^>]*>", "", page.decode("utf-8").partition("</style>")[2]))
 
 
-@pytest.mark.parametrize("explanation", [TWO, NONE, BETWEEN, HOSTILE])
-def test_the_page_is_whole_by_itself(explanation):
-    page = html([explanation]).decode("utf-8")
-    assert not re.search(r"<(script|link|img|iframe|b)\b|\b(src|href|onclick)=|url\(|@import", page)
-    assert "color-scheme: light dark" in page
-
-
-def test_the_page_shows_text_weights_and_path():
+def test_the_page_shows_text_weights_and_path_and_is_whole_by_itself():
+    whole = html([TWO, NONE, BETWEEN, HOSTILE]).decode("utf-8")
+    assert not re.search(r"<(script|link|img|iframe|b)\b|\b(src|href|onclick)=|url\(|@import", whole)
+    assert "color-scheme: light dark" in whole
     page = html([TWO, NONE], "my <model>", contexts=True)
     shown = text_of(page)
     for text in ("Model: my <model>", "a <b> & [red]$c$", "a50.0 <b>75.0 $[red]$-25.0", "(empty text)"):
@@ -273,13 +241,6 @@ def test_a_notebook_draws_an_explanation():
     assert "…" in repr(replace(TWO, text="long " * 50))
     assert all(part in TWO._repr_html_() for part in ("<mark", "&lt;b&gt;"))
     HOSTILE._repr_html_().encode()
-
-
-def test_zero_has_no_sign():
-    assert (percent(-0.0, 0), percent(-0.0004, 1), percent(-0.004, 1)) == ("0", "0.0", "-0.4")
-
-
-# Files
 
 
 def test_a_page_is_written_and_nothing_else(tmp_path):

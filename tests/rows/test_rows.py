@@ -53,25 +53,18 @@ def read(*files) -> list[Document]:
     return [document for file in files for document in read_documents(file)]
 
 
-# Lines
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
+def test_only_a_line_feed_ends_a_line(file, standard_input):
+    for content, expected in (
         (b"", []),
         (b"first\n\nthird", ["first", "", "third"]),
         (b"a\r\nb\rc\r\n", ["a", "b\rc"]),
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         ("a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\n".encode(), ["a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"]),
-    ],
-)
-def test_only_a_line_feed_ends_a_line(file, standard_input, content, expected):
-    assert list(read_lines(file(content))) == list(enumerate(expected, 1))
-    assert lines(file(gzip.compress(content), "a.gz")) == expected
-    for packed in (content, gzip.compress(content)):
-        standard_input(packed)
-        assert lines("-") == expected
+    ):
+        assert list(read_lines(file(content))) == list(enumerate(expected, 1))
+        for packed in (content, gzip.compress(content)):
+            standard_input(packed)
+            assert lines(file(packed)) == lines("-") == expected
 
 
 def test_gzip_is_known_by_its_bytes_and_not_by_its_name(file):
@@ -102,7 +95,7 @@ def test_a_file_is_closed_when_its_reader_stops_early(file):
     assert not is_open()
 
 
-def test_a_source_that_cannot_be_opened(tmp_path, file, monkeypatch):
+def test_a_source_that_cannot_be_opened_or_fails_in_the_middle(tmp_path, file, monkeypatch):
     inside = file(b"x") / "y"
     for source, said in [
         (tmp_path / "missing.csv", "no such file"),
@@ -115,6 +108,16 @@ def test_a_source_that_cannot_be_opened(tmp_path, file, monkeypatch):
         assert error(read_lines, source) == f"{source}: {said}"
     monkeypatch.setattr("sys.stdin", None)
     assert error(read_lines, "-") == "standard input is closed"
+
+    class Failing(io.BytesIO):
+        def readinto(self, buffer):
+            found = super().readinto(buffer)
+            if not found:
+                raise OSError(5, "Input/output error")
+            return found
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Failing(b"a\nb\n")))
+    assert error(read_lines, "-") == "standard input: cannot be read after line 2 (Input/output error)"
 
 
 def test_bytes_that_are_not_of_the_encoding_that_is_named(file, standard_input):
@@ -163,9 +166,6 @@ def test_an_encoding_is_detected(file, standard_input, encoding, name):
         assert [document.text for document in read_documents("-")][-1] == said
 
 
-# Documents
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "A.JSONL"])
 def test_documents_of_files_of_lines_and_of_jsonl(file, name):
     path = file(' one \n\n \t \n{"text": "not read as JSON"}\n')
@@ -202,9 +202,6 @@ BAD_JSON = [
 ]
 
 
-# Labelled text
-
-
 def test_labelled(file, standard_input):
     content = "pos\ta film\twith a tab \r\n\n très bien \tun film\nneg\t\n".encode()
     expected = (["pos", "très bien", "neg"], ["a film\twith a tab ", "un film", ""])
@@ -216,9 +213,6 @@ def test_labelled(file, standard_input):
         assert error(read_labelled, path) == f"{path}, line 2: {line[:40]!r} is not label<TAB>text"
     standard_input(b"\n \n")
     assert error(read_labelled, "-") == "standard input: no rows; give lines of label<TAB>text"
-
-
-# Tables
 
 
 def table(tmp_path, name="a.parquet", **columns):
@@ -238,6 +232,12 @@ def test_parquet(tmp_path, file):
     assert read(path) == expected
     assert estimated_count([path]) == 2
     assert read(file(gzip.compress(Path(path).read_bytes()), "b.parquet.gz")) == expected
+    # Decimals lose no digit.
+    long, short = decimal.Decimal("12345678901234567890.10"), decimal.Decimal("2.50")
+    wide = pyarrow.array([long, short], pyarrow.decimal128(38, 2))
+    path = table(tmp_path, text=["a", "b"], long=wide, short=pyarrow.array([short, None], pyarrow.decimal128(9, 2)))
+    found = [document.metadata for document in read(path)]
+    assert found == [{"long": str(long), "short": 2.5}, {"long": "2.50"}]
 
 
 def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, monkeypatch):
@@ -323,9 +323,6 @@ def test_sources_that_cannot_be_used(tmp_path):
         assert error(find_sources, [name]).startswith(f"{name}: {said}")
 
 
-# Fields
-
-
 def test_a_named_field_makes_a_table_of_standard_input(file, standard_input):
     for content, expected in (
         ('id,headline\n0,"oil, again"\n', Document("oil, again", 0)),
@@ -401,54 +398,30 @@ def test_items_come_as_they_arrive_and_an_error_after_them(wrong):
     assert max(map(len, blocks)) <= 10
 
 
-def test_a_source_that_fails_in_the_middle(monkeypatch):
-    class Failing(io.BytesIO):
-        def readinto(self, buffer):
-            found = super().readinto(buffer)
-            if not found:
-                raise OSError(5, "Input/output error")
-            return found
+TYPES = {
+    "94110  7": [94110, None, 7],
+    "3.5 2 -0.25": [3.5, 2, -0.25],
+    "1e-05 1e+16": [1e-05, 1e16],
+    f"{'9' * 18} 1": [int("9" * 18), 1],
+    **{
+        cells: cells.split()
+        for cells in ("02134 90210", "3.10 3.9 3.11", "1e5 2", "5 five", "٣ 3", "nan inf", "1_000 1")
+    },
+}
 
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Failing(b"a\nb\n")))
-    assert error(read_lines, "-") == "standard input: cannot be read after line 2 (Input/output error)"
 
-
-@pytest.mark.parametrize(
-    ("cells", "values"),
-    [
-        (["02134", "90210"], ["02134", "90210"]),
-        (["94110", "", "7"], [94110, None, 7]),
-        (["3.10", "3.9", "3.11"], ["3.10", "3.9", "3.11"]),
-        (["3.5", "2", "-0.25"], [3.5, 2, -0.25]),
-        (["1e-05", "1e+16"], [1e-05, 1e16]),
-        (["1e5", "2"], ["1e5", "2"]),
-        (["5", "five"], ["5", "five"]),
-        (["٣", "3"], ["٣", "3"]),
-        (["9" * 18, "1"], [int("9" * 18), 1]),
-        (["nan", "inf"], ["nan", "inf"]),
-        (["1_000", "1"], ["1_000", "1"]),
-    ],
-)
 @pytest.mark.parametrize("mark", [",", "\t"])
-def test_a_column_has_the_type_of_all_its_cells(file, cells, values, mark):
-    rows = [f"text {number}{mark}{cell}" for number, cell in enumerate(cells)]
-    path = file("\n".join([f"text{mark}zip", *rows, ""]), "a.csv" if mark == "," else "a.tsv")
-    assert [document.metadata.get("zip") for document in read(path)] == values
-
-
-def test_the_last_cell_decides_too(file):
+def test_a_column_has_the_type_of_all_its_cells(file, mark):
+    found = {}
+    for cells in TYPES:
+        rows = [f"text {number}{mark}{cell}" for number, cell in enumerate(cells.split(" "))]
+        path = file("\n".join([f"text{mark}zip", *rows, ""]), "a.csv" if mark == "," else "a.tsv")
+        found[cells] = [document.metadata.get("zip") for document in read(path)]
+    assert found == TYPES
     path = file("text,n\n" + "".join(f"t{n},{n}\n" for n in range(5000)) + "last,007\n", "a.csv")
     assert {type(document.metadata["n"]) for document in read(path)} == {str}
     for content, ids in (("id,text\n1,a\n2,b\n", [1, 2]), ("_id,text\n1.5,a\n2,b\n", ["1.5", "2"])):
         assert [each.id for each in read(file(content, "a.csv"))] == ids
-
-
-def test_decimals_of_parquet_lose_no_digit(tmp_path):
-    long, short = decimal.Decimal("12345678901234567890.10"), decimal.Decimal("2.50")
-    wide = pyarrow.array([long, short], pyarrow.decimal128(38, 2))
-    path = table(tmp_path, text=["a", "b"], long=wide, short=pyarrow.array([short, None], pyarrow.decimal128(9, 2)))
-    found = [document.metadata for document in read(path)]
-    assert found == [{"long": str(long), "short": 2.5}, {"long": "2.50"}]
 
 
 @settings(max_examples=60)
@@ -476,19 +449,12 @@ def test_labelled_lines_are_known_everywhere(file, standard_input, name):
     assert read_labelled(source) == (labels, texts)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_other_lines_with_tabs_stay_whole(file):
+    for content in (
         "Go.\tVa !\nStop.\tArrête !\nGo on.\tContinue !\n",  # Translations: no label comes again.
-        "1. Fog\t3\n2. Sea\t9\n",
-        "one\nno\ttab\nno\ttab\n",
-        "a\tb\tc\na\tb\tc\n",
-        "a\tb\na\t\n",
-        "single\ttab\n",
-    ],
-)
-def test_other_lines_with_tabs_stay_whole(file, content):
-    assert [each.text for each in read(file(content))] == content.splitlines()
+        *("1. Fog\t3\n2. Sea\t9\n", "one\nno\ttab\nno\ttab\n", "a\tb\tc\na\tb\tc\n", "a\tb\na\t\n", "single\ttab\n"),
+    ):
+        assert [each.text for each in read(file(content))] == content.splitlines()
 
 
 def test_a_header_is_no_label(file):
@@ -504,9 +470,6 @@ def test_dedupe_compares_the_texts_of_labelled_lines(tmp_path, file):
     path = file("pos\tgreat food here\nneg\tcold soup today\nneg\tgreat food here\npos\tfine\n")
     assert dedupe(path, tmp_path / "b.tsv").kept == 3
     assert (tmp_path / "b.tsv").read_text() == "pos\tgreat food here\nneg\tcold soup today\npos\tfine\n"
-
-
-# Quotation marks in TSV
 
 
 CELLS = ['said "yes"', 'a "b" c, d', '"whole"', "tab\there", "two\nlines", '""', '"', "plain", "5\" and 6'", "é\nü"]
@@ -552,9 +515,6 @@ def test_any_text_comes_back_from_tsv(tmp_path_factory, cells):
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, delimiter="\t", lineterminator="\n").writerows([("id", "text"), *enumerate(cells)])
     assert [(each.id, each.text) for each in read(path)] == list(enumerate(cells))
-
-
-# What our commands write
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])

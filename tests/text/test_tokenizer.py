@@ -128,23 +128,13 @@ def test_the_shipped_tokenizer_cuts_where_words_may_be_cut(embedder, texts):
         assert split(*ours(texts)) == (plain(ours.tokenizer, texts) if texts else [[]])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x" * 100_000,
-        "ab.cd," * 20_000,
-        "中文" * 20_000,
-        "中。文" * 20_000 + "end",
-        "a" * 5000 + "\u0301" + "b" * 5000,
-        "\u3000".join(["cat"] * 5000),
-        "é" * 6000,
-        "9" * 4096 + "z." * 5000,
-    ],
-    ids=lambda text: f"{text[:4]}-{len(text)}",
-)
-def test_text_without_spaces_is_cut_where_the_tokenizer_cuts(embedder, text):
+def test_text_without_spaces_is_cut_where_the_tokenizer_cuts(embedder):
     ours = TextTokenizer(embedder.text_tokenizer.tokenizer)
-    assert split(*ours([text])) == plain(ours.tokenizer, [text])
+    for text in (
+        *("x" * 100_000, "ab.cd," * 20_000, "中文" * 20_000, "中。文" * 20_000 + "end", "é" * 6000),
+        *("a" * 5000 + "\u0301" + "b" * 5000, "\u3000".join(["cat"] * 5000), "9" * 4096 + "z." * 5000),
+    ):
+        assert split(*ours([text])) == plain(ours.tokenizer, [text]), text[:9]
 
 
 def test_nothing_gives_no_ids_and_a_copy_for_another_process_forgets(tokenizer):
@@ -193,18 +183,15 @@ def test_phrases_of_any_text(ids):
     assert merge(ids) == merged_in_passes(ids)
 
 
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
+def test_pairs_that_cannot_be():
+    for pairs, message in (
         ([[0, 1, 2]], "phrases must have shape (phrases, 2) with at least one phrase, got (1, 3)"),
         (np.zeros((0, 2)), "phrases must have shape (phrases, 2) with at least one phrase, got (0, 2)"),
         ([[0, 4]], "phrase 0 is [0, 4]: its parts must be entries below 4 or phrases before it"),
         ([[0, 1], [-1, 2]], "phrase 1 is [-1, 2]: its parts must be entries below 4 or phrases before it"),
         ([[0, 1], [0, 1]], "a pair occurs twice among the phrases"),
-    ],
-)
-def test_pairs_that_cannot_be(pairs, message):
-    assert error(Phrases, pairs, 4) == message
+    ):
+        assert error(Phrases, pairs, 4) == message
 
 
 def test_a_module_reads_saves_and_loads_phrases(tokenizer, sentences, tmp_path):
@@ -252,25 +239,14 @@ def test_a_text_of_unknown_words_is_embedded_as_zeros_with_one_warning(by, embed
         assert (parts.tokens, parts.cosine) == ([], 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        ("Кошка спит на диване.", False),
-        ("北京今天下雨.", False),
-        ("الطقس جميل اليوم, 25 (2024).", False),
-        ("Поезд № 5, 12:30", False),
-        ("The dog and кошка, собака, птица, лошадь", False),
-        ("the cat кошка собака", True),
-        ("Иван said hi to Пётр", True),
-        ("Straße in München", True),
-        ("I ♥ NY", True),
-        ("3 + 4 = 7", True),
-        ("?!", True),
-        ("👍👍 !!", False),
-        ("C++", True),
-    ],
-)
-def test_a_text_is_read_if_half_of_its_words_are_known(embedder, text, read):
+KNOWN = ["the cat кошка собака", "Иван said hi to Пётр", "Straße in München", "I ♥ NY", "3 + 4 = 7", "?!", "C++"]
+TOO_FEW = ["Кошка спит на диване.", "北京今天下雨.", "الطقس جميل اليوم, 25 (2024).", "Поезд № 5, 12:30", "👍👍 !!"]
+TOO_FEW += ["The dog and кошка, собака, птица, лошадь"]
+
+
+@pytest.mark.parametrize("text", [*KNOWN, *TOO_FEW])
+def test_a_text_is_read_if_half_of_its_words_are_known(embedder, text):
+    read = text in KNOWN
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if not read else "error")
         assert embedder.encode(text).any() == read
