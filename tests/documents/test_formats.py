@@ -54,12 +54,9 @@ def test_a_file_of_each_format(tmp_path, name):
     path = tmp_path / f"report.{name}"
     WRITERS[name](path)
     (found,) = texts(path)
-    for wanted in (FIRST, SECOND, SPECIAL.get(name, "")):
+    for wanted in (FIRST, SECOND, SPECIAL.get(name, ""), "" if name in ("pdf", "pptx") else "## Markets\n\n"):
         assert wanted in found.text
-    assert found.title == TITLE
-    assert found.pages == (name in ("pdf", "pptx"))
-    if name not in ("pdf", "pptx"):
-        assert "## Markets\n\n" in found.text
+    assert (found.title, found.pages) == (TITLE, name in ("pdf", "pptx"))
     for unwanted in ("Home", "alert", "color", "rights", "root:", "secret", "<i>", "\0"):
         assert unwanted not in found.text
 
@@ -90,8 +87,7 @@ def test_broken_files_have_a_reason(tmp_path, extraction, name):
         path.write_bytes(broken)
         ((_, found),) = extraction.read([(None, str(path))])
         if isinstance(found, Exception):
-            assert str(found)
-            assert "\n" not in str(found)
+            assert re.fullmatch(".+", str(found))
         # Formats that are text may still find some.
         elif found:
             assert name in ("html", "md", "py", "pdf"), found
@@ -130,8 +126,6 @@ def test_bombs(tmp_path, extraction):
         assert isinstance(found, UnreadableFileError), name
     assert [found.text for found in texts(tmp_path / "a.html")] == ["text"]
 
-
-# Documents come whole and in reading order
 
 W = (
     'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
@@ -259,11 +253,8 @@ def test_opendocument(tmp_path):
         space = 'xmlns:draw="urn:oasis:names:tc:opendocument:xmlns:drawing:1.0"'
         content = content.replace("<office:text>", f"<office:text {space}>" + ODT)
         new.writestr("content.xml", content)
-        new.writestr(
-            "styles.xml",
-            '<x xmlns:s="s" xmlns:text="t"><s:header><text:p>Secret</text:p></s:header>'
-            "<s:footer><text:p>Page</text:p></s:footer></x>",
-        )
+        around = "<s:header><text:p>Secret</text:p></s:header><s:footer><text:p>Page</text:p></s:footer>"
+        new.writestr("styles.xml", f'<x xmlns:s="s" xmlns:text="t">{around}</x>')
     (found,) = texts(tmp_path / "b.odt")
     expected = "Secret|Fog came.|Note: Thick.|Comment: When?|frame|boxed|- one\n- two|# Harbour report"
     assert found.text.startswith(expected.replace("|", "\n\n"))
@@ -310,21 +301,17 @@ MARKDOWNS = [
 ]
 
 
-@pytest.mark.parametrize(("content", "title", "metadata", "blocks"), MARKDOWNS)
-def test_markdown(tmp_path, content, title, metadata, blocks):
-    (tmp_path / "a.md").write_text(content)
-    (found,) = texts(tmp_path / "a.md")
-    assert (found.title, found.metadata, found.text) == (title, metadata, content)
-    if blocks is not None:
-        assert [content[block.start : block.stop] for block in markdown(content)] == blocks
+def test_markdown(tmp_path):
+    for content, title, metadata, blocks in MARKDOWNS:
+        (tmp_path / "a.md").write_text(content)
+        (found,) = texts(tmp_path / "a.md")
+        assert (found.title, found.metadata, found.text) == (title, metadata, content)
+        assert blocks in (None, [content[block.start : block.stop] for block in markdown(content)])
 
 
-BROKEN = "One & two\n\na < b\nc"
-
-
-@pytest.mark.parametrize(
-    ("page", "title", "text"),
-    [
+def test_html(tmp_path):
+    broken = "One & two\n\na < b\nc"
+    for page, title, text in (
         (f"<p>{FIRST}</p><p>{SECOND}</p>", None, f"{FIRST}\n\n{SECOND}"),
         (f"<h1>Fog</h1>{FIRST}", "Fog", f"# Fog\n\n{FIRST}"),
         ("<li>one<li>two", None, "- one\n- two"),
@@ -332,7 +319,7 @@ BROKEN = "One & two\n\na < b\nc"
         ("<!-- <title>old</title> --><title>New</title><p>x</p>", "New", "x"),
         (f"<title>New</title><p>{FIRST}</p>", "New", FIRST),
         (f"<html><body><svg><title>icon</title></svg><p>{FIRST}</p></body></html>", None, FIRST),
-        ("<p title='a > b'>One &amp; <b>two</b></p><script>if (a < b) {}</script><p>a < b<br>c</P><p", None, BROKEN),
+        ("<p title='a > b'>One &amp; <b>two</b></p><script>if (a < b) {}</script><p>a < b<br>c</P><p", None, broken),
         ("<h2>Fog</h2><ul><li>x<li>y</ul><style>p {}</style><td>1</td>", None, "## Fog\n\n- x\n- y\n\n1"),
         # Whole pages: tags that may be left out, menus by their roles, and menus without an end.
         (f"<html><head><title>New</title><body><p>{FIRST}", "New", FIRST),
@@ -340,12 +327,9 @@ BROKEN = "One & two\n\na < b\nc"
         (f"<html><body><nav>menu<p>{FIRST}</p></body></html>", None, f"menu\n\n{FIRST}"),
         (f"<html><head><script src='x.js'/></head><body><svg/><p>{FIRST}</p></body></html>", None, FIRST),
         (f"<html><form><h2>Fog&para;</h2>{FIRST}<dl><dt>a<dd>b</dl></form></html>", None, f"## Fog\n\n{FIRST}\n\na\nb"),
-    ],
-)
-def test_html(tmp_path, page, title, text):
-    (tmp_path / "a.html").write_text(page)
-    (found,) = texts(tmp_path / "a.html")
-    assert (found.text, found.title) == (text, title)
+    ):
+        (tmp_path / "a.html").write_text(page)
+        assert [(found.text, found.title) for found in texts(tmp_path / "a.html")] == [(text, title)]
 
 
 MENUS = """role=navigation|class="a" role="navigation"|ROLE = 'Navigation' data-x|data-a="1>0" role=" banner  none" b"""
@@ -381,12 +365,11 @@ def test_wrong_bytes_cost_themselves_and_a_warning(tmp_path, extraction, kind, s
         written = json.dumps({"cells": [{"cell_type": "markdown", "source": "XX"}]}).encode()
         content = written.replace(b"XX", content.replace(b"\n", b" "))
     path.write_bytes(content)
-    with pytest.warns(WrongBytesWarning) as said:
+    with pytest.warns(WrongBytesWarning, match=f"^{path}, line ") as said:
         ((_, found),) = extraction.read([(None, str(path))])
     assert expected in found[0].text
     assert "\0" not in found[0].text
-    (message,) = (str(each.message) for each in said)
-    assert message.startswith(f"{path}, line ")
+    assert len(said) == 1
 
 
 def workers() -> set[psutil.Process]:
