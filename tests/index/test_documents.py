@@ -67,9 +67,7 @@ def test_facets_count_documents(notes):
     assert notes.facets("by.name") == [("Ann", 2)]
     assert notes.facets("by") == []
     assert notes.facets("n", limit=10**30) == [(1, 1), (1.5, 1)]
-    found = notes.facets("ok")
-    assert sorted(found) == [(False, 1), (True, 1)]
-    assert {type(value) for value, _ in found} == {bool}
+    assert repr(sorted(notes.facets("ok"))) == "[(False, 1), (True, 1)]"
     assert notes.facets("tags", 'lang = "de"') == [("animal", 1)]
     assert notes.facets("lang", limit=1) == [("en", 2)]
     assert notes.count('tags contains "home"') == 2
@@ -100,33 +98,24 @@ def test_metadata_change_without_embedding(index, hash_model):
     assert index.verify() == []
 
 
-@pytest.mark.parametrize(
-    ("work", "arguments", "message"),
-    [
-        ("documents", {"where": "x >"}, "filter 'x >'"),
-        ("documents", {"offset": -1}, "offset must be an integer of at least 0, got -1"),
-        ("documents", {"limit": 1.5}, "limit must be an integer of at least 0, got 1.5"),
-        ("facets", {"field": "a b"}, "field 'a b': expected the end at character 3, got 'b'"),
-        ("facets", {"field": 5}, "the field must be a string, e.g. 'year', got an int"),
-        ("facets", {"field": "lang", "limit": 0}, "limit must be an integer of at least 1, got 0"),
-        ("ids", {"where": f"n = {'9' * 30}"}, "does not fit into 64 bits"),
-    ],
-)
-def test_mistakes_are_found_at_once(notes, work, arguments, message):
-    assert message in error(getattr(notes, work), **arguments)
+def test_mistakes_are_found_at_once(notes):
+    for work, arguments, message in (
+        (notes.documents, {"where": "x >"}, "filter 'x >'"),
+        (notes.documents, {"offset": -1}, "offset must be an integer of at least 0, got -1"),
+        (notes.documents, {"limit": 1.5}, "limit must be an integer of at least 0, got 1.5"),
+        (notes.facets, {"field": "a b"}, "field 'a b': expected the end at character 3, got 'b'"),
+        (notes.facets, {"field": 5}, "the field must be a string, e.g. 'year', got an int"),
+        (notes.facets, {"field": "lang", "limit": 0}, "limit must be an integer of at least 1, got 0"),
+        (notes.ids, {"where": f"n = {'9' * 30}"}, "does not fit into 64 bits"),
+    ):
+        assert message in error(work, **arguments)
 
 
 def test_metadata_of_numpy_and_pandas(index):
     pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame(
-        {
-            "text": ["one", "two"],
-            "stars": [4.5, None],
-            "count": pandas.array([3, None], "Int64"),
-            "on": pandas.to_datetime(["2024-01-31T10:00:00Z", None]),
-            "good": [True, False],
-        }
-    )
+    table = pandas.DataFrame({"text": ["one", "two"], "stars": [4.5, None], "good": [True, False]})
+    table["count"] = pandas.array([3, None], "Int64")
+    table["on"] = pandas.to_datetime(["2024-01-31T10:00:00Z", None])
     index.add(table["text"], table.index, table.drop(columns="text").to_dict("records"))
     assert index[0].metadata == {"stars": 4.5, "count": 3, "on": "2024-01-31T10:00:00+00:00", "good": True}
     assert {name for name, value in index[1].metadata.items() if value is not None} == {"good"}
@@ -134,14 +123,12 @@ def test_metadata_of_numpy_and_pandas(index):
     day = {"n": np.int64(1), "at": np.datetime64("2024-01-31"), "list": [np.float32(0.5), float("nan")]}
     index.add((text for text in ["three"]), ["x"], [day])
     assert index["x"].metadata == {"n": 1, "at": "2024-01-31", "list": [0.5, None]}
-    columns = "('text', 'stars', 'count', 'on', 'good')"
-    assert error(index.add, table) == (
-        f"texts must be a list of strings, got a DataFrame; give one of its columns {columns}"
-    )
+    columns = "give one of its columns ('text', 'stars', 'good', 'count', 'on')"
+    assert error(index.add, table) == f"texts must be a list of strings, got a DataFrame; {columns}"
     expected = index.search(["one", "two"])
     for queries in (table["text"], table["text"].to_numpy(), (text for text in ["one", "two"])):
         assert index.search(queries) == expected
-    assert error(index.search, table).endswith(f"give one of its columns {columns}")
+    assert error(index.search, table).endswith(columns)
     assert index.search("one", offset=10**30) == []
 
 

@@ -20,13 +20,6 @@ from tests.index.support.stored import changed_settings
 from tests.serving.server import asking, serving
 
 
-def other_model(model: SentenceTransformer) -> SentenceTransformer:
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        next(other.parameters()).add_(1)
-    return other
-
-
 def test_a_model_that_does_not_normalise_yields_cosines_too(tmp_path, tiny_model, sentences):
     bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu")
     embeddings = bare.encode(sentences)
@@ -97,23 +90,23 @@ def test_the_model_is_found_again_by_its_folder_or_as_the_default(tmp_path, tiny
             assert index.search("the cat", mode="dense")[0].score == pytest.approx(1, abs=1e-6)
 
 
-def test_a_model_of_unknown_origin_may_be_the_default(tmp_path, tiny_model, tiny_model_path, monkeypatch):
-    path = tmp_path / "index"
-    SearchIndex.create(path, tiny_model).close()
+def test_another_model_is_refused_and_one_of_unknown_origin_may_be_the_default(
+    tmp_path, tiny_model, tiny_model_path, monkeypatch
+):
+    other = copy.deepcopy(tiny_model)
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    SearchIndex.create(tmp_path / "unknown", tiny_model).close()
     monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
-    with SearchIndex.open(path) as index:
+    with SearchIndex.open(tmp_path / "unknown") as index:
         index.add(["a cat"])
-    other_model(tiny_model).save_pretrained(str(tmp_path / "other"))
+    other.save_pretrained(str(tmp_path / "other"))
     monkeypatch.setattr(loading, "DEFAULT_MODEL", tmp_path / "other")
-    with SearchIndex.open(path) as index:
+    with SearchIndex.open(tmp_path / "unknown") as index:
         said = error(index.search, "a cat", mode="dense")
     assert "built with a model of unknown origin, fingerprint" in said
-
-
-def test_another_model_is_refused(tmp_path, tiny_model, tiny_model_path):
     path = tmp_path / "index"
     SearchIndex.create(path, tiny_model_path).close()
-    other = other_model(tiny_model)
     assert error(SearchIndex.open, path, other) == (
         f"{path}: built with the model {str(tiny_model_path)!r}, fingerprint {fingerprint(tiny_model)[:12]}, dimension "
         f"16; this one has the fingerprint {fingerprint(other)[:12]}, dimension 16: open it with the model it was "
@@ -186,7 +179,14 @@ def test_words_are_found_and_the_command_that_is_named_brings_the_rest(other):
         assert index.search("a boring movie", mode="dense")[0].id in ("s2", "s3")
 
 
-def test_a_server_answers_by_words(other):
+def test_an_assistant_and_a_server_find_words_and_say_why(other):
+    anyio = pytest.importorskip("anyio")
+    mcp = pytest.importorskip("ctx_embed.serving.mcp")
+    with SearchIndex.open(other) as index, pytest.warns(UserWarning, match="by words alone"):
+        found = anyio.run(mcp.create_server(index).call_tool, "search", {"query": "dull film"})
+    answer = json.loads(found.content[0].text)
+    assert answer["hits"][0]["id"] == "s3"
+    assert "index reembed" in answer["warning"]
     with serving(other) as server:
         ask = asking(server, other.name)
         for options in ({"mode": "words"}, {}):
@@ -195,16 +195,6 @@ def test_a_server_answers_by_words(other):
         Command("index reembed").succeeds(other)
         # The server goes on, and finds the new vectors.
         assert ask("search", query="a boring movie", mode="dense")["hits"][0]["id"] in ("s2", "s3")
-
-
-def test_an_assistant_finds_words_and_is_told_why(other):
-    anyio = pytest.importorskip("anyio")
-    mcp = pytest.importorskip("ctx_embed.serving.mcp")
-    with SearchIndex.open(other) as index, pytest.warns(UserWarning, match="by words alone"):
-        found = anyio.run(mcp.create_server(index).call_tool, "search", {"query": "dull film"})
-    answer = json.loads(found.content[0].text)
-    assert answer["hits"][0]["id"] == "s3"
-    assert "index reembed" in answer["warning"]
 
 
 def test_an_error_of_the_model_that_is_raised_again_does_not_grow(tmp_path, hash_model):

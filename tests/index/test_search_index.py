@@ -130,13 +130,11 @@ def nested(levels: int) -> dict[str, Any]:
         ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate; give it another id"),
         ((["a"], None, [[1]]), "document 1: the metadata must be a dictionary with string keys, got [1]"),
         ((["a"], None, [{1: 2}]), "document 1: the metadata must be a dictionary with string keys, got {1: 2}"),
-        *(
-            (
-                (["a"], None, [nested(levels)]),
-                "document 1: the metadata is nested more than 100 levels deep; flatten it",
-            )
-            for levels in (DEEPEST_METADATA + 1, 990)
+        (
+            (["a"], None, [nested(DEEPEST_METADATA + 1)]),
+            "document 1: the metadata is nested more than 100 levels deep;",
         ),
+        ((["a"], None, [nested(990)]), "document 1: the metadata is nested more than 100 levels deep; flatten it"),
         ((["a"], None, [{"x": {1, 2}}]), "document 1: the metadata field 'x' cannot be stored as JSON (Object of"),
         ((["a"], None, [{"x": float("inf")}]), "document 1: the metadata field 'x' cannot be stored as JSON (Out of"),
     ],
@@ -189,9 +187,8 @@ def test_places_without_an_index_or_without_room_for_one(path, hash_model, tmp_p
     for name in ("folder", "empty", "older"):
         (tmp_path / name).mkdir()
     file, nothing, older = (tmp_path / name for name in ("file", "nothing", "older"))
-    file.write_text("text")
-    for name in ("manifest.json", "documents.sqlite"):
-        (older / name).write_text("{}")
+    for made in (file, older / "manifest.json", older / "documents.sqlite"):
+        made.write_text("{}")
     SearchIndex.create(tmp_path / "empty", hash_model).close()
     for work, place, message in (
         (SearchIndex.create, path, f"{path}: {TAKEN}"),
@@ -248,10 +245,7 @@ def test_a_model_is_loaded_when_a_text_is_first_embedded(path, hash_model):
         numbers = {"documents": 50, "vectors": 50, "vectors_of_deleted": 0, "generation": 1, "format_version": 1}
         made = {"dimension": 8, "dtype": "float32", "factory": "auto", "chunk": "none", "faiss": None, "model": None}
         assert facts == {"path": str(path), **numbers, **made}
-        assert len(index) == 50
-        assert 0 in index
-        assert "three" not in index
-        assert index.get(1).text == "text 1"
+        assert (len(index), 0 in index, "three" in index, index[1].text) == (50, True, False, "text 1")
         assert index.delete(1) == 1
         assert "built with a model of unknown origin" in error(index.search, "one", mode="dense")
 

@@ -5,7 +5,6 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.storage.vectors import DTYPES
-from ctx_embed.loading import load_embedder
 from tests.helpers.errors import error
 from tests.index.support.stored import stored, vectors_of, widths_of
 
@@ -21,28 +20,20 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def model():
-    return load_embedder(None)
-
-
-@pytest.fixture(scope="module")
-def indexes(tmp_path_factory, model):
+def indexes(tmp_path_factory, embedder):
     """Return the folders of indexes of the same texts, by data type."""
     paths = {dtype: tmp_path_factory.mktemp("dtypes") / dtype for dtype in DTYPES}
-    vectors = model.encode_document(TEXTS)
+    vectors = embedder.encode_document(TEXTS)
     for dtype, path in paths.items():
-        with SearchIndex.create(path, model, dtype=dtype) as index:
+        with SearchIndex.create(path, embedder, dtype=dtype) as index:
             index.add(TEXTS, embeddings=vectors)
     return paths
 
 
-def test_every_half_float_is_read_exactly():
+def test_every_half_float_is_read_exactly_and_int8_keeps_directions_and_its_codes():
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)][None]
     np.testing.assert_array_equal(DTYPES["float16"].decode(halves), halves.astype(np.float32))
-
-
-def test_int8_keeps_directions_and_its_codes_are_stable():
     vectors = np.random.default_rng(0).standard_normal((500, 320)).astype(np.float32)
     vectors[0] = 0
     vectors[1] = np.eye(320)[3] * -1
@@ -56,10 +47,10 @@ def test_int8_keeps_directions_and_its_codes_are_stable():
 
 
 @pytest.mark.parametrize(("dtype", "width", "recall"), [("float32", 4, 1), ("float16", 2, 0.995), ("int8", 1, 0.98)])
-def test_smaller_vectors_find_the_same_passages(indexes, model, dtype, width, recall):
+def test_smaller_vectors_find_the_same_passages(indexes, embedder, dtype, width, recall):
     assert widths_of(indexes[dtype]) == {width * 320}
     queries = [f"a {noun} {verb}" for noun in NOUNS for verb in VERBS[:5]]
-    with SearchIndex.open(indexes["float32"], model) as exact, SearchIndex.open(indexes[dtype], model) as index:
+    with SearchIndex.open(indexes["float32"], embedder) as exact, SearchIndex.open(indexes[dtype], embedder) as index:
         assert index.describe()["dtype"] == dtype
         assert index.verify() == []
         pairs = list(zip(exact.search(queries, mode="dense"), index.search(queries, mode="dense"), strict=True))
@@ -68,7 +59,7 @@ def test_smaller_vectors_find_the_same_passages(indexes, model, dtype, width, re
     assert found / (10 * len(queries)) >= recall
     # Scores are those of the stored vectors.
     stored = vectors_of(indexes[dtype])
-    for query, (_, hits) in zip(model.encode_query(queries), pairs, strict=True):
+    for query, (_, hits) in zip(embedder.encode_query(queries), pairs, strict=True):
         cosines = np.clip(stored[[hit.id for hit in hits]] @ query, -1, 1)
         np.testing.assert_allclose([hit.score for hit in hits], cosines, atol=1e-5)
 

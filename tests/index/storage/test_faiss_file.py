@@ -179,41 +179,36 @@ def test_auto_is_exact_then_trained_measured_and_grown(tmp_path, monkeypatch, di
     assert recall >= 0.93
 
 
-@pytest.mark.parametrize(("rows", "lists"), [(50_001, 256), (1_000_000, 1024), (10_000_000, 4096), (10**10, 65536)])
-def test_auto_takes_lists_by_size(rows, lists):
+def test_auto_takes_lists_by_size():
     def factory(rows, dimension):
         return faiss_file.factory_for(rows, SimpleNamespace(factory="auto", dimension=dimension, dtype="float32"))
 
     assert factory(50_000, 320) == "Flat"
-    assert factory(rows, 320) == f"IVF{lists},PQ160x4fs"
-    # Few dimensions are not compressed, and an odd number of them cannot be.
-    assert factory(rows, 32) == factory(rows, 321) == f"IVF{lists},SQ8"
+    for rows, lists in ((50_001, 256), (1_000_000, 1024), (10_000_000, 4096), (10**10, 65536)):
+        assert factory(rows, 320) == f"IVF{lists},PQ160x4fs"
+        # Few dimensions are not compressed, and an odd number of them cannot be.
+        assert factory(rows, 32) == factory(rows, 321) == f"IVF{lists},SQ8"
 
 
-@pytest.mark.parametrize(
-    ("factory", "reason"),
-    [
-        *((name, "no such kind") for name in ("Foo", "", "Flat(", "IDMap2,IVF4,Flat", "HNSW1", "IVF0,Flat")),
-        *(
-            (name, "no such kind")
-            for name in ("IVF100000000,Flat", "HNSW9999", "PCA4,Flat", "OPQ4,SQ8", "PQ4", "HNSW8,PQ4")
-        ),
+UNKNOWN = ["Foo", "", "Flat(", "IDMap2,IVF4,Flat", "HNSW1", "IVF0,Flat", "IVF100000000,Flat", "HNSW9999", "PCA4,Flat"]
+UNKNOWN += ["OPQ4,SQ8", "PQ4", "HNSW8,PQ4"]
+
+
+def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model):
+    for factory, reason in (
+        *((name, "no such kind") for name in UNKNOWN),
         ("IVF4,PQ0", "M must be > 0"),
         ("IVF4,PQ3", "The dimension of the vector (d) should be a multiple of the number of subquantizers (M)"),
-    ],
-)
-def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, factory, reason):
-    assert error(created, tmp_path / "index", hash_model, factory) == f"FAISS factory {factory!r}: {reason}{REMEDY}"
-    assert not (tmp_path / "index").exists()
-
-
-@pytest.mark.parametrize("factory", ["(" * 20_000, "IVF16(" * 20 + "Flat", f"SQ{'8' * 5000}", 7])
-def test_a_factory_of_a_stranger_is_bounded_before_faiss_reads_it(factory):
-    began = time.process_time()
-    said = error(checked_factory, factory, 8)
-    assert "no such kind" in said or "must be a string, e.g. 'Flat', got an int" in said
-    assert len(said) < 400
-    assert time.process_time() - began < 1
+    ):
+        assert error(created, tmp_path / "index", hash_model, factory) == f"FAISS factory {factory!r}: {reason}{REMEDY}"
+        assert not (tmp_path / "index").exists()
+    # That of a stranger is bounded before FAISS reads it.
+    for factory in ("(" * 20_000, "IVF16(" * 20 + "Flat", f"SQ{'8' * 5000}", 7):
+        began = time.process_time()
+        said = error(checked_factory, factory, 8)
+        assert "no such kind" in said or "must be a string, e.g. 'Flat', got an int" in said
+        assert len(said) < 400
+        assert time.process_time() - began < 1
 
 
 def test_a_changed_factory_in_the_settings_is_refused(tmp_path, hash_model):

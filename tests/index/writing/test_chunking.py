@@ -3,7 +3,6 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from ctx_embed.index.writing.chunking import (
     whole,
     words,
 )
-from ctx_embed.numpy_model import Embedder
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors
 
@@ -35,16 +33,17 @@ def test_sentences():
     assert parts(sentences, "{} {} {} {}  {}\n\n {}".format(*found)) == found
     assert parts(sentences, "") == [""]
     assert parts(sentences, "  \n\n ") == ["  \n\n "]
+    # Long runs take linear time.
+    for text in ("." * 200_000, " " * 200_000 + ".", "a" + "\n " * 100_000):
+        sentences(text)
 
 
-def test_tokens_of_one_word_touch_and_are_letters_or_digits():
+def test_tokens_are_cut_between_words():
+    # Tokens of one word touch and are letters or digits.
     for text, joined in (("ab", True), (" a1", True), ("-ab", True), ("a-", False), ("-a", False)):
         middle = len(text) - 1
         assert _joined(text, (middle - 1, middle), (middle, len(text))) is joined
     assert not _joined("a b", (0, 1), (2, 3))
-
-
-def test_tokens_are_cut_between_words():
     assert parts(tokens(2, words), "one two three four five") == ["one two", "three four", "five"]
 
     def halves(text):
@@ -56,14 +55,16 @@ def test_tokens_are_cut_between_words():
     assert parts(tokens(3, words), "") == [""]
 
 
-@given(text=st.text("ab .!?\n", max_size=60), size=st.integers(1, 5))
+@given(text=st.text("ab .!?#\n\f", max_size=80), size=st.integers(1, 12))
 def test_passages_lose_no_word_and_do_not_overlap(text, size):
     for chunk in (whole, sentences, tokens(size, words)):
         spans = chunk(text)
         assert all(start <= stop for start, stop in spans)
         assert all(left[1] <= right[0] for left, right in pairwise(spans))
         assert "".join("".join(parts(chunk, text)).split()) == "".join(text.split())
-    assert all(len(words(part)) <= size for part in parts(tokens(size, words), text))
+    for found in (parts(tokens(size, words), text), passages(text, size)):
+        assert "".join("".join(found).split()) == "".join(text.split())
+        assert all(len(words(part)) <= size for part in found)
 
 
 def test_the_models_own_tokens_count(tiny_model):
@@ -77,11 +78,11 @@ def test_the_models_own_tokens_count(tiny_model):
     assert _offsets(SimpleNamespace(encode=lambda text, **options: encoding))("cat") == [(0, 3)]
 
 
-@pytest.mark.parametrize("chunk", ["", "words", "tokens", "tokens:", "tokens:0", "tokens:-1", "tokens:x", 5, None])
-def test_a_chunk_that_cannot_be_used(chunk, tmp_path, hash_model):
+def test_a_chunk_that_cannot_be_used(tmp_path, hash_model):
     kinds = "none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256"
-    said = error(SearchIndex.create, tmp_path / "index", hash_model, chunk=chunk)
-    assert said == f"chunk must be {kinds}, got {chunk!r}"
+    for chunk in ("", "words", "tokens", "tokens:", "tokens:0", "tokens:-1", "tokens:x", 5, None):
+        said = error(SearchIndex.create, tmp_path / "index", hash_model, chunk=chunk)
+        assert said == f"chunk must be {kinds}, got {chunk!r}"
     for name in ("tokens:7", "passages:7", "passages"):
         assert checked_chunk(name) == name
 
@@ -99,12 +100,10 @@ def test_passages_are_found_with_their_document(tmp_path, hash_model):
         assert (hit.id, hit.text, hit.start) == ("long", "A dog barked.", 13)
         assert (hit.document, hit.metadata) == (text, {"n": 1})
         assert index.search("barking", mode="words")[0].start == 13
-        assert len(texts()) == 4
         assert len(index.search("x", k=10, where="n = 1")) == 3
         assert index.get("long").text == text
-        assert (
-            sorted(hash_model.seen) == texts() == ["A dog barked.", "One sentence only.", "Rain fell.", "The cat sat."]
-        )
+        assert texts() == ["A dog barked.", "One sentence only.", "Rain fell.", "The cat sat."]
+        assert sorted(hash_model.seen) == texts()
         index.upsert(["The cat sat. New."], ["long"])
         assert hash_model.seen[4:] == ["New."]
         for _ in range(2):
@@ -143,26 +142,13 @@ def test_passages_are_cut_at_the_best_places():
     assert passages("one\ftwo\n\nthree", 100) == ["one", "two\n\nthree"]
 
 
-@given(st.text(alphabet="ab .#\n\f", max_size=80), st.integers(1, 12))
-def test_passages_hold_every_word_once(text, size):
-    found = passages(text, size)
-    assert "".join("".join(found).split()) == "".join(text.split())
-    assert all(len(words(passage)) <= size for passage in found)
-
-
-def test_long_runs_take_linear_time():
-    for text in ("." * 200_000, " " * 200_000 + ".", "a" + "\n " * 100_000):
-        sentences(text)
-
-
-def test_passages_fit_the_model(tiny_model):
+def test_passages_fit_the_model(tiny_model, embedder):
     assert passages_of(tiny_model).size == 256
     assert passages_of(tiny_model, 9).size == 9
     assert passages_of(SimpleNamespace(max_seq_length=128)).size == 126
-    model = Embedder.load()
-    text = "\n\n".join("The harbour opens late when there is fog, says the unfathomable clerk." for _ in range(99))
-    (spans,) = passages_of(model, 50).of_all([(text, ())])
-    lengths = [len(model.tokenizer.encode(text[start:stop], add_special_tokens=False).ids) for start, stop in spans]
+    text = "\n\n".join(["The harbour opens late when there is fog, says the unfathomable clerk."] * 99)
+    (spans,) = passages_of(embedder, 50).of_all([(text, ())])
+    lengths = [len(embedder.tokenizer.encode(text[start:stop], add_special_tokens=False).ids) for start, stop in spans]
     assert max(lengths) <= 50
     assert min(lengths) > 25
 
@@ -217,10 +203,8 @@ def test_a_passage_that_lacks_the_title_is_embedded_with_it(tmp_path, hash_model
         assert not index.verify()
 
 
-@pytest.mark.parametrize(
-    ("chunk", "titles"), [("passages:24", ["", " ", None, 7, ["a"]]), ("sentences", [TITLE])], ids=["titles", "chunk"]
-)
-def test_other_passages_are_embedded_as_they_are(tmp_path, hash_model, chunk, titles):
-    with SearchIndex.create(tmp_path / "index", hash_model, chunk=chunk) as index:
-        index.add([BOTH] * len(titles), metadata=[{"title": title} for title in titles])
-        assert all(found == text for (_, text), found in embedded(index).items())
+def test_other_passages_are_embedded_as_they_are(tmp_path, hash_model):
+    for chunk, titles in (("passages:24", ["", " ", None, 7, ["a"]]), ("sentences", [TITLE])):
+        with SearchIndex.create(tmp_path / chunk, hash_model, chunk=chunk) as index:
+            index.add([BOTH] * len(titles), metadata=[{"title": title} for title in titles])
+            assert all(found == text for (_, text), found in embedded(index).items())
