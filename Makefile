@@ -61,10 +61,10 @@ clients: ## every program of docs/clients.md, each in an environment of its own:
 	$(PYTHON) tests/clients/run.py
 
 fuzz: $(VENV)/installed-dev ## damaged input of every kind, with new seeds; MINUTES=10
-	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.fuzz $(MINUTES)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.fuzz.fuzzing $(MINUTES)
 
 soak: $(VENV)/installed-dev ## readers and writers of one index, while servers and writers are killed; MINUTES=60
-	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.soak $(MINUTES)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.soak.soak $(MINUTES)
 
 kernel: ## compile ctx_embed/kernel again after a change
 	$(PYTHON) ctx_embed/kernel/build.py

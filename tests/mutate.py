@@ -15,12 +15,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
@@ -35,10 +35,6 @@ TESTS = (
     *("index", "stores", "export", "deduplication", "eval"),
 )
 SECONDS = 300
-# The exit status of a fork in which pytest itself did not run.
-FAULT = 99
-# What a worker imports once for all of its mutants: none of it is ours.
-PRELOADED = ("torch", "sentence_transformers", "faiss", "scipy.stats", "sklearn.linear_model", "pytest")
 SWAPS: list[tuple[type[ast.AST], type[ast.AST]]] = [
     (ast.Lt, ast.LtE),
     (ast.Gt, ast.GtE),
@@ -99,65 +95,29 @@ def _mutant(path: Path, number: int) -> tuple[int, int, str, str]:
     return first, last, name, ast.unparse(ast.fix_missing_locations(tree))
 
 
-def _coverage(copy: Path) -> None:
-    """Write the tests that run each line of each file, and the seconds of each test that passes without a change."""
+def _pytest(copy: Path, *program: str, **options: Any) -> subprocess.Popen:
+    """Start pytest in a copy of the tree, in a session of its own."""
+    command = [sys.executable, "-m", *program, "-q", "-p", "no:cacheprovider"]
+    variables = {"PYTHONPATH": str(copy), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(command, cwd=copy, env=os.environ | variables, start_new_session=True, **options)
+
+
+def _coverage(copy: Path) -> tuple[dict[str, dict[str, list[str]]], dict[str, float]]:
+    """Return the tests that run each line of each file, and the seconds of each test that passes without a change."""
     import coverage
 
     (copy / "running.py").write_text(PLUGIN, encoding="utf-8")
-    pytest = ["-m", "pytest", "-q", "-p", "running", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS)]
-    command = [sys.executable, "-m", "coverage", "run", f"--include={','.join(ROOMS)}"]
-    subprocess.run([*command, *pytest], cwd=copy, env=_environment(copy), stdout=sys.stderr)
+    tests = [f"tests/{name}" for name in TESTS]
+    _pytest(copy, "coverage", "run", f"--include={','.join(ROOMS)}", "-m", "pytest", "-p", "running", *tests).wait()
     data = coverage.CoverageData(str(copy / ".coverage"))
     data.read()
-    tests = {os.path.relpath(file, copy): data.contexts_by_lineno(file) for file in data.measured_files()}
     rows = (line.rstrip("\n").split("\t") for line in (copy / "seconds.tsv").open(encoding="utf-8"))
-    seconds = {test: float(each) for test, each in rows}
-    (copy / "covered.json").write_text(json.dumps([tests, seconds]), encoding="utf-8")
+    covering = {os.path.relpath(file, copy): data.contexts_by_lineno(file) for file in data.measured_files()}
+    return covering, {test: float(each) for test, each in rows}
 
 
-def _environment(copy: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(copy), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def _run(copy: Path, tests: list[str], stop: float) -> str:
-    """Run tests in a fork of this process, which has imported what they need, until the time ``stop``."""
-    if (child := os.fork()) == 0:
-        code = FAULT
-        try:
-            os.setsid()
-            output = os.open(copy / "pytest.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            for stream in range(3):
-                os.dup2(output, stream)
-            os.chdir(copy)
-            os.environ.update(_environment(copy))
-            sys.path.insert(0, str(copy))
-            import pytest
-
-            code = pytest.main(
-                ["-q", "-x", "-Wignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", *tests]
-            )
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    while time.monotonic() < stop:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            if os.waitstatus_to_exitcode(status) == FAULT:
-                raise RuntimeError((copy / "pytest.log").read_text(encoding="utf-8"))
-            return "SURVIVED" if status == 0 else "killed"
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "timeout"
-
-
-def _work(copy: Path, mutants: list[tuple[str, int]], covered: Path, results: Path) -> None:
+def _try(copy: Path, mutants: list[tuple[str, int]], covered: Path, results: Path) -> None:
     """Try mutants one after the other, and add a line for each to the results."""
-    for module in PRELOADED:
-        __import__(module)
     covering, seconds = json.loads(covered.read_text(encoding="utf-8"))
     for file, change in mutants:
         first, last, name, source = _mutant(copy / file, change)
@@ -165,14 +125,19 @@ def _work(copy: Path, mutants: list[tuple[str, int]], covered: Path, results: Pa
         tests = {test for line in range(first, last + 1) for test in lines.get(str(line), ()) if test in seconds}
         # A line that runs while its module is imported belongs to each test of the module.
         tests = tests or {test for each in lines.values() for test in each if test in seconds}
-        ordered = sorted(tests, key=lambda test: seconds[test])
-        original = (copy / file).read_text(encoding="utf-8")
-        (copy / file).write_text(source, encoding="utf-8")
-        stop = time.monotonic() + SECONDS
-        result = _run(copy, ordered, stop) if ordered else "SURVIVED"
-        (copy / file).write_text(original, encoding="utf-8")
+        result = "SURVIVED"
+        if tests:
+            original = (copy / file).read_text(encoding="utf-8")
+            (copy / file).write_text(source, encoding="utf-8")
+            running = _pytest(copy, "pytest", "-x", *sorted(tests, key=seconds.get), stdout=subprocess.DEVNULL)
+            try:
+                result = "killed" if running.wait(SECONDS) else result
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)
+                result = "timeout"
+            (copy / file).write_text(original, encoding="utf-8")
         with results.open("a", encoding="utf-8") as output:
-            output.write(f"{result}\t{file}:{first}\t{name}\t{len(ordered)} tests\t#{change}\n")
+            output.write(f"{result}\t{file}:{first}\t{name}\t{len(tests)} tests\t{file}#{change}\n")
 
 
 def main() -> None:
@@ -193,34 +158,23 @@ def main() -> None:
     print(f"{len(mutants):,} possible changes, {len(drawn)} drawn with seed {chosen.seed}", flush=True)
     chosen.results.parent.mkdir(parents=True, exist_ok=True)
     chosen.results.touch()
-    found: defaultdict[tuple[str, int], str] = defaultdict(str)
-    for line in chosen.results.read_text(encoding="utf-8").splitlines():
-        result, place, *_, change = line.split("\t")
-        found[place.rpartition(":")[0], int(change[1:])] = result
-    left = [mutant for mutant in drawn if mutant not in found]
+    tried = {line.split("\t")[-1] for line in chosen.results.read_text(encoding="utf-8").splitlines()}
+    left = [(file, change) for file, change in drawn if f"{file}#{change}" not in tried]
     covered = chosen.results.with_suffix(".tests.json")
-    with tempfile.TemporaryDirectory() as folder:
-        workers = []
-        for number in range(min(chosen.workers, len(left))):
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.workers) as pool:
+        works = []
+        for number in range(chosen.workers):
             copy = Path(folder) / f"tree{number}"
             ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.partial", "build")
             shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
             if not covered.exists():
-                _coverage(copy)
-                shutil.copyfile(copy / "covered.json", covered)
-            if (worker := os.fork()) == 0:
-                try:
-                    _work(copy, left[number :: chosen.workers], covered, chosen.results)
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(1)
-            workers.append(worker)
-        for worker in workers:
-            os.waitpid(worker, 0)
-    print(chosen.results.read_text(encoding="utf-8"), end="")
-    results = Counter(line.split("\t")[0] for line in chosen.results.read_text(encoding="utf-8").splitlines())
-    print(", ".join(f"{count} {result}" for result, count in sorted(results.items())))
+                covered.write_text(json.dumps(_coverage(copy)), encoding="utf-8")
+            works.append(pool.submit(_try, copy, left[number :: chosen.workers], covered, chosen.results))
+        for work in works:
+            work.result()
+    lines = chosen.results.read_text(encoding="utf-8").splitlines()
+    results = Counter(line.split("\t")[0] for line in lines)
+    print(*lines, ", ".join(f"{count} {result}" for result, count in sorted(results.items())), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """The blocks of docs/clients.md run; those of programs that are not installed in `make clients`."""
 
-from importlib.util import find_spec
-
 import pytest
 
-from tests.clients.page import LINES, clients, prelude
+from tests.clients.run import clients
 
 CLIENTS = clients()
+LINES = 3  # of code that a program may need, closing brackets apart
 # Those that the extras of the tests bring; the others have environments of their own.
 IMPORTS = {
     "LangChain": "langchain_core",
@@ -20,13 +19,12 @@ IMPORTS = {
 @pytest.mark.parametrize("name", IMPORTS)
 @pytest.mark.filterwarnings("ignore")  # theirs
 def test_a_block_runs(name):
-    if find_spec(IMPORTS[name]) is None:
-        pytest.skip(f"{name} is not installed")
-    exec(prelude() + CLIENTS[name].code + CLIENTS[name].use, {})
+    pytest.importorskip(IMPORTS[name])
+    exec(CLIENTS[name].program, {})
 
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_block_is_short_and_python(name):
-    compile(prelude() + CLIENTS[name].code + CLIENTS[name].use, name, "exec")
+    compile(CLIENTS[name].program, name, "exec")
     lines = [line for line in CLIENTS[name].code.splitlines() if line and not line.startswith((" ", ")"))]
     assert len(lines) <= LINES

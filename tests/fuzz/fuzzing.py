@@ -1,9 +1,16 @@
-"""Fuzz one kind of input: damage a good one, use it, and judge what happens."""
+"""Fuzz a kind of input: damage a good one, use it, and judge what happens.
 
+python -m tests.fuzz.fuzzing MINUTES [KIND ...] fuzzes each kind with new seeds, and exits with 1 if one fails.
+"""
+
+import json
 import shutil
 import signal
+import struct
+import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +20,81 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.damage import damaged
-from tests.fuzz.targets import Target
+from tests.fuzz.targets import TARGETS, Target
+
+HEADER = 8  # bytes before a safetensors header, with its length
+DEEP = json.loads("[" * 400 + "]" * 400)
+NUMBERS = [True, -1, 0, 3, 2**31, 2**63, 10**30, 1e308, float("nan"), float("-inf")]
+STRINGS = ["", "\0", "\ud800", "a" * 5000, "../../etc/passwd", "/dev/zero", "1e999", "2262-13-40"]
+VALUES = st.sampled_from([None, *NUMBERS, *STRINGS, [], {}, [[]], {"a": {}}, ["x"] * 100, DEEP]) | st.recursive(
+    st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
+)
+PIECES = [piece.encode() for piece in ["", "\0", "\n", "\r", '"', "\\", ",", "../", "%s", "-1", "nan", "1e999", "not "]]
+PIECES += [b"[" * 50_000, b"{" * 200, b"(" * 200, b"<a>" * 200, b"*" * 50, b"9" * 400]
+PIECES += [b"\xff\xfe", b"\xf0\x28", "\u202e\u0130\uffff".encode()]
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path] + [place for key, each in inner for place in _places(each, (*path, key))]
+
+
+def _with_other_value(draw: Any, value: Any) -> Any:
+    """Return JSON in which one value is another one, missing, or under an unknown name."""
+    places = _places(value)
+    place = places[draw(st.integers(0, len(places) - 1))]
+    if not place:
+        return draw(VALUES)
+    holder = value
+    for key in place[:-1]:
+        holder = holder[key]
+    how = draw(st.integers(0, 5))
+    if how == 0:
+        del holder[place[-1]]
+    elif how == 1 and isinstance(holder, dict):
+        holder["unknown"] = holder.pop(place[-1])
+    else:
+        holder[place[-1]] = draw(VALUES)
+    return value
+
+
+def _json(draw: Any, content: bytes) -> bytes | None:
+    """Return JSON, or safetensors with a header, in which one value is another; None if the content is neither."""
+    head = b""
+    text, rest = content, b""
+    if len(content) > HEADER and content[HEADER : HEADER + 1] == b"{":
+        (size,) = struct.unpack("<Q", content[:HEADER])
+        text, rest, head = content[HEADER : HEADER + size], content[HEADER + size :], b"safetensors"
+    try:
+        changed = json.dumps(_with_other_value(draw, json.loads(text))).encode()
+    except (ValueError, RecursionError):
+        return None
+    return struct.pack("<Q", len(changed)) + changed + rest if head else changed
+
+
+def _edited(draw: Any, content: bytes) -> bytes:
+    """Return the bytes after one edit: a cut, a flipped bit, a copy or removal of a part, or another piece."""
+    begin = draw(st.integers(0, len(content)))
+    how = draw(st.integers(0, 4))
+    if how == 0:
+        return content[:begin]
+    if how == 1 and begin < len(content):
+        return content[:begin] + bytes([content[begin] ^ (1 << draw(st.integers(0, 7)))]) + content[begin + 1 :]
+    end = begin + draw(st.integers(0, 64))
+    if how == 2:
+        return content[:begin] + content[begin:end] * draw(st.sampled_from([0, 2, 50])) + content[end:]
+    piece = draw(st.sampled_from(PIECES) | st.binary(max_size=8))
+    return content[:begin] + piece + content[begin if how == 3 else end :]
+
+
+@st.composite
+def damaged(draw: Any, content: bytes) -> bytes:
+    """Return ``content`` after one or two edits."""
+    for _ in range(draw(st.integers(1, 2))):
+        changed = _json(draw, content) if draw(st.booleans()) else None
+        content = _edited(draw, content) if changed is None else changed
+    return content
+
 
 # Far more than any use of these small inputs takes.
 SECONDS = 20
@@ -47,10 +127,6 @@ def _peak() -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) >> 10
 
 
-def _reset_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def _contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -66,7 +142,7 @@ def judge(target: Target, good: Path, name: str, content: bytes, seconds: int = 
         shutil.copytree(good, folder)
         (folder / name).write_bytes(content)
         before = _contents(folder)
-        _reset_peak()
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         start = _peak()
         try:
             with limited(seconds), warnings.catch_warnings():
@@ -114,10 +190,24 @@ def fuzz(target: Target, good: Path, examples: int, number: int | None = None) -
     return counts[0], counts[1]
 
 
-def fuzz_for(target: Target, good: Path, seconds: float) -> tuple[int, int]:
-    """Fuzz for some seconds, with new seeds; the result is that of :func:`fuzz`."""
-    end, used, accepted = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < end:
-        more, sound = fuzz(target, good, 100, number=time.time_ns())
-        used, accepted = used + more, accepted + sound
-    return used, accepted
+def main(minutes: float, kinds: list[str]) -> int:
+    """Print a line for each kind and return the number of kinds with a failure."""
+    failed = 0
+    for kind in kinds:
+        end, used, accepted = time.monotonic() + 60 * minutes / len(kinds), 0, 0
+        with tempfile.TemporaryDirectory() as good:
+            TARGETS[kind].make(Path(good))
+            try:
+                while time.monotonic() < end:
+                    more, sound = fuzz(TARGETS[kind], Path(good), 100, number=time.time_ns())
+                    used, accepted = used + more, accepted + sound
+                print(f"{kind}: {used:,} inputs, {accepted:,} accepted, {used - accepted:,} refused", flush=True)
+            except Exception:
+                failed += 1
+                print(f"{kind}: FAILED", flush=True)
+                traceback.print_exc()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:] or list(TARGETS)) > 0)

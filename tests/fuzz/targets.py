@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sqlite3
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +12,43 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow
+import torch
+from pyarrow import parquet
+from starlette.testclient import TestClient
 
+import ctx_embed
+from ctx_embed import SearchIndex, TextClassifier, stores
 from ctx_embed.documents.decoding import UnreadableFileError
+from ctx_embed.documents.extraction import answer
+from ctx_embed.documents.formats import extract, format_of
+from ctx_embed.documents.walking import Rules
+from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
+from ctx_embed.eval.evaluation import evaluate
+from ctx_embed.eval.tasks.catalogue import find_tasks
+from ctx_embed.eval.tasks.data import DataReader
+from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage.filters import moment_of, parse_filter
+from ctx_embed.numpy_model.document_state import MAGIC
+from ctx_embed.rows.reading import read_documents, read_labelled_rows
+from ctx_embed.runtime import Embedder
+from ctx_embed.serving.app import create_app
+from ctx_embed.serving.settings import Settings
+from ctx_embed.stores.columns import fields_of
+from ctx_embed.training.options import LISTS, read_recipe
+from ctx_embed.training.run import Checkpoint
+from ctx_embed.training.vocabulary import learn_vocabulary
 from tests.conftest import SENTENCES, make_model
 from tests.documents.samples import WRITERS
-from tests.index.support.hash_model import HashModel
+from tests.helpers.cli import Command
+from tests.index.support.hash_model import HashModel, hash_vectors
 
 ROWS = [
     {"id": f"s{number}", "text": text, "label": "ab"[number % 2], "n": number} for number, text in enumerate(SENTENCES)
 ]
+TEXTS = [SENTENCES[0], ""]
+OPTIONS = {*LISTS, "steps", "learning_rate", "system", "encoder_options", "sources"}
 
 
 @dataclass(frozen=True)
@@ -43,9 +71,6 @@ class Target:
 
 
 def _make_rows(folder: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
     lines = "".join(json.dumps(row) + "\n" for row in ROWS)
     table = "".join(f'{row["id"]},"{row["text"]}",{row["label"]},{row["n"]}\n' for row in ROWS)
     (folder / "rows.jsonl").write_text(lines)
@@ -57,8 +82,6 @@ def _make_rows(folder: Path) -> None:
 
 
 def _use_rows(folder: Path, name: str) -> None:
-    from ctx_embed.rows.reading import read_documents, read_labelled_rows
-
     list(read_documents(folder / name))
     if not name.endswith(".txt"):
         list(read_labelled_rows(folder / name))
@@ -74,9 +97,6 @@ def _make_documents(folder: Path) -> None:
 
 
 def _use_document(folder: Path, name: str) -> None:
-    from ctx_embed.documents.extraction import answer
-    from ctx_embed.documents.formats import extract, format_of
-
     path = str(folder / name)
     if format_of(path).apart:
         json.dumps(answer(path, 4096), default=str)  # in a worker any error of a library becomes the reason
@@ -92,10 +112,6 @@ def _make_filter(folder: Path) -> None:
 
 
 def _use_filter(folder: Path, name: str) -> None:
-    import sqlite3
-
-    from ctx_embed.index.storage.filters import moment_of, parse_filter
-
     text = (folder / name).read_bytes().decode("utf-8", "replace")
     condition = parse_filter(text)
     with sqlite3.connect(":memory:") as database:
@@ -111,42 +127,18 @@ def _make_rules(folder: Path) -> None:
 
 
 def _use_rules(folder: Path, name: str) -> None:
-    from ctx_embed.documents.walking import Rules
-
     rules = Rules((folder / name).read_bytes().decode("utf-8", "replace").split("\n"))
     for path in ("a.pyc", "build/1/2/x", "doc/a.md", "a" * 200, "a/" * 40 + "b"):
         rules.check(path)
 
 
 def _make_model(folder: Path) -> None:
-    from ctx_embed.training.vocabulary import learn_vocabulary
-
     make_model(learn_vocabulary(SENTENCES * 3, size=90, progress=False)).save_pretrained(str(folder))
 
 
-def _use_in_numpy(folder: Path, _: str) -> None:
-    from ctx_embed.runtime import Embedder
-
-    Embedder.load(folder).encode([SENTENCES[0], ""])
-
-
-def _use_in_torch(folder: Path, _: str) -> None:
-    import ctx_embed
-
-    ctx_embed.load(folder, device="cpu").encode([SENTENCES[0], ""])
-
-
 def _make_classifier(folder: Path) -> None:
-    from ctx_embed import TextClassifier
-
     _make_model(folder / "encoder")
     TextClassifier(folder / "encoder").fit(SENTENCES, ["a", "b"] * 4).save(folder / "classifier")
-
-
-def _use_classifier(folder: Path, _: str) -> None:
-    from ctx_embed import TextClassifier
-
-    TextClassifier.load(folder / "classifier").predict_proba([SENTENCES[0], ""])
 
 
 def _make_recipe(folder: Path) -> None:
@@ -156,29 +148,11 @@ def _make_recipe(folder: Path) -> None:
     )
 
 
-def _use_recipe(folder: Path, name: str) -> None:
-    from ctx_embed.training.options import LISTS, read_recipe
-
-    read_recipe(folder / name, {*LISTS, "steps", "learning_rate", "system", "encoder_options", "sources"})
-
-
 def _make_checkpoint(folder: Path) -> None:
-    import torch
-
-    from ctx_embed.training.run import Checkpoint
-
     Checkpoint(folder / "model", "run").save({"step": 3, "weights": {"a": torch.arange(9.0)}, "losses": [0.1]})
 
 
-def _use_checkpoint(folder: Path, _: str) -> None:
-    from ctx_embed.training.run import Checkpoint
-
-    Checkpoint(folder / "model", "run").load()
-
-
 def _make_index(folder: Path) -> None:
-    from ctx_embed import SearchIndex
-
     with SearchIndex.create(folder / "index", HashModel(), "HNSW8") as index:
         index.add([row["text"] for row in ROWS], [row["id"] for row in ROWS], [{"n": row["n"]} for row in ROWS])
         index.search("a cat", mode="dense")
@@ -186,8 +160,6 @@ def _make_index(folder: Path) -> None:
 
 
 def _use_index(folder: Path, _: str) -> None:
-    from ctx_embed import SearchIndex
-
     with SearchIndex.open(folder / "index", HashModel()) as index:
         for mode in ("words", "dense", "hybrid"):
             index.search("a cat in the garden", mode=mode, where="n >= 1", context=1)
@@ -199,10 +171,8 @@ def _use_index(folder: Path, _: str) -> None:
 
 
 def _make_state(folder: Path) -> None:
-    from ctx_embed.numpy_model.document_state import MAGIC
-
     _make_model(folder / "model")
-    state = _state(folder)
+    state = Embedder.load(folder / "model").state()
     state.add(" ".join(SENTENCES))
     stored = state.to_bytes()
     (folder / "state").write_bytes(stored)
@@ -210,27 +180,15 @@ def _make_state(folder: Path) -> None:
     (folder / "plain").write_bytes(zlib.decompress(stored[len(MAGIC) :]))
 
 
-def _state(folder: Path) -> Any:
-    from ctx_embed.runtime import Embedder
-
-    return Embedder.load(folder / "model").state()
-
-
 def _use_state(folder: Path, name: str) -> None:
-    from ctx_embed.numpy_model.document_state import MAGIC
-
     stored = (folder / name).read_bytes()
-    state = _state(folder)
+    state = Embedder.load(folder / "model").state()
     state.restore(stored if name == "state" else MAGIC + zlib.compress(stored, 1))
     state.add("and one more")
     assert np.isfinite(state.embedding()).all()
 
 
 def _make_parquet(folder: Path) -> None:
-    from ctx_embed import stores
-    from ctx_embed.index.model import IndexModel
-    from ctx_embed.stores.columns import fields_of
-
     embedder, metadata = IndexModel.of(HashModel()), [{"n": row["n"]} for row in ROWS]
     with stores.open(str(folder / "set"), HashModel()) as store:
         store.ensure(stores.Collection.of(embedder, fields_of(metadata)))
@@ -241,20 +199,12 @@ def _make_parquet(folder: Path) -> None:
 
 
 def _use_parquet(folder: Path, _: str) -> None:
-    from ctx_embed import stores
-
     with stores.open(str(folder / "set"), HashModel()) as store:
         store.count()
         list(store.documents())
 
 
 def _make_results(folder: Path) -> None:
-    from ctx_embed.encoders import Encoder
-    from ctx_embed.eval.evaluation import evaluate
-    from ctx_embed.eval.tasks.catalogue import find_tasks
-    from ctx_embed.eval.tasks.data import DataReader
-    from tests.index.support.hash_model import hash_vectors
-
     data = folder / "data" / "senteval"
     data.mkdir(parents=True)
     (data / "MR.tsv").write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(40)))
@@ -265,8 +215,6 @@ def _make_results(folder: Path) -> None:
 
 
 def _use_results(folder: Path, name: str) -> None:
-    from tests.helpers.cli import Command
-
     file = folder / name
     result = Command("eval").run("compare", file, file, "--encoder", "a", "--encoder", "b")
     if isinstance(result.exception, Exception):
@@ -300,12 +248,6 @@ def _make_bodies(folder: Path) -> None:
 @cache
 def _client() -> Any:
     """Return a client of the server's application over a small index; both last as long as the process."""
-    from starlette.testclient import TestClient
-
-    from ctx_embed import SearchIndex
-    from ctx_embed.serving.app import create_app
-    from ctx_embed.serving.settings import Settings
-
     folder = TemporaryDirectory()
     path = Path(folder.name) / "notes"
     with SearchIndex.create(path) as index:
@@ -330,11 +272,15 @@ TARGETS = {
     "documents": Target(_make_documents, _use_document, allowed=(InputError, UnreadableFileError)),
     "filter": Target(_make_filter, _use_filter),
     "ignore rules": Target(_make_rules, _use_rules),
-    "model in NumPy": Target(_make_model, _use_in_numpy),
-    "model in torch": Target(_make_model, _use_in_torch),
-    "classifier": Target(_make_classifier, _use_classifier, "classifier/**/*"),
-    "recipe": Target(_make_recipe, _use_recipe),
-    "checkpoint": Target(_make_checkpoint, _use_checkpoint),
+    "model in NumPy": Target(_make_model, lambda folder, _: Embedder.load(folder).encode(TEXTS)),
+    "model in torch": Target(_make_model, lambda folder, _: ctx_embed.load(folder, device="cpu").encode(TEXTS)),
+    "classifier": Target(
+        _make_classifier,
+        lambda folder, _: TextClassifier.load(folder / "classifier").predict_proba(TEXTS),
+        "classifier/**/*",
+    ),
+    "recipe": Target(_make_recipe, lambda folder, name: read_recipe(folder / name, OPTIONS)),
+    "checkpoint": Target(_make_checkpoint, lambda folder, _: Checkpoint(folder / "model", "run").load()),
     "index": Target(_make_index, _use_index, writes=True),
     "state": Target(_make_state, _use_state, "*[!l]"),
     "Parquet set": Target(_make_parquet, _use_parquet),

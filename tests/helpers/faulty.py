@@ -11,6 +11,7 @@ error, and so is a command that cannot be repeated.
 import ctypes
 import hashlib
 import os
+import random
 import shutil
 import signal
 import sys
@@ -19,12 +20,11 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.main import main
 from ctx_embed.index.storage.database import DATABASE
-from tests.helpers.power import Disk
 
 LIBRARY = ctypes.CDLL(None)
 LIBRARY.calls.restype = ctypes.c_long
@@ -38,6 +38,10 @@ CRASHED = 70
 ENDED = 71
 # Libraries in C++ and Rust end the process if a small allocation fails.
 ABORTED = (-signal.SIGABRT, -signal.SIGSEGV)
+# For each name in a folder, its inode and whether it is a folder.
+Names: TypeAlias = dict[str, tuple[int, bool]]
+# Whether names in folders, and contents of files, are as they were last synced; None: some are, the others the newest.
+WAYS: list[tuple[bool | None, bool | None]] = [(True, True), (False, True), (True, None), (None, None)]
 
 
 def content(folder: Path) -> dict[str, Any]:
@@ -84,12 +88,9 @@ def run(
     """Run a command in a fork, in a folder; return its status, its standard error and its number of calls.
 
     Args:
-        folder: the folder.
-        command: the command.
         fault: the number of the call that fails; 0 for none.
         kept: keep what is synced in this folder, and end the process at the fault.
         seconds: kill the process after this time.
-        counted: what is counted.
     """
     reader, writer = os.pipe()
     errors = folder.parent / "stderr"
@@ -127,14 +128,74 @@ def run(
     return os.waitstatus_to_exitcode(status), errors.read_text(), calls
 
 
-class Trials:
-    """Runs of a command that are broken.
+class Disk:
+    """The folder of a command, as it is on disk before, and ``kept``, where faults.c keeps what is synced."""
 
-    Args:
-        work: the folder with ``before``.
-        most: the maximum number of moments.
-        command: the command.
-    """
+    def __init__(self, folder: Path, kept: Path) -> None:
+        self.kept = kept
+        # No new file gets the inode of one that is open.
+        self._open = [os.open(path, os.O_RDONLY) for path in (folder, *folder.rglob("*"))]
+        self._names, self._contents = _read(folder)
+        self._times = {path.stat().st_ino: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+    def close(self) -> None:
+        for descriptor in self._open:
+            os.close(descriptor)
+
+    def survivors(self, folder: Path, target: Path) -> Iterator[str]:
+        """Write to ``target`` what may survive of ``folder``, in each way in turn, and yield the name of the way."""
+        names, contents = _read(folder)
+
+        def write(path: Path, inode: int, is_folder: bool) -> None:
+            if is_folder:
+                path.mkdir()
+                known = inode in names and not synced(old_names)
+                for name, entry in sorted((names[inode] if known else self._synced_names(inode)).items()):
+                    # SQLite's shared memory is no part of the database.
+                    if not name.endswith("-shm"):
+                        write(path / name, *entry)
+                return
+            known = inode in contents and not synced(old_contents)
+            path.write_bytes(contents[inode] if known else self._synced_content(inode))
+            if inode in self._times:
+                os.utime(path, ns=(self._times[inode],) * 2)
+
+        def synced(which: bool | None) -> bool:
+            return generator.random() < 0.5 if which is None else which
+
+        for old_names, old_contents in WAYS:
+            generator = random.Random(0)
+            shutil.rmtree(target, ignore_errors=True)
+            write(target, folder.stat().st_ino, True)
+            yield f"names {old_names}, contents {old_contents}"
+
+    def _synced_names(self, inode: int) -> Names:
+        path = self.kept / str(inode)
+        if not path.exists():
+            return self._names.get(inode, {})
+        lines = (line.split(" ", 2) for line in path.read_text().splitlines())
+        return {name: (int(number), kind == "1") for number, kind, name in lines if name not in (".", "..")}
+
+    def _synced_content(self, inode: int) -> bytes:
+        path = self.kept / str(inode)
+        return path.read_bytes() if path.exists() else self._contents.get(inode, b"")
+
+
+def _read(folder: Path) -> tuple[dict[int, Names], dict[int, bytes]]:
+    """Return the names in each folder and the content of each file, by inode."""
+    names: dict[int, Names] = {}
+    contents: dict[int, bytes] = {}
+    for path in (folder, *folder.rglob("*")):
+        inode = path.stat().st_ino
+        if path.is_dir():
+            names[inode] = {each.name: (each.stat().st_ino, each.is_dir()) for each in path.iterdir()}
+        else:
+            contents[inode] = path.read_bytes()
+    return names, contents
+
+
+class Trials:
+    """Runs of a command that are broken, at ``most`` moments, in copies of ``before`` in the folder ``work``."""
 
     def __init__(self, work: Path, most: int, command: list[str]) -> None:
         self.work, self.most, self.command = work, most, command

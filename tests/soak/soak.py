@@ -1,26 +1,173 @@
-"""Readers and writers of one index in threads, processes and servers that are killed; every answer is checked."""
+"""Readers and writers of one index in threads, processes and servers that are killed; every answer is checked.
+
+python -m tests.soak.soak MINUTES prints what was done, and how much memory and how many files were in use.
+"""
 
 import random
+import re
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
+from multiprocessing import get_context
+from multiprocessing.managers import BaseManager
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import psutil
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import BusyError
 from tests.serving.server import Server, serving
-from tests.soak.child import ChildIndex
-from tests.soak.ledger import MEMBERS, Ledger, text_of, version_of
-from tests.soak.remote import Remote
 
 MODES = ("words", "dense", "hybrid", "get")
 SAMPLES = 120
+MEMBERS = 3
+# A reader may be so many versions behind when it reports what it has seen.
+KEPT = 1000
+PARTS = (("rain", "snow", "sun", "wind"), ("", "fall", "flower", "mill", "storm"))
+PARTS += (("book", "play", "work", "sea"), ("", "shop", "ground", "food", "side"))
+WORDS = [first + last for firsts, lasts in (PARTS[:2], PARTS[2:]) for first in firsts for last in lasts]
+
+
+def text_of(group: int, number: int, member: int) -> str:
+    """Return the text of a document in a version; every text is another."""
+    words = random.Random(f"{group} {number} {member}").sample(WORDS, 8)
+    return f"{' '.join(words)} g{group} v{number}"
+
+
+def version_of(identifier: str, text: str) -> tuple[int, int]:
+    """Return the group and the version of a document, after checking that it has the text of that version."""
+    group, member = map(int, identifier.split("-"))
+    found = re.search(r" v(\d+)$", text)
+    assert found, (identifier, text)
+    assert text == text_of(group, int(found[1]), member), (identifier, text)
+    return group, int(found[1])
+
+
+@dataclass
+class Version:
+    """A state of a group: its number, or None when it is deleted, and the time of its writing.
+
+    Args:
+        number: None for the state without documents.
+        began: when its writing began.
+        done: when it was acknowledged or first seen; infinite if it never was.
+    """
+
+    number: int | None
+    began: float
+    done: float = inf
+
+
+class Ledger:
+    """What was written when: the versions of groups, each with one writer that changes all its documents at once."""
+
+    def __init__(self, groups: int) -> None:
+        self._lock = threading.Lock()
+        self._versions = [[Version(None, -inf, -inf)] for _ in range(groups)]
+        self._numbers = [0] * groups
+
+    def begin(self, group: int, present: bool, now: float) -> Version:
+        """Note that a version is being written: the next one, or the deletion of the group."""
+        with self._lock:
+            self._numbers[group] += present
+            version = Version(self._numbers[group] if present else None, now)
+            self._versions[group] = [*self._versions[group][-KEPT:], version]
+            return version
+
+    def newest(self, group: int) -> Version:
+        """Return the version that was begun last."""
+        return self._versions[group][-1]
+
+    def possible(self, group: int, began: float, ended: float) -> list[Version]:
+        """Return the versions that a reader may have found who asked and was answered at these times."""
+        versions = self._versions[group]
+        base = max(place for place, version in enumerate(versions) if version.done < began)
+        return [version for version in versions[base:] if version.began < ended]
+
+    def check(self, group: int, number: int | None, began: float, ended: float) -> None:
+        """Check an answer: it is a version that may be found then, which nobody may miss from now on."""
+        with self._lock:
+            possible = self.possible(group, began, ended)
+            found = [version for version in possible if version.number == number]
+            assert found, f"group {group}: found {number} from {began} to {ended}, not of {possible}"
+            if len(found) == 1:
+                found[0].done = min(found[0].done, ended)
+
+    def check_other(self, group: int, number: int, began: float, ended: float) -> None:
+        """Check an answer without a version: it need not be found then."""
+        with self._lock:
+            possible = self.possible(group, began, ended)
+            assert any(version.number != number for version in possible), f"group {group}: no {number}, but {possible}"
+
+    def refused(self, group: int) -> None:
+        """Note that the version that was begun last has not been written."""
+        with self._lock:
+            self._versions[group].pop()
+
+
+class Elsewhere(BaseManager):
+    """Another process, which starts when its index is first asked for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(ctx=get_context("spawn"))
+        self._path, self._starting, self._index = path, threading.Lock(), None
+
+    @property
+    def index(self) -> Any:
+        with self._starting:
+            if self._index is None:
+                self.start()
+                self._index = self.open(self._path)
+            return self._index
+
+    def kill(self) -> None:
+        """Kill the process, which has been asked for its index before."""
+        self._process.kill()
+        self._process.join()
+
+
+Elsewhere.register("open", SearchIndex.open, exposed=("search", "get", "upsert", "delete"))
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An index that a server serves, by its address."""
+
+    http: httpx.Client
+    url: str
+
+    def answer(self, route: str, **body: Any) -> dict[str, Any]:
+        try:
+            answer = self.http.post(f"{self.url}/{route}", json=body)
+        except httpx.HTTPError as error:
+            raise ConnectionError(str(error)) from None
+        if answer.status_code in (429, 503):
+            raise BusyError(answer.text)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def search(self, query: str, **options: Any) -> list[SimpleNamespace]:
+        return [SimpleNamespace(**hit) for hit in self.answer("search", query=query, **options)["hits"]]
+
+    def get(self, identifier: str) -> SimpleNamespace | None:
+        (document,) = self.answer("get", ids=[identifier])["documents"]
+        return document and SimpleNamespace(**document)
+
+    def upsert(self, texts: list[str], ids: list[str]) -> None:
+        self.answer("upsert", texts=texts, ids=ids)
+
+    def delete(self, ids: list[str]) -> None:
+        self.answer("delete", ids=ids)
 
 
 class Soak:
@@ -38,10 +185,11 @@ class Soak:
         self.ledger = Ledger(groups)
         self.done: Counter[str] = Counter()
         self.failures: list[BaseException] = []
+        # Memory in MB and open files of each process, evenly over time.
         self.samples: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._over = threading.Event()
         self._killed_server: Server
-        self._writer: ChildIndex
+        self._writer: Elsewhere
 
     def run(self) -> None:
         """Run for the given time, and check at the end that all that was acknowledged is found.
@@ -51,28 +199,31 @@ class Soak:
         """
         SearchIndex.create(self.path).close()
         with ExitStack() as stack:
+            http = stack.enter_context(httpx.Client(timeout=60))
             steady = stack.enter_context(serving(self.path))
             servers = stack.enter_context(ExitStack())
             self._killed_server = servers.enter_context(serving(self.path, "--workers", 2))
-            self._writer = ChildIndex(self.path)
+            self._writer = Elsewhere(self.path)
             shared = stack.enter_context(SearchIndex.open(self.path))
-            reader = ChildIndex(self.path)
-            stack.callback(reader.close)
-            stack.callback(lambda: self._writer.close())
+            reader = Elsewhere(self.path)
+            assert reader.index
+            stack.callback(reader.kill)
+            assert self._writer.index
+            stack.callback(lambda: self._writer.index and self._writer.kill())
+            route = f"/v1/indexes/{self.path.name}"
             indexes: list[Callable[[], Any]] = [
                 lambda: shared,
-                lambda: Remote(steady.url),
-                lambda: self._writer,
-                self._remote_of_killed,
+                lambda: Remote(http, steady.url + route),
+                lambda: self._writer.index,
+                lambda: Remote(http, self._killed_server.url + route),
             ]
+            readers = [*indexes, lambda: shared, lambda: reader.index]
+            pids = {"server": steady.process.pid, "reader": reader._process.pid, "threads": None}
             works: list[tuple[Callable[..., None], ...]] = [
                 *((self._write, index_of, place, len(indexes)) for place, index_of in enumerate(indexes)),
-                *(
-                    (self._read, index_of, place)
-                    for place, index_of in enumerate([*indexes, lambda: shared, lambda: reader])
-                ),
+                *((self._read, index_of, place) for place, index_of in enumerate(readers)),
                 (self._kill, servers),
-                (self._sample, {"server": steady.process.pid, "reader": reader.process.pid, "threads": None}),
+                (self._sample, pids),
             ]
             threads = [threading.Thread(target=self._guarded, args=work) for work in works]
             for thread in threads:
@@ -84,7 +235,7 @@ class Soak:
             if self.failures:
                 raise self.failures[0]
             self._check_all(shared)
-            self._check_all(reader)
+            self._check_all(reader.index)
         with SearchIndex.open(self.path) as index:
             assert index.verify() == []
             self._check_all(index)
@@ -95,9 +246,6 @@ class Soak:
         except BaseException as error:
             self.failures.append(error)
             self._over.set()
-
-    def _remote_of_killed(self) -> Remote:
-        return Remote(self._killed_server.url)
 
     def _write(self, index_of: Callable[[], Any], place: int, writers: int) -> None:
         """Change the groups of one writer until the time is over."""
@@ -133,18 +281,10 @@ class Soak:
         )
 
     def _repeat(self, index_of: Callable[[], Any], work: Callable[[Any], None]) -> None:
-        """Call a function with an index until the time is over, with another index when a kill has cut it off."""
-        index = None
+        """Call a function with an index until the time is over."""
         while not self._over.wait(0.005):
             with self._refusals():
-                index = index or index_of()
-                work(index)
-                continue
-            if isinstance(index, Remote):
-                index.close()
-            index = None
-        if isinstance(index, Remote):
-            index.close()
+                work(index_of())
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -152,8 +292,10 @@ class Soak:
             yield
         except BusyError:
             self.done["refused: busy"] += 1
-        except ConnectionError:
+        except (ConnectionError, EOFError, FileNotFoundError):
             self.done["cut off"] += 1
+            # What was killed takes a moment to start again.
+            self._over.wait(0.2)
 
     def _ask(self, index: Any, group: int, mode: str) -> None:
         """Ask for a group in one way, and check the answer."""
@@ -190,13 +332,14 @@ class Soak:
 
     def _kill(self, servers: ExitStack) -> None:
         """Kill workers, the whole server and the writing process until the time is over."""
-        generator = random.Random(0)
+        generator = random.Random(45)  # a writer, a server and a worker come first
         while not self._over.wait(generator.uniform(0.5, 1.5) * self.pause):
             kind = generator.choice(["worker", "worker", "server", "writer"])
             self.done[f"kills of a {kind}"] += 1
             if kind == "writer":
-                self._writer.close()
-                self._writer = ChildIndex(self.path)
+                killed, self._writer = self._writer, Elsewhere(self.path)
+                if killed.index:
+                    killed.kill()
                 continue
             process = psutil.Process(self._killed_server.process.pid)
             workers = list(filter(_is_worker, process.children()))
@@ -212,20 +355,10 @@ class Soak:
             self._killed_server = servers.enter_context(serving(self.path, "--workers", 2))
 
     def _sample(self, processes: dict[str, int | None]) -> None:
-        """Note memory (in MB) and open files of processes, evenly over time."""
         while not self._over.wait(self.seconds / SAMPLES):
             for name, pid in processes.items():
                 process = psutil.Process(pid)
                 self.samples[name].append((process.memory_info().rss >> 20, process.num_fds()))
-
-    def thirds(self) -> dict[str, tuple[float, ...]]:
-        """Return for each process its memory in the first and in the last third, and its open files in both."""
-        found = {}
-        for name, samples in self.samples.items():
-            third = len(samples) // 3
-            parts = [samples[:third], samples[-third:]]
-            found[name] = tuple(median(sample[what] for sample in part) for what in (0, 1) for part in parts)
-        return found
 
 
 def _is_worker(process: psutil.Process) -> bool:
@@ -233,3 +366,19 @@ def _is_worker(process: psutil.Process) -> bool:
         return "spawn_main" in " ".join(process.cmdline())
     except psutil.NoSuchProcess:  # it has been killed
         return False
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        soak = Soak(Path(folder) / "soak.index", groups=300, seconds=60 * float(sys.argv[1]), pause=5)
+        try:
+            soak.run()
+        finally:
+            for name, number in sorted(soak.done.items()):
+                print(f"{name}: {number:,}")
+            for name, samples in soak.samples.items():
+                third = len(samples) // 3
+                (memory, files), (later, files_later) = (
+                    map(median, zip(*part, strict=True)) for part in (samples[:third], samples[-third:])
+                )
+                print(f"{name}: {memory:.0f}, at the end {later:.0f} MB; {files:.0f} and {files_later:.0f} open files")
