@@ -104,8 +104,6 @@ def test_claims_wait_for_their_cells():
         assert all(cell.settings == json.loads(json.dumps(dict(cell.settings))) for cell in experiment.cells)
         line = experiment.claim.line(outcomes_of(name, {}))
         assert line == f"The paper: {experiment.claim.text} Measured here: not all of the cells that decide it yet."
-    said = error(find_experiment, "table5")
-    assert re.match(r"unknown experiment 'table5': did you mean 'table\d'\? known are figure2, lama-figure2", said)
 
 
 def computed(name, folder, workplace, options):
