@@ -1,4 +1,8 @@
+import io
+import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -6,7 +10,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from ctx_embed import InputError
+import ctx_embed
+from ctx_embed import progress
+from ctx_embed.errors import InputError, installation, unknown_name
+from ctx_embed.progress import Meter, say
 from ctx_embed.texts import BATCH_CHARACTERS, BATCH_TEXTS, as_texts, length_batches, well_formed
 from ctx_embed.vectors import unit_rows
 
@@ -64,3 +71,91 @@ def test_rows_have_length_1_and_zero_stays_zero(dtype):
     assert found.dtype == dtype
     np.testing.assert_allclose(found, [[0.6, 0.8], [0, 0], [1, 0], [0.6, -0.8]], rtol=1e-6)
     np.testing.assert_array_equal(unit_rows(vectors[0]), found[0])
+
+
+def test_an_unknown_name():
+    assert issubclass(InputError, ValueError)
+    assert ctx_embed.InputError is InputError
+    error = unknown_name("task", "SUBJJ", ["SUBJ", "MR"])
+    assert isinstance(error, InputError)
+    assert str(error) == "unknown task 'SUBJJ': did you mean 'SUBJ'? known are MR, SUBJ"
+    assert str(unknown_name("task", "xyz", {"SUBJ": 1, "MR": 2})) == "unknown task 'xyz': known are MR, SUBJ"
+
+
+def test_an_extra_is_installed_from_where_the_package_came_from(tmp_path):
+    wheel = tmp_path / "a wheel.whl"
+    wheel.touch()
+    origin = json.dumps({"url": wheel.as_uri(), "archive_info": {}})
+    assert installation("peers", origin) == f'pip install "{wheel}[peers]"'
+    assert installation("", origin) == f"pip install '{wheel}'"
+    clone = json.dumps({"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
+    assert installation("peers", clone) == f'pip install -e "{tmp_path}[peers]"'
+
+
+@pytest.mark.parametrize("url", [None, "file:///nowhere/ctx_embed.whl", "https://example.org/ctx_embed.whl"])
+def test_an_installation_from_an_index_or_from_what_is_gone_goes_by_name(url):
+    origin = json.dumps({"url": url, "archive_info": {}}) if url else ""
+    assert installation("peers", origin) == 'pip install "ctx-embed[peers]"'
+    assert installation(origin=origin) == "pip install ctx-embed"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_say_how_much_how_fast_and_how_long(capsys):
+    with Meter("encoding", 2000, "rows", done=500, interval=0) as meter:
+        meter.update(500)
+        meter.note("loss 0.1")
+        meter.update(1000)
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"encoding: 1,000 of 2,000 rows, [\d,]+ rows/s, 0 s left", first)
+    assert re.fullmatch(r"encoding: 2,000 of 2,000 rows, [\d,]+ rows/s, 0 s left, loss 0.1", second)
+    assert re.fullmatch(r"encoding: 2,000 of 2,000 rows, [\d,]+ rows/s, after 0 s, loss 0.1", last)
+
+
+def test_meters_name_the_subject_of_their_block(capsys):
+    with progress.about("MR, default"), Meter("folds", 1, "fits", interval=0) as meter:
+        meter.update()
+    with Meter("folds", 1, "fits", interval=0) as meter:
+        meter.update()
+    named, _, plain, _ = capsys.readouterr().err.splitlines()
+    assert named.startswith("MR, default: folds: 1 of 1 fits")
+    assert plain.startswith("folds: 1 of 1 fits")
+
+
+def test_short_work_and_hidden_work_print_nothing(capsys):
+    progress.restart()
+    assert list(Meter("reading", 3).each("abc")) == ["a", "b", "c"]
+    assert list(Meter("reading", 3, shown=False, interval=0).each("abc")) == ["a", "b", "c"]
+    assert capsys.readouterr().err == ""
+    script = "import sys, ctx_embed.progress as p; m = p.Meter('x', 1); m.update(); assert 'tqdm' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=True).stderr == b""
+
+
+def test_meters_that_follow_one_another_share_the_interval(capsys):
+    progress.restart()
+    for _ in range(30):
+        with Meter("fold", 1, "folds", interval=0.05) as meter:
+            progress.time.sleep(0.01)
+            meter.update()
+    assert 1 <= len(capsys.readouterr().err.splitlines()) < 20
+
+
+def test_a_terminal_shows_a_bar_with_lines_above_it(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with Meter("encoding", 3, "rows") as meter:
+        for _ in range(3):
+            meter.update()
+        meter.note("loss 0.1")
+        say("a line")
+    shown = sys.stderr.getvalue()
+    assert "3/3" in shown
+    assert "loss 0.1" in shown
+    assert re.search(r"(^|[\r\n])a line\n", shown)
+
+
+def test_durations():
+    said = {0.4: "0 s", 59.6: "1 min 00 s", 3599: "59 min 59 s", 7260: "2 h 01 min"}
+    assert {seconds: progress.duration(seconds) for seconds in said} == said

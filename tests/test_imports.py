@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from ctx_embed.cli.main import COMMANDS
+from ctx_embed.errors import installation
 
 PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 # From the bottom to the top; each may import from itself and from what is below it.
@@ -32,64 +34,43 @@ def modules() -> Iterator[tuple[str, str, Path]]:
                 yield parts[0], ".".join(("ctx_embed", *parts)), path
 
 
-def imported(source: str) -> Iterator[str]:
-    """The parts of ctx_embed that a source imports, also inside functions and for type checkers."""
-    for node in ast.walk(ast.parse(source)):
+def imported(source: str, typing: bool = True) -> Iterator[str]:
+    """The names that a source imports, also inside functions, and with ``typing`` those for type checkers alone."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not typing:
+            node.body = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            package, _, rest = name.partition(".")
-            if package == "ctx_embed":
-                yield rest.partition(".")[0]
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def test_imports_run_one_way():
     assert {layer for layer, _, _ in modules()} == set(LEVEL)
     wrong = [
-        f"{name} imports ctx_embed.{part}"
+        f"{name} imports {found}"
         for layer, name, path in modules()
-        for part in imported(path.read_text(encoding="utf-8"))
+        for found in imported(path.read_text(encoding="utf-8"))
         # The package's own public names, as __version__, stand above nothing.
-        if part in LEVEL and part != layer and LEVEL[part] >= LEVEL[layer] + (LEVEL[layer] == 0)
+        if found.startswith("ctx_embed.") and (part := found.split(".")[1]) in LEVEL and part != layer
+        if LEVEL[part] >= LEVEL[layer] + (LEVEL[layer] == 0)
     ]
     assert wrong == []
     # The test would find a wrong import.
     source = "def f():\n    from ctx_embed import cli, errors\n    import ctx_embed.index.ranking\n    import os\n"
-    assert list(imported(source)) == ["cli", "errors", "index"]
+    assert list(imported(source)) == ["ctx_embed.cli", "ctx_embed.errors", "ctx_embed.index.ranking", "os"]
 
 
-def graph(sources: dict[str, str]) -> dict[str, set[str]]:
-    """What each file imports of the others, also inside functions; for type checkers alone does not count."""
-    found = {}
-    for name, source in sources.items():
-        tree = ast.parse(source)
-        unseen = {
-            id(inner)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-            for part in node.body
-            for inner in ast.walk(part)
-        }
-        names: set[str] = set()
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import) and id(node) not in unseen:
-                names |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and id(node) not in unseen:
-                parts = [f"{node.module}.{alias.name}" for alias in node.names]
-                names |= {part if part in sources else str(node.module) for part in parts}
-        found[name] = (names & sources.keys()) - {name}
-    return found
-
-
-def circles(imports: dict[str, set[str]]) -> list[str]:
+def circles(sources: dict[str, str]) -> list[str]:
     """The files that import themselves through others."""
-    reached = {name: set(others) for name, others in imports.items()}
-    for middle in imports:
+    reached = {}
+    for name, source in sources.items():
+        found = imported(source, typing=False)
+        reached[name] = {each if each in sources else each.rpartition(".")[0] for each in found} - {name}
+    for middle in sources:
         for others in reached.values():
             if middle in others:
                 others |= reached[middle]
@@ -98,12 +79,12 @@ def circles(imports: dict[str, set[str]]) -> list[str]:
 
 def test_no_file_imports_itself_through_others():
     sources = {name.removesuffix(".__init__"): path.read_text(encoding="utf-8") for _, name, path in modules()}
-    assert circles(graph(sources)) == []
+    assert circles(sources) == []
     # The test would find a circle.
     sources = {"a": "import b", "b": "def f():\n    from c.d import g", "c.d": "from a import x", "e": "import a"}
-    assert circles(graph(sources)) == ["a", "b", "c.d"]
+    assert circles(sources) == ["a", "b", "c.d"]
     sources["c.d"] = f"if TYPE_CHECKING:\n    {sources['c.d']}"
-    assert circles(graph(sources)) == []
+    assert circles(sources) == []
 
 
 SLOW = {"torch", "sentence_transformers", "transformers", "sklearn", "scipy", "faiss", "numpy", "datasets"}
@@ -170,3 +151,97 @@ def test_a_package_lists_its_public_names_only(package):
     assert all(getattr(module, name) is not None for name in module.__all__)
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
         _ = module.nothing
+
+
+HEAVY = {"torch", "transformers", "sentence_transformers", "datasets"}
+SCIENTIFIC = {"sklearn", "scipy", "pyarrow", "pandas"}
+SEARCHES = [
+    "encode texts.txt -o texts.npy",
+    "explain cat",
+    "index build texts.txt texts.index --chunk tokens:4",
+    "index build notes notes.index",
+    "index sync notes texts.index",
+    "index query texts.index cat",
+    "index similar texts.index 1 --mmr 0.5 --group id --not cat",
+    "index facets texts.index source",
+    "index delete texts.index 99",
+    "index export texts.index exported",
+    "index verify texts.index",
+    "index compact texts.index",
+    "index duplicates texts.index",
+    "demo -k 1 --query copy",
+    "index topics texts.index -k 2",  # takes the stop words of scikit-learn
+]
+
+
+def test_no_torch(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.md").write_text("# A cat\n\nIt sat on the mat.\n")
+    (tmp_path / "notes" / "b.txt").write_text("Wages\n\nThey rise.\n")
+    (tmp_path / "texts.txt").write_text("the cat sat on the mat\nprices rise\nwages do not rise\nthe dog sat\n" * 2)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for command, (code, modules) in zip(SEARCHES, loaded_after(*SEARCHES, cwd=tmp_path, env=environment), strict=True):
+        assert code == "0", command
+        assert "ctx_embed" in modules
+        assert not modules & (HEAVY if "topics" in command else HEAVY | SCIENTIFIC), command
+
+
+LEFT_OUT = "datasets pandas pyarrow rich scipy sentence_transformers sklearn torch transformers"
+# Runs pieces of code where the light installation left libraries out, and prints a line for each error.
+LIGHT = r"""
+import importlib.util, sys
+for name in left_out:
+    sys.modules[name] = None
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in left_out else found(name, *more)
+for code in sys.argv[1:]:
+    try:
+        exec(code, {})
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def in_light(folder, *codes: str, added: tuple[str, ...] = ()) -> list[str]:
+    left_out = " ".join(name for name in LEFT_OUT.split() if name not in added)
+    command = [sys.executable, "-c", f"left_out = {left_out!r}.split()\n{LIGHT}", *codes]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout.splitlines()
+
+
+MISSING = {
+    "from ctx_embed import TextClassifier": "needs sklearn, which the light installation leaves out: pip install",
+    "import ctx_embed; ctx_embed.Contextualizer": "needs sentence_transformers, which the light installation",
+    "import ctx_embed; ctx_embed.load()": "the default model on torch needs sentence_transformers",
+    "from ctx_embed import stores; stores.open('x').describe()": "needs pyarrow, which the light installation",
+    "import ctx_embed; ctx_embed.dedupe('a.parquet', 'b.parquet')": "a.parquet: Parquet needs pyarrow",
+}
+EXTRA = "from ctx_embed.errors import missing_extra; print(missing_extra('this', {!r}))"
+
+
+def test_what_is_missing_is_one_line_in_python_too(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    *lines, documents, peers = in_light(tmp_path, *MISSING, EXTRA.format("documents"), EXTRA.format("peers"))
+    for line, said in zip(lines, MISSING.values(), strict=True):
+        assert said in line
+        assert "pip install" in line
+    # An extra brings no torch to a light installation.
+    assert documents.startswith("this needs the extra documents: pip install ")
+    assert "ctx-embed" not in documents
+    assert "'pypdfium2>=5'" in documents
+    assert peers == f"this needs the extra peers: {installation('peers')}"
+
+
+def test_a_search_with_a_typo_needs_no_more(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"The committee discussed the environment {n}.\n" for n in range(40)))
+    commands = ("build a.txt a.index", "query a.index enviroment --mode hybrid -k 1")
+    arguments = "; ".join(f"main({['index', *each.split()]!r}, standalone_mode=False)" for each in commands)
+    assert "environment" in in_light(tmp_path, f"from ctx_embed.cli.main import main; {arguments}")[-1]
+
+
+def test_classifiers_need_scikit_learn_alone(tmp_path):
+    (tmp_path / "a.tsv").write_text("good\tgreat food\ngood\tlovely staff\nbad\tcold soup\nbad\trude waiter\n" * 5)
+    (tmp_path / "new.txt").write_text("great staff\n")
+    commands = ["train", "a.tsv", "-o", "c"], ["predict", "c", "new.txt"]
+    arguments = "; ".join(f"main({each!r}, standalone_mode=False)" for each in commands)
+    code = f"from ctx_embed.cli.main import main; {arguments}"
+    assert in_light(tmp_path, code, added=("sklearn", "scipy"))[-1].startswith("good\t")

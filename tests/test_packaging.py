@@ -236,6 +236,6 @@ def test_the_tests_of_an_sdist_run(tmp_path):
         name = path.relative_to(source)
         assert (folder / name).exists() or name.parts[0] == ".ci", name
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    tests = ["tests/test_errors.py", "tests/test_packaging.py", "tests/test_loading.py", "tests/cli/test_main.py"]
+    tests = ["tests/test_basics.py", "tests/test_packaging.py", "tests/test_loading.py", "tests/cli/test_main.py"]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     subprocess.run([*command, *tests], cwd=folder, env=environment, check=True)

@@ -1,17 +1,27 @@
-"""What sentence-transformers' users do with a model: pools of processes, training, checkpoints."""
+"""What sentence-transformers' users do with a model: pools of processes, forks, training, checkpoints, model cards."""
 
 import copy
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from huggingface_hub import metadata_load
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
+import ctx_embed
 from ctx_embed import load
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.model_card import page, table
 from tests.conftest import SENTENCES, make_model
+from tests.helpers.cli import Command
 
 
 def test_two_processes_embed_as_one_does():
@@ -73,3 +83,165 @@ def test_a_checkpoint_resumes_to_the_same_weights(tokenizer, tmp_path):
     for name, tensor in resumed.model.state_dict().items():
         torch.testing.assert_close(tensor, expected[name], msg=name)
     assert np.isfinite(load(tmp_path / "whole" / "checkpoint-6").encode(SENTENCES)).all()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def card(name: str) -> str:
+    """The card in a folder, whose Python code runs where it stands."""
+    text = Path(name, "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, {})
+    assert "sentence_transformers_model_id" not in text
+    return text
+
+
+def test_the_untouched_default_keeps_its_card():
+    for model in (ctx_embed.load(), SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True)):
+        model.save_pretrained("copy")
+        assert Path("copy/README.md").read_bytes() == (ctx_embed.path() / "README.md").read_bytes()
+
+
+@pytest.mark.filterwarnings("default")  # other people's deprecations inside the trainer
+def test_the_default_trained_by_sentence_transformers():
+    model = SentenceTransformer(str(ctx_embed.path()), device="cpu", trust_remote_code=True)
+    options = arguments("run", max_steps=1, learning_rate=1e-3, save_strategy="no")
+    pairs = Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]})
+    SentenceTransformerTrainer(model, options, pairs, loss=losses.MultipleNegativesRankingLoss(model)).train()
+    model.save_pretrained("tuned")
+    text = card("tuned")
+    assert "# tuned\n\nSentence embeddings: trained with sentence-transformers." in text
+    assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
+    assert f"| fingerprint | `{fingerprint(model)}` |" in text
+    assert "8 rows of unnamed data, loss MultipleNegativesRankingLoss" in text
+    assert "learning_rate 0.001" in text
+    # Not the default's figures and data, but its terms.
+    assert "77.6" not in text
+    assert "`other`, inherited from ctx-embed/default" in text
+    stated = metadata_load("tuned/README.md")
+    assert (stated["language"], stated["license"]) == ("en", "other")
+    assert "base_model" not in stated
+
+
+def test_weights_that_a_program_of_its_own_changed(tokenizer):
+    make_model(tokenizer).save_pretrained("made")
+    assert "Sentence embeddings: made by a program of its own." in card("made")
+    assert "None is stated." in card("made")
+    model = ctx_embed.load("made")
+    model.save_pretrained("same")
+    assert card("same") == Path("made/README.md").read_text(encoding="utf-8")
+    with torch.no_grad():
+        model[0].embedding.weight[3] += 1
+    model.save_pretrained("changed")
+    assert "Sentence embeddings: made changed by a program of its own." in card("changed")
+    assert f"made from | made, fingerprint `{fingerprint(ctx_embed.load('made'))}`" in card("changed")
+
+
+def labelled(name: str, count: int) -> None:
+    words = ("joy", "grief")
+    Path(name).write_text("".join(f"{words[i % 2]}\tthe {words[i % 2]} of {i}\n" for i in range(count)))
+
+
+run = Command("").succeeds
+
+
+def test_a_classifier():
+    labelled("mine|a.tsv", 40)
+    labelled("test.tsv", 8)
+    run("train", "mine|a.tsv", "-o", "model", "--from", "default", "--epochs", "1", "--runs", "1", "--test", "test.tsv")
+    text = card("model")
+    assert "# model\n\nA text classifier" in text
+    assert "trained on labelled texts from ctx-embed/default" in text
+    assert "| labels | 'grief', 'joy' |" in text
+    assert "| training texts | 40 |" in text
+    assert re.search(r"\| valid \| held out of train \| \d+\.\d \| 50\.0 \|\n\| test \| 8 \| \d+\.\d \| 50\.0 \|", text)
+    assert f"| fingerprint | `{fingerprint(ctx_embed.load('model'))}` |" in text
+    assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
+    assert "77.6" not in text
+    assert metadata_load("model/README.md")["license"] == "other"
+
+
+def test_a_classifier_from_scratch():
+    labelled("mine.tsv", 40)
+    small = "--dimension 8 --rank 2 --steps 1 --epochs 1"
+    run("train", "mine.tsv", "--from", "scratch", "-o", "model", *small.split())
+    text = card("model")
+    assert "trained on labelled texts from scratch" in text
+    assert "made from" not in text
+    assert "None is stated." in text
+    assert "license" not in metadata_load("model/README.md")
+
+
+def test_a_distilled_model(tiny_model_path):
+    Path("corpus.txt").write_text("".join(f"{sentence} {n}\n" for n in range(10) for sentence in SENTENCES))
+    small = "--dimension 8 --rank 2 --batch-size 16 --vocabulary-size 120 --epochs 1"
+    run("distill", "--corpus", "corpus.txt", "--teacher", tiny_model_path, "-o", "model", *small.split())
+    text = card("model")
+    assert f"distilled from {tiny_model_path}" in text
+    assert f"{tiny_model_path}, fingerprint `{fingerprint(ctx_embed.load(tiny_model_path))}`" in text
+    assert "72 texts were trained on." in text
+    assert "On 8 texts that were held out" in text
+    assert re.search(r"\| held out distance \| \d\.\d{4} \| \d\.\d{4} \|", text)
+
+
+def test_the_parts(here):
+    assert table(["a", "b"], [[1, "x|y"]]) == "| a | b |\n|---|---|\n| 1 | x\\|y |"
+    assert table(["a"], []) == ""
+    for stated, found in (
+        ("", {}),
+        ("license: [\n", {}),
+        ("license: mit\nlanguage: de\ntags: [x]\n", {"license": "mit", "language": "de"}),
+    ):
+        (here / "README.md").write_text(f"---\n{stated}---\n")
+        (here / "card.md").write_text(page("model", "", [], {}, here))
+        card = metadata_load("card.md")
+        assert {key: card[key] for key in ("license", "language") if key in card} == found
+
+
+SCRIPT = """
+import os
+texts = [f"a cat sat on mat number {number}" for number in range(2000)]
+if KIND == "encoders":
+    import ctx_embed
+    from ctx_embed.systems import untrained
+    shipped, other = ctx_embed.load(device="cpu"), untrained("transformer")
+    compute = lambda texts: [*shipped.encode(texts), *other.encode(texts[:100])]
+else:
+    from ctx_embed import SearchIndex
+    index = SearchIndex.create(FOLDER, factory="IVF16,SQ8")
+    index.add(texts)
+    compute = lambda texts: index.search(texts[:300], k=5)
+compute(texts)
+child = os.fork()
+if not child:
+    code = 1
+    try:
+        code = 0 if len(compute(texts)) else 1
+    finally:
+        os._exit(code)
+print("exit code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("kind", ["encoders", "search with FAISS"])
+def test_a_child_computes_after_its_parent_did_on_several_threads(tmp_path, kind):
+    script = SCRIPT.replace("KIND", repr(kind)).replace("FOLDER", repr(str(tmp_path / "index")))
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    # A child that waits for threads never ends; the session ends it with its parent.
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", script], env=environment, stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        said, _ = process.communicate(timeout=240)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+            process.communicate()
+    assert said == b"exit code 0\n"
