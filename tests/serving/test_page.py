@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from ctx_embed import SearchIndex
 from tests.serving.page import browser as browsing
-from tests.serving.page.examples import MARKUP, documents
+from tests.serving.page.browser import MARKUP, documents
 from tests.serving.server import serving
 
 expect.set_options(timeout=browsing.PATIENCE)

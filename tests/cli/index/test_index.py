@@ -1,15 +1,24 @@
 import json
+import os
 import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ctx_embed.errors import UnknownFieldsWarning
 from tests.conftest import make_model
+from tests.documents.samples import pdf
 from tests.helpers.cli import Command
 
 pytestmark = pytest.mark.usefixtures("default_model")
 COMMAND = Command("index")
-succeeds = COMMAND.succeeds
+run, succeeds = COMMAND.run, COMMAND.succeeds
 
 
 def fails(*arguments, **options) -> str:
@@ -21,13 +30,6 @@ def fails(*arguments, **options) -> str:
 def texts(here, sentences):
     Path("notes.txt").write_text("\n\n  \n".join(sentences) + "\n")
     return "notes.txt"
-
-
-@pytest.fixture
-def rows(here, sentences):
-    lines = [json.dumps({"id": f"s{n}", "text": text, "n": n}) + "\n" for n, text in enumerate(sentences)]
-    Path("notes.jsonl").write_text("".join(lines))
-    return "notes.jsonl"
 
 
 def info(index: str) -> dict:
@@ -51,7 +53,8 @@ def test_build_query_info(texts, sentences, tiny_model_path):
     assert [entry.name for entry in Path("notes.index").iterdir()] == ["index.sqlite"]
 
 
-def test_an_index_that_exists_needs_a_flag(texts, rows):
+def test_an_index_that_exists_needs_a_flag(texts, sentences):
+    rows = written(*({"id": f"s{n}", "text": text} for n, text in enumerate(sentences)))
     succeeds("build", texts, "old")
     before = Path("old/index.sqlite").read_bytes()
     Path("broken.jsonl").write_text('{"text": "the cat", "id": "new"}\n{"text": \n')
@@ -102,3 +105,194 @@ def test_an_index_of_another_model(texts, tiny_model_path, tokenizer):
     assert succeeds(*shlex.split(command)) == "a.index: nothing to do, it has the vectors of this model\n"
     succeeds("query", "a.index", "x")
     assert succeeds("verify", "a.index") == "a.index: whole, 8 documents\n"
+
+
+def written(*rows: dict) -> str:
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "rows.jsonl"
+
+
+def built(*rows: dict) -> str:
+    """Build an index of rows and return its path."""
+    succeeds("build", written(*rows), "notes.index")
+    return "notes.index"
+
+
+@pytest.fixture
+def index(here, sentences):
+    return built(*({"id": n if n % 2 else f"s{n}", "text": text, "n": n} for n, text in enumerate(sentences)))
+
+
+def test_get_and_delete(index, sentences):
+    assert json.loads(succeeds("get", index, "3")) == {"text": sentences[3], "id": 3, "metadata": {"n": 3}}
+    assert [json.loads(line)["id"] for line in succeeds("get", index, "s2", "1").splitlines()] == ["s2", 1]
+    assert fails("get", index, "99", "9" * 20) == f"{index}: no document has the id '99', '{'9' * 20}'"
+    assert succeeds("delete", index, "3", "s2", "nobody") == f"2 of 3 documents deleted from {index}\n"
+    assert succeeds("delete", index, "--where", "n >= 5", "--dry-run") == (
+        f"3 of 6 documents would be deleted from {index}\n"
+    )
+    assert succeeds("delete", index, "--where", "n >= 5") == f"3 of 6 documents deleted from {index}\n"
+    assert succeeds("compact", index) == f"{index}: 5 vectors removed, 3 documents\n"
+    assert succeeds("verify", index) == f"{index}: whole, 3 documents\n"
+    assert [json.loads(line)["metadata"]["n"] for line in succeeds("get", index).splitlines()] == [0, 1, 4]
+    with pytest.warns(UnknownFieldsWarning, match=r"^no document has a field 'm' \(fields: n\)$"):
+        assert run("get", index, "--where", "m < 3").output == "no documents\n"
+
+
+def test_ids_that_are_numbers():
+    ids = (-5, "-6", "007", 7, "8", 2**63 - 1)
+    path = built(*({"id": identifier, "text": "a"} for identifier in ids))
+    assert tuple(json.loads(line)["id"] for line in succeeds("get", path, "--", *ids).splitlines()) == ids
+    assert succeeds("delete", path, "--", "-5", "8", "9") == f"2 of 3 documents deleted from {path}\n"
+
+
+def test_a_query_without_hits_says_why(index):
+    def said(*options):
+        result = run("query", index, "film", *options)
+        assert (result.exit_code, result.stdout) == (0, "")
+        return result.stderr
+
+    with pytest.warns(UnknownFieldsWarning, match=r"^no document has a field 'yeer' \(fields: n\)$"):
+        assert said("--where", "yeer = 2024") == "no hits: no document meets the filter\n"
+    assert said("--threshold", "0.9999") == "no hits: no cosine reaches 0.9999\n"
+    result = run("query", index, "zebra", "--mode", "words", "--json")
+    assert (result.stdout, result.stderr) == ("[]\n", "no hits: no document has a word of the query\n")
+    succeeds("delete", index, "--where", "n >= 0")
+    assert said() == "no hits: the index has no documents\n"
+
+
+def test_odd_texts_keep_the_table_whole_and_control_no_terminal():
+    path = built(
+        {"id": "a\tb", "text": "two\nlines \x1b[31m and NUL \0"},
+        {"id": "x\x1b]0;", "text": "a film\x02 \x03\x1b[31m red\n\nend", "m": "\x1b[0m\nm", "n": [1]},
+        {"text": "long " * 200_000},
+        {"text": "lone \ud800 surrogate"},
+    )
+    lines = succeeds("query", path, "the cat").splitlines()
+    assert len(lines) == 2 * 4
+    assert max(map(len, lines)) <= 250
+    assert "    a film [31m red end" in lines
+    assert all(line.isprintable() for line in lines)
+    found = {hit["id"]: hit["text"] for hit in json.loads(succeeds("query", path, "the cat", "--json"))}
+    assert found["a\tb"] == "two\nlines \x1b[31m and NUL \0"
+    assert "lone � surrogate" in found.values()
+
+
+def test_several_queries(index):
+    Path("queries.txt").write_text("cats\n\nfilms\n")
+    options = ("-k", 2, "--json", "--mode", "words")
+    both = json.loads(succeeds("query", index, "cats", "films", *options))
+    assert json.loads(succeeds("query", index, "--queries", "queries.txt", *options)) == both
+    assert [len(hits) for hits in both] == [2, 2]
+    assert "**film**" in both[1][0]["snippet"]
+    lines = succeeds("query", index, "--queries", "-", "--jsonl", "-k", 2, input="cats\nfilms\n").splitlines()
+    assert [json.loads(line)["query"] for line in lines] == ["cats", "cats", "films", "films"]
+    table = succeeds("query", index, "cats", "films", "-k", 1).splitlines()
+    assert (table[0], table[3:5]) == ("cats", ["", "films"])
+    assert fails("query", index, "--queries", "-", input="") == "-: no queries; give at least one line of text"
+
+
+def test_usage_mistakes():
+    for arguments, message in (
+        ("query index x --json --jsonl", "--json and --jsonl cannot be combined"),
+        ("query index x --queries y", "give either TEXT or --queries"),
+        ("build a index --append --upsert", "--append and --upsert cannot be combined"),
+        ("delete index", "give either IDs or --where FILTER"),
+        ("set index 1 -m n", "must be NAME=VALUE, got 'n'."),
+        ("get index 1 --where n=1", "give either IDs or --where"),
+    ):
+        result = run(*arguments.split())
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_export(index):
+    assert succeeds("export", index, "out") == "8 vectors of dimension 16 in out.npy, texts in out.jsonl\n"
+    assert np.load("out.npy").shape == (8, 16)
+    assert fails("export", index, "out").startswith("out.npy: already exists; replace it with --overwrite")
+    succeeds("export", index, "out", "--overwrite")
+    assert fails("export", index, ".").startswith("cannot write .: it is a folder; name the file or folder to write")
+
+
+def test_duplicates_and_topics(index):
+    lines = succeeds("duplicates", index, "--threshold", "-1", "-k", "2").splitlines()
+    assert len(lines) == 4
+    pairs = [json.loads(line) for line in succeeds("duplicates", index, "--threshold", "-1", "--jsonl").splitlines()]
+    assert len(pairs) == 28
+    topics = json.loads(succeeds("topics", index, "-k", "2", "--json"))
+    assert sum(topic["size"] for topic in topics) == 8
+    assert len(succeeds("topics", index, "-k", "2", "-o", "topics.jsonl").splitlines()) == 4
+    rows = [json.loads(line) for line in Path("topics.jsonl").read_text().splitlines()]
+    assert (len({row["id"] for row in rows}), len({row["topic"] for row in rows})) == (8, 2)
+
+
+@pytest.fixture
+def folder(here):
+    """A folder of three notes, in the current one."""
+    folder = here / "notes"
+    folder.mkdir()
+    for name in ("a.md", "b.md", "c.md"):
+        (folder / name).write_text(f"A note, {name}.")
+    return folder
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing(folder):
+    succeeds("build", "notes", "n.index")
+    before = succeeds("get", "n.index")
+    (folder / "a.md").unlink()
+    (folder / "b.md").write_text("Another note.")
+    (folder / "d.md").write_text("A new note.")
+    (folder / ".hidden.md").touch()
+    os.mkdir(os.fsencode(folder) + b"/\xff")
+    (folder / "\udcff" / "e.md").write_text("A note under a name that is no text.")
+    counted = json.loads(succeeds("sync", "notes", "n.index", "--dry-run", "--json"))
+    assert succeeds("get", "n.index") == before
+    assert [counted[name] for name in ("added", "changed", "removed", "unchanged", "documents")] == [1, 1, 1, 1, 0]
+    assert counted["skipped"] == {"hidden": 1}
+    assert list(counted["failed"].values()) == ["its name is not UTF-8"]
+    shutil.rmtree(os.fsencode(folder) + b"/\xff")
+    for words, options in (("would be ", ["--dry-run"]), ("", [])):
+        said = succeeds("sync", "notes", "n.index", *options)
+        assert said.startswith(f"n.index: 1 file {words}added, 1 changed, 1 removed, 1 unchanged")
+
+
+def test_the_last_line_says_what_was_read_and_what_was_not(folder):
+    (folder / "b.md").write_bytes("Un café crème, très bon.".encode("latin-1"))
+    (folder / "c.md").rename(folder / "c.txt")
+    (folder / "broken.pdf").write_text("%PDF-1.4")
+    said = "; could not read broken.pdf (not PDF, or "
+    assert succeeds("build", "notes", "n.index").startswith(f"n.index: 3 files added (3 documents, 3 passages){said}")
+    assert succeeds("build", "notes", "n.index").startswith(f"n.index: nothing changed in 3 files{said}")
+    pdf(folder / "broken.pdf")
+    assert succeeds("sync", "notes", "n.index") == "n.index: 1 file added, 3 unchanged (1 document, 2 passages)\n"
+    (folder / "link.md").symlink_to(folder.parent)
+    assert succeeds("sync", "notes", "n.index", "--include", "*.md") == (
+        "n.index: 2 files removed, 2 unchanged; skipped 2 not included, 1 link out of the folder\n"
+    )
+    assert succeeds("get", "n.index", "b.md").startswith('{"text": "Un café')
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_watch_follows_changes_and_ends_with_ctrl_c(folder, tiny_model_path):
+    succeeds("build", "notes", "n.index", "--include", "a*", "--model", tiny_model_path)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "ctx_embed", "index", "sync", "notes", "n.index", "--watch"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout.readline() == "n.index: nothing changed in 1 file; skipped 2 not included\n"
+        assert process.stderr.readline() == "Watching notes; Ctrl-C ends.\n"
+        # The watcher may need a moment to start: changes go on until one is seen.
+        line, number, end = "", 0, time.monotonic() + 60
+        os.set_blocking(process.stdout.fileno(), False)
+        while not line and time.monotonic() < end:
+            number += 1
+            (folder / "a new.txt").write_text(f"Changed {number} times.")
+            time.sleep(1)
+            line = process.stdout.readline()
+        assert "1 file added, 1 unchanged (1 document, 1 passage)" in line
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()

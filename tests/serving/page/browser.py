@@ -1,14 +1,22 @@
-"""A headless Chromium that keeps to one host, and the index that the page shows."""
+"""A headless Chromium that keeps to one host, and the index that the page shows.
 
+The documents were written for this project, on the subjects of a housing co-operative's notebook.
+``python -m tests.serving.page.browser`` takes the pictures of docs/serving.md from the real page.
+"""
+
+import io
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.serving.page.examples import documents
+from ctx_embed import SearchIndex
+from tests.serving.server import serving
 
 EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = [
@@ -53,10 +61,91 @@ def opened(browser: Browser, **options: Any) -> tuple[Page, list[str]]:
 
 def make_index(folder: Path | str, name: str, kind: str | None = None) -> Path:
     """Create an index of the examples, or of those of one kind, in a folder."""
-    from ctx_embed import SearchIndex
-
     chosen = [pair for pair in zip(*documents(), strict=True) if kind in (None, pair[1]["kind"])]
     path = Path(folder, name)
     with SearchIndex.create(path) as index:
         index.add([text for text, _ in chosen], metadata=[fields for _, fields in chosen])
     return path
+
+
+# Headings are subjects; each line below has a kind and a text.
+SUBJECTS = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8")
+
+# Nearly the same as documents above.
+TWINS = [
+    ("letter", "repairs", "The kitchen tap has been dripping for weeks now and it keeps me awake at night."),
+    ("note", "cooking", "Bread dough rises better in the fridge over a whole night than in two warm hours."),
+    ("minutes", "neighbours", "The summer party is on the third Saturday of July; everybody brings a dish, a chair."),
+]
+
+MARKUP = (
+    "<script>document.title = 'taken over'</script> <img src=x onerror=\"document.title='taken over'\"> "
+    "Typing &lt;b&gt; makes letters <b>bold</b> on the notice board's web form; \u202eplease\u202c use plain text 🙂."
+)
+
+
+def documents() -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the texts and their metadata: kind, year, written, tags, urgent, and where each comes from."""
+    rows = []
+    for line in filter(None, SUBJECTS.splitlines()):
+        if line.startswith("# "):
+            subject = line[2:]
+        else:
+            kind, text = line.split(": ", 1)
+            rows.append((kind, subject, text))
+    rows += [*TWINS, ("note", "computers", MARKUP)]
+    texts, metadata = [], []
+    for number, (kind, subject, text) in enumerate(rows):
+        written = date(2019, 1, 14) + timedelta(days=53 * ((number * 7) % len(rows)))
+        fields: dict[str, Any] = {"kind": kind, "year": written.year, "written": written.isoformat()}
+        fields["tags"] = [subject, "winter" if written.month in (11, 12, 1, 2) else "other seasons"]
+        fields["urgent"] = kind == "report" and number % 2 == 0
+        if kind == "minutes":
+            fields |= {"title": f"House meeting, {written:%B %Y}", "source": f"minutes/{written:%Y-%m}.pdf"}
+            fields["page"] = 1 + number % 4
+        elif kind == "note":
+            fields |= {"source": f"notes/{subject}.md", "line": 3 + 4 * (number % 9)}
+        texts.append(text)
+        metadata.append(fields)
+    return texts, metadata
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+COLOURS = 128
+
+
+def save(page: Page, name: str) -> None:
+    """Write what the page shows to docs/, in few colours and without the time, which is that of the machine."""
+    from PIL import Image
+
+    page.locator(".summary").evaluate("line => { line.textContent = line.textContent.replace(/ in [\\d,]+ ms/, ''); }")
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
+    print(f"{name}: {(DOCS / name).stat().st_size // 1000} kB")
+
+
+def main() -> None:
+    """Write search-light.png, search-dark.png and search-phone.png."""
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser, serving(make_index(folder, "house")) as server:
+
+        def visit(address: str, width: int, height: int, scheme: str, scale: float = 1) -> Page:
+            size = {"width": width, "height": height}
+            page, _ = opened(browser, viewport=size, color_scheme=scheme, device_scale_factor=scale)
+            page.goto(server.url + address)
+            page.locator(".hit").first.wait_for()
+            page.locator("fieldset.facet").nth(1).wait_for(state="attached")
+            return page
+
+        page = visit("/?q=the heating does not work&mode=hybrid&f.kind=report&f.kind=minutes", 1180, 860, "light")
+        page.locator(".explain").first.click()
+        page.locator(".sides").wait_for()
+        page.mouse.move(0, 0)
+        save(page, "search-light.png")
+        page = visit("/?q=too loud at night", 1180, 760, "dark")
+        save(page, "search-dark.png")
+        page = visit("/?q=water comes in", 360, 720, "light", 1.5)
+        save(page, "search-phone.png")
+
+
+if __name__ == "__main__":
+    main()
