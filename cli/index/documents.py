@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -185,14 +182,12 @@ def export(path: str, output: Path) -> None:
 @click.argument("path", metavar="INDEX")
 @click.argument("identifier", metavar="ID")
 def open_source(path: str, identifier: str) -> None:
-    """Open the file that a document comes from, at its line: in $VISUAL or $EDITOR, or as the desktop opens it.
+    """Print the file that a document comes from and its line; in a terminal, also open it as the desktop does.
 
-    Without a terminal or an editor, print the path and the line. A document knows its file by the metadata `source`.
+    A document knows its file by the metadata `source`.
 
     Example: ctx-embed index open notes.index recipes/bread.md
     """
-    import subprocess
-
     with opened(path) as index:
         (wanted,) = chosen_ids(index, [identifier])
         if index.get(wanted) is None:
@@ -202,19 +197,7 @@ def open_source(path: str, identifier: str) -> None:
         raise InputError(f"{path}: the document {wanted!r} has no metadata field 'source', so its file is unknown")
     if source.path is None:
         raise InputError(f"{path}: the file {source.name!r} of the document {wanted!r} is not found")
-    opening = opening_command(source.path, source.line, source.page) if sys.stdout.isatty() else None
-    if opening is None or subprocess.call(opening) != 0:
-        label = source._replace(name=str(source.path)).label
-        click.echo(printable(label) if sys.stdout.isatty() else label)
-
-
-def opening_command(path: Path, line: int | None, page: int | None) -> list[str] | None:
-    """Return the command that opens a file at a line, or None if there is none."""
-    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
-    if editor and page is None and shutil.which(editor[0]):
-        if Path(editor[0]).stem in ("code", "codium", "cursor"):
-            return [*editor, "--goto", f"{path}:{line or 1}"]
-        return [*editor, *([] if line is None else [f"+{line}"]), str(path)]
-    desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open") if desktop else None
-    return None if opener is None else [opener, str(path)]
+    label = source._replace(name=str(source.path)).label
+    click.echo(printable(label) if sys.stdout.isatty() else label)
+    if sys.stdout.isatty():
+        click.launch(str(source.path))
