@@ -201,38 +201,37 @@ class VectorTable:
 class View:
     """One generation of an index; use it inside the transaction that it was made in.
 
-    A row never changes its number; positions, which masks use, are counted from the last compaction. What a view
-    has computed is dropped with it, except what the next view can still use.
+    A row never changes its number; positions, which masks use, are counted from the last compaction. A view takes over
+    from the one before what the commits between them have left true.
     """
 
     def __init__(self, store: Database, before: View | None = None, memory_map: bool = False) -> None:
         self.store = store
         self.memory_map = memory_map
         self.settings = store.present()
-        self.state = state = store.state()
+        self.state = store.state()
         self.compacted, stop, known = store.compaction()
-        if before is not None and (before.compacted, before.settings.table) != (self.compacted, self.settings.table):
-            before = None
-        elif before is not None and not {"readable", "faiss", "bm25"} & vars(before).keys():
-            # That generation has computed nothing.
-            before = before._before or before
-        self._before: View | None = before
+        live: Mask = np.ones(len(known), bool)
+        # The number of the last deletion that `live` knows, what earlier views have computed, and which positions match
+        # a filter: by filter, the mask, its next row, and the generation in which metadata had changed.
         self._deleted = 0
-        if before is not None:
-            # Only the last generation is needed.
-            before._before = None
-            stop, known, self._deleted = before.state.next_row, before.rows, before._deleted
+        self._taken: dict[str, Any] = {}
+        self._masks: dict[str, tuple[Mask, int, int]] = {}
+        if before is not None and (before.compacted, before.settings.table) == (self.compacted, self.settings.table):
+            stop, known, live, self._deleted = before.state.next_row, before.rows, before.live, before._deleted
+            computed = {
+                name: value for name, value in vars(before).items() if name in ("faiss", "bm25", "rest_vectors")
+            }
+            self._taken, self._masks = before._taken | computed, before._masks
         # The row at each position (n,), ascending, and whether it belongs to a document; others were deleted since.
-        self.rows: Rows = np.concatenate([known, np.arange(stop, max(state.next_row, stop))])
-        self.live: Mask = np.ones(len(self.rows), bool)
-        if before is not None:
-            self.live[: len(known)] = before.live
+        new = np.arange(stop, max(self.state.next_row, stop))
+        self.rows: Rows = np.concatenate([known, new])
+        self.live: Mask = np.concatenate([live, np.ones(len(new), bool)])
         for number, row, passages in store.deleted(self._deleted):
             position = int(np.searchsorted(self.rows, row))
             self.live[position : position + passages] = False
             self._deleted = number
         self.vectors = VectorTable(store, self.settings)
-        self._masks: dict[str, Mask] = {}
 
     @cached_property
     def count(self) -> int:
@@ -243,11 +242,7 @@ class View:
     def readable(self) -> Mask:
         """Which positions have vectors that are not zero (n,)."""
         mask: Mask = self.live.copy()
-        first = 0
-        if (before := self._before) is not None and "readable" in vars(before):
-            first = before.state.next_row
-            mask[: len(before.rows)] &= before.readable
-        mask[self.positions(self.vectors.zeros(first))] = False
+        mask[self.positions(self.vectors.zeros())] = False
         return mask
 
     def positions(self, rows: Rows) -> Rows:
@@ -261,32 +256,31 @@ class View:
         """Return which positions (n,) a metadata filter lets a search find, or None for all."""
         if where is None:
             return None if self.count == len(self.rows) else self.live
-        if where not in self._masks:
-            mask, first = np.zeros(len(self.rows), bool), 0
-            before = self._before
-            if before is not None and before.state.edited == self.state.edited and where in before._masks:
-                mask[: len(before.rows)] = before._masks[where]
-                first = before.state.next_row
+        mask, stop, edited = self._masks.pop(where, (self.live[:0], 0, -1))
+        if edited != self.state.edited:
+            mask, stop = self.live[:0], 0
+        if len(mask) < len(self.rows):
             try:
-                found = self.store.firsts(parse_filter(where), first)
+                found = self.store.firsts(parse_filter(where), stop)
             except OverflowError as error:
                 raise InputError(f"filter {where[:80]!r}: {error}") from None
+            mask = np.concatenate([mask, np.zeros(len(self.rows) - len(mask), bool)])
             for position, (_, passages) in zip(
                 self.positions(np.array([row for row, _ in found], np.int64)).tolist(), found, strict=True
             ):
                 mask[position : position + passages] = True
-            if len(self._masks) == REMEMBERED_FILTERS:
-                self._masks.pop(next(iter(self._masks)))
-            self._masks[where] = mask & self.live
-        return self._masks[where]
+        if len(self._masks) == REMEMBERED_FILTERS:
+            self._masks.pop(next(iter(self._masks)))
+        self._masks[where] = mask, self.state.next_row, self.state.edited
+        return mask & self.live
 
     @cached_property
     def faiss(self) -> Loaded | None:
         """FAISS's index; None if this view cannot use one."""
-        record, before = self.store.record(), self._before
+        record = self.store.record()
+        known: Loaded | None = self._taken.get("faiss")
         if record is None:
             return None
-        known: Loaded | None = None if before is None else vars(before).get("faiss")
         if known is not None and known.token == record.token:
             return known
         return loaded(self.store.folder, record, self.settings, self.memory_map)
@@ -318,18 +312,15 @@ class View:
         return mask
 
     @cached_property
-    def rest_vectors(self) -> Vectors:
-        """The vectors of :attr:`rest`, in the order of rows."""
+    def rest_vectors(self) -> tuple[Rows, Vectors]:
+        """The rows of :attr:`rest`, and their vectors."""
         rows = self.rows[self.rest]
-        before = self._before
-        if before is None or "rest_vectors" not in vars(before):
-            return self.vectors.get(rows)
-        known = before.rows[before.rest]
-        kept = np.isin(known, rows, assume_unique=True)
-        new = rows[~np.isin(rows, known, assume_unique=True)]
-        rows_found = np.concatenate([known[kept], new])
-        vectors = np.concatenate([before.rest_vectors[kept], self.vectors.get(new)])
-        return vectors[np.argsort(rows_found, kind="stable")]
+        vectors = np.empty((len(rows), self.settings.dimension), np.float32)
+        known, of_known = self._taken.get("rest_vectors", (rows[:0], vectors[:0]))
+        there = np.isin(rows, known, assume_unique=True)
+        vectors[there] = of_known[np.isin(known, rows, assume_unique=True)]
+        vectors[~there] = self.vectors.get(rows[~there])
+        return rows, vectors
 
     @cached_property
     def corrections(self) -> Corrections:
@@ -343,8 +334,7 @@ class View:
         """The search by words."""
         from ctx_embed.index.searching.by_words import Bm25
 
-        before = self._before
-        return Bm25(self, None if before is None else vars(before).get("bm25"))
+        return Bm25(self, self._taken.get("bm25"))
 
     def nearest(
         self, queries: Vectors, k: int, allowed: Mask | None = None, surely: int | None = None
@@ -400,8 +390,7 @@ class View:
         wanted = self.rows[mask]
         blocks: Any
         if int(self.rest.sum()) <= CACHED_ROWS and not (mask & ~self.rest).any():
-            chosen = mask[self.rest]
-            blocks = [(wanted, self.rest_vectors if chosen.all() else self.rest_vectors[chosen])]
+            blocks = [self.rest_vectors]
         elif len(wanted) <= FEW_ROWS:
             blocks = [(wanted, self.vectors.get(wanted))]
         else:
