@@ -48,11 +48,9 @@ COPIED_PAGES = 4096
 class SearchIndex:
     """A searchable collection of documents; get one from :meth:`create` or :meth:`open`. It is a context manager.
 
-    ``SearchIndex.create(path, exist_ok=True)`` opens the index if there is one.
-
     An index has one writer at a time and any number of readers, in threads and processes. A reader sees a change
     completely or not at all, from its next search on. Texts and metadata are stored as UTF-8: lone surrogates become
-    U+FFFD.
+    U+FFFD. An argument ``where`` is a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
 
     Methods raise :class:`ctx_embed.InputError`, whose message is one line, if an argument cannot be used, the index is
     closed or damaged, or a file cannot be written; those that change the index also if another process is writing. All
@@ -103,28 +101,21 @@ class SearchIndex:
         dtype: str = DEFAULT,
         exist_ok: bool = False,
     ) -> SearchIndex:
-        """Create an empty index in a folder that does not exist yet or is empty; ``exist_ok`` opens an existing one.
+        """Create an empty index in a folder that does not exist yet or is empty.
 
         Args:
             path: the folder; its parent must exist.
-            model: the model for documents and queries: None (the default model), a folder or name, or a loaded model (a
-                :class:`ctx_embed.numpy_model.Embedder` or a SentenceTransformer).
+            model: None (the default model), a folder or name, or a loaded :class:`ctx_embed.numpy_model.Embedder` or
+                SentenceTransformer.
             factory: the kind of FAISS index: ``auto`` searches exactly up to about 50,000 vectors and then uses
                 inverted lists; ``Flat``, ``SQ8``, ``HNSW32``, ``IVF256,SQ8`` and ``IVF256,PQ32`` are fixed kinds. Kinds
-                that need training search exactly as long as there are too few vectors to train on.
-            chunk: ``none`` embeds a document whole; ``sentences`` and ``tokens:N`` cut it into passages, and so do
-                ``passages`` and ``passages:N``: of at most N tokens (256, or what the model reads), cut between
-                sections, paragraphs and sentences.
-            backend: ``numpy`` or ``torch``, for a model given by name; None takes torch only for models that NumPy
-                cannot run.
-            dtype: the data type in which vectors are stored: ``float32``, ``float16`` (half the size, the same hits) or
-                ``int8`` (a quarter, recall@10 above 0.99).
-            exist_ok: if the folder has an index, open it; it must have these options. A ``model`` of None takes its
-                model.
-
-        Raises:
-            InputError: the folder is not empty, there is no such model or data type, or the factory does not fit. With
-                ``exist_ok``: the index there has other options.
+                that need training search exactly until there are enough vectors.
+            chunk: ``none`` embeds a document whole; ``sentences``, ``tokens:N`` and ``passages:N`` cut it. Passages end
+                between sections, paragraphs and sentences; without ``:N`` they have at most 256 tokens.
+            backend: ``numpy`` or ``torch``, for a model given by name; None: numpy if it can run the model.
+            dtype: how vectors are stored: ``float32``, ``float16`` (half the size, the same hits) or ``int8`` (a
+                quarter, recall@10 above 0.99).
+            exist_ok: open the index if there is one; it must have these options, or raises an InputError.
         """
         folder = Path(path).absolute()
         taken = f"{folder}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
@@ -161,17 +152,14 @@ class SearchIndex:
         memory_map: bool = False,
         backend: str | None = None,
     ) -> SearchIndex:
-        """Open an index to search or change it.
+        """Open an index to search or change it; InputError if it is damaged, or of another format or model.
 
         Args:
             path: the folder of the index.
-            model: the model that it was built with, if it is no longer where the index recorded it; it is loaded at
-                once. None loads the recorded model when a text is first embedded.
+            model: the model that it was built with, if it is no longer where the index recorded it. None loads the
+                recorded model when a text is first embedded.
             memory_map: leave FAISS's vectors on disk and read only what a search needs, if the kind of index allows it.
             backend: as for :meth:`create`.
-
-        Raises:
-            InputError: the folder is not an index, or it is damaged, of another format or of another model.
         """
         folder = IndexFolder(path, memory_map)
         try:
@@ -222,18 +210,14 @@ class SearchIndex:
         return len(self._folder.read(lambda view: view.store.ids_matching(condition)))
 
     def ids(self, where: str | None = None) -> list[Id]:
-        """Return the ids of the documents in the order they were added.
-
-        ``where`` is a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all ids.
-        """
+        """Return the ids of the documents, or of those that match a filter, in the order they were added."""
         condition = self._condition(where)
         return self._folder.read(lambda view: view.store.ids_matching(condition))
 
     def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
-        """Return an iterator over documents in the order they were added, in bounded memory.
+        """Return an iterator over at most ``limit`` documents in the order they were added, in bounded memory.
 
-        It reads the state of the index at its first document; later changes do not affect it. ``where`` is a metadata
-        filter, as for :meth:`ids`; ``offset`` skips documents, and ``limit`` is their maximum number (None: all).
+        It reads the state of the index at its first document; later changes do not affect it.
         """
         checked_count("offset", offset, 0)
         if limit is not None:
@@ -252,12 +236,10 @@ class SearchIndex:
     def facets(
         self, field: str, where: str | None = None, *, limit: int | None = None
     ) -> list[tuple[str | int | float | bool, int]]:
-        """Return the values of a metadata field with their numbers of documents, most frequent first.
+        """Return at most ``limit`` values of a metadata field with their numbers of documents, most frequent first.
 
-        Elements of lists count one by one; missing fields, null and objects do not count.
-
-        ``field`` is written as in a filter (``year``, ``author.name``, ```any name```), ``where`` a filter of the
-        documents that count, and ``limit`` the maximum number of values (None: all).
+        ``field`` is written as in a filter: ``year``, ``author.name``, ```any name```. Elements of lists count one by
+        one; missing fields, null and objects do not count.
         """
         path, condition = field_path(field), self._condition(where)
         if limit is not None:
@@ -324,20 +306,12 @@ class SearchIndex:
         A text that the index already holds is not embedded again.
 
         Args:
-            texts: any strings, including empty ones, in a list, a series of any library, or a generator.
+            texts: any strings, in a list, a series of any library, or a generator.
             ids: one for each text, a string or a 64-bit integer (1 and "1" differ); None numbers the documents from the
-                first integer above all those ever used.
+                first integer above all those ever used. The ids are returned.
             metadata: one for each text, None or a dictionary of JSON values; scalars of NumPy and times are converted,
                 and fields that are NaN are left out.
-            embeddings: one for each text (documents, dimension), if the model of the index has already embedded them;
-                such documents are not cut into passages.
-
-        Returns:
-            The ids.
-
-        Raises:
-            InputError: something cannot be stored, an id is taken, the model returns NaN, or another process is
-                writing.
+            embeddings: vectors (documents, dimension) of the index's model; such documents are not cut into passages.
         """
         from ctx_embed.index.writing.writer import documents_of
 
@@ -381,14 +355,11 @@ class SearchIndex:
 
         Args:
             folder: the folder; hidden files and those that its .gitignore files name are left out.
-            allow_empty: whether to remove the documents of all files, or of most of many, even if that many are gone.
-            dry_run: whether to count the files that would be added, changed and removed, and do nothing else.
-            progress: whether to show a bar on standard error, if that is a terminal.
+            allow_empty: remove the documents of all files, or of most of many, even if that many are gone.
+            dry_run: only count the files that would be added, changed and removed.
+            progress: show a bar on standard error, if that is a terminal.
             **options: see :class:`ctx_embed.index.following.FolderOptions`; options that are left out or None are
                 those of the last run.
-
-        Returns:
-            What was read and what was not.
         """
         from ctx_embed.index.following.sync import sync_folder
 
@@ -397,13 +368,9 @@ class SearchIndex:
         return sync_folder(self, folder, options, allow_empty=allow_empty, dry_run=dry_run, progress=progress)
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
-        """Delete documents and return their number; the change is on disk when this returns.
+        """Delete documents, by one id or several or by a filter, and return their number; unknown ids are skipped.
 
         A document of a followed folder comes back when its file has changed.
-
-        Args:
-            ids: an id or several; ids that the index does not have are skipped.
-            where: instead of ids, a metadata filter, as for :meth:`ids`.
         """
         if (ids is None) == (where is None):
             raise InputError("give delete either ids or where")
@@ -413,13 +380,10 @@ class SearchIndex:
             return edit.delete(given if where is None else edit.store.ids_matching(condition))
 
     def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
-        """Change metadata fields of documents and return their number; the change is on disk when this returns.
+        """Change metadata fields of documents, given by one id or several, and return the number of documents.
 
-        A new ``title`` embeds the passages of its document again; nothing else is embedded.
-
-        Args:
-            ids: an id or several, such as ``index.ids(where)``.
-            changes: the new values by name; other fields stay, and None removes a field.
+        ``changes`` are new values by name; other fields stay, and None removes a field. A new ``title`` embeds the
+        passages of its document again; nothing else is embedded.
         """
         given = listed(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
@@ -452,13 +416,10 @@ class SearchIndex:
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several queries. Scores are cosines in
-            [-1, 1] in every mode; with ``exclude``, cosines with the moved query. If the model cannot read a query
-            or passage, as it knows fewer than half of the words, ``dense`` finds nothing, and ``hybrid`` goes by words
-            alone.
+            [-1, 1] in every mode. If the model knows fewer than half of the words of a query or passage, ``dense``
+            finds nothing, and ``hybrid`` goes by words alone.
 
         Raises:
-            InputError: an argument has the wrong type or range, the filter cannot be understood, no document has an id
-                of ``like`` or the field of ``group``, or the model returns NaN.
             LateError: the deadline has passed.
         """
         if unknown := options.keys() - Options.__dataclass_fields__.keys():
@@ -488,8 +449,7 @@ class SearchIndex:
     def compact(self, dtype: str | None = None) -> int:
         """Remove the vectors of deleted documents and return their number; free disk space and rebuild FAISS's file.
 
-        ``dtype`` is the data type of all vectors from now on, as for :meth:`create`; None keeps the present one. If the
-        process is killed, the index stays intact; call this again.
+        ``dtype`` is the data type of all vectors from now on, as for :meth:`create`; None keeps the present one.
         """
         return self.writer.compact(None if dtype is None else checked_dtype(dtype))
 
@@ -501,17 +461,8 @@ class SearchIndex:
         Until everything is ready, others search the old vectors, and may also change the index. After an interruption,
         another call with the same model resumes. Other processes that had the index open must then open it again.
 
-        Args:
-            model: the new model, as for :meth:`create`; None takes the default model.
-            backend: as for :meth:`create`.
-            progress: whether to show a bar on stderr, if that is a terminal.
-
-        Returns:
-            The number of documents embedded; 0 if the index already has this model.
-
-        Raises:
-            InputError: there is no such model, it does not fit the kind of FAISS index or returns NaN, or another
-                process is writing.
+        ``model`` and ``backend`` are as for :meth:`create`. Return the number of documents embedded; 0 if the index
+        already has this model.
         """
         from ctx_embed.index.writing.writer import reembed
 
@@ -560,25 +511,17 @@ class SearchIndex:
             raise InputError(f"cannot write {target}: {error}") from None
 
     def verify(self, embed: bool = True) -> Problems:
-        """Check the index for damage: checksums, counts, words, and vectors against documents.
+        """Check the index for damage and return a line for each problem: checksums, counts, words, vectors.
 
-        ``embed``: whether to embed some passages again and compare them with their stored vectors.
-
-        Returns:
-            A list with a line for each problem; if it is empty, the index is intact. Its attribute ``unchecked`` says
-            what could not be checked.
+        ``embed`` also embeds some passages again and compares them with their stored vectors. The attribute
+        ``unchecked`` of the list says what could not be checked.
         """
         from ctx_embed.index.analysis.verification import verify
 
         return verify(self._folder.folder, (lambda: self.embedder) if embed else None)
 
     def describe(self) -> dict[str, Any]:
-        """Return the properties of the index as JSON values, without loading its model.
-
-        Returns:
-            path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, model, model_fingerprint,
-            format_version, faiss, generation and bytes (on disk).
-        """
+        """Return properties of the index as JSON values, such as documents, model, dimension and bytes on disk."""
         size = 0
         for file in self.path.iterdir():
             # A writer may remove files meanwhile.
@@ -599,10 +542,7 @@ class SearchIndex:
         }
 
     def duplicates(self, threshold: float = 0.9, most: int = 100, *, progress: bool = False) -> list[Pair]:
-        """Return at most ``most`` pairs of documents that say nearly the same, most similar first.
-
-        ``threshold`` is the lowest cosine of a pair; ``progress`` shows a bar on stderr.
-        """
+        """Return at most ``most`` pairs of documents with a cosine of at least ``threshold``, most similar first."""
         from ctx_embed.index.analysis.exploring import find_duplicates
 
         checked_count("most", most, 1)
@@ -611,7 +551,7 @@ class SearchIndex:
     def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
         """Cluster the documents and return the clusters with their typical words and their documents, largest first.
 
-        ``count`` is the number of clusters (None: 2 to 50, by the number of documents); ``seed`` starts the clustering.
+        ``count`` is the number of clusters; None: 2 to 50, by the number of documents.
         """
         if count is not None:
             checked_count("count", count, 1)
@@ -663,11 +603,7 @@ class SearchIndex:
         return isinstance(identifier, str | int) and self.get(identifier) is not None
 
     def __getitem__(self, identifier: Id) -> Document:
-        """Return the document with an id.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Return the document with an id; raise KeyError if there is none."""
         found = self.get(identifier)
         if found is None:
             raise KeyError(identifier)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.building.build import Built, build_index
@@ -37,26 +37,14 @@ def index_parquet(
     directories: str | Path | Sequence[str | Path],
     path: str | Path,
     *,
-    mode: str = "create",
-    resume: bool = False,
     model: str | Path | Model | None = None,
-    factory: str | None = None,
-    dtype: str | None = None,
-    progress: bool = False,
+    **options: Any,
 ) -> Built:
-    """Index the output of ``ctx-embed encode --to DIRECTORY`` with its vectors; ``path`` changes only at the end.
+    """Index the output of ``ctx-embed encode --to DIRECTORY`` with its vectors; if rows share an id, the last one.
 
-    Until then, finished work is stored in ``path`` + ``.partial``. If rows share an id, the last one is indexed.
-
-    Args:
-        directories: one or several folders, or URIs of an object store.
-        path: the folder of the index.
-        mode: as in :func:`ctx_embed.index.building.build.build_index`.
-        resume: as in that function.
-        model: embeds queries; None: the model that the directories name, or that of the index that is extended.
-        factory: the kind of a new FAISS index, by default ``auto``.
-        dtype: the data type of the vectors in a new index.
-        progress: whether to show a bar on standard error, if that is a terminal.
+    ``directories`` are folders, or URIs of an object store. ``model`` embeds queries; None: the model that they name,
+    or that of the index that is extended. Other options (mode, resume, factory, dtype, progress) are those of
+    :func:`ctx_embed.index.building.build.build_index`.
 
     Raises:
         InputError: there is no directory of embeddings, one is incomplete, several models made them, or the index
@@ -71,17 +59,9 @@ def index_parquet(
         if runs and not runs[-1]["finished"]:
             raise InputError(f"{store.name}: is not complete; wait for its run, or repeat that `ctx-embed encode`")
     if model is None:
-        model = read_settings(Path(path)).model if mode in ("append", "upsert") else collections[0].model
+        adds = options.get("mode") in ("append", "upsert")
+        model = read_settings(Path(path)).model if adds else collections[0].model
     embedder = IndexModel.of(model)
     collections[0].require(stores[0].name, Collection.of(embedder))
-    return build_index(
-        [store.name for store in stores],
-        path,
-        mode=mode,
-        resume=resume,
-        model=embedder.reference if isinstance(model, str | Path | None) else model,
-        factory=factory,
-        dtype=dtype,
-        embedded=_Vectors(stores),
-        progress=progress,
-    )
+    given = embedder.reference if isinstance(model, str | Path | None) else model
+    return build_index([store.name for store in stores], path, model=given, embedded=_Vectors(stores), **options)

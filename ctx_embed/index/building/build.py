@@ -41,7 +41,14 @@ from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE, Database
 from ctx_embed.index.storage.documents import checked_id
 from ctx_embed.index.storage.faiss_file import AUTO
-from ctx_embed.index.storage.folder import IndexFolder, VectorTable, holds_only_an_index, read_settings, require_free
+from ctx_embed.index.storage.folder import (
+    IndexFolder,
+    VectorTable,
+    holds_only_an_index,
+    is_free,
+    read_settings,
+    require_free,
+)
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import TakenIdError
@@ -58,40 +65,32 @@ _JSON = json.JSONEncoder(sort_keys=True, default=str)
 
 @dataclass(frozen=True)
 class Built:
-    """The result of a build.
-
-    Args:
-        documents: the number of documents read from the sources.
-        was_complete: whether an earlier run had already finished the build.
-        folders: what the build read in folders and what it left out; None if no source is a folder.
-    """
+    """The result of a build: the number of documents read from the sources."""
 
     documents: int
+    # Whether an earlier run had already finished the build.
     was_complete: bool = False
+    # What the build read in folders and what it left out.
     folders: Synced | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(FolderOptions):
-    """What a build reads, and the index that it makes.
+    """What a build reads (``sources``), and the index that it makes (``target``), or adds to if ``adds``.
 
     Options of the index are those of :meth:`SearchIndex.create`; None: as in the index that is added to.
 
     Args:
-        sources: folders and files.
-        target: the folder of the index.
-        adds: whether there is an index to which the build adds.
         mode: ``create`` makes a new index and fails if there is one; ``append`` adds to an index; ``upsert`` adds to
             it and replaces documents with the same ids; ``overwrite`` replaces the index. If there is no index yet, all
             make one.
-        resume: whether to continue an interrupted build of the same sources and options. If there is none, the build
-            starts from the beginning; if it was finished, nothing is done.
+        resume: continue an interrupted build of the same sources and options, or start it; a finished one is left.
         embedding_field: the field with embeddings made by the model; None embeds the texts.
         chunk: by default ``none`` for lines and records, ``passages`` if there are folders or whole files.
         encoding: the encoding of named files of plain text; None: UTF-8. In folders encodings are detected.
         embedded: documents with their vectors, in the same order at every iteration; the last document with an id is
             stored. The sources then only name them, and are not read.
-        progress: whether to show progress on standard error.
+        progress: show progress on standard error.
     """
 
     sources: list[str]
@@ -145,12 +144,8 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
 
     Until then, finished work is stored in ``path`` + ``.partial``, in steps of a few seconds. An index follows the
     folders among its sources: a build of a folder that the index knows, and any addition of a folder, changes the index
-    in place, see :meth:`SearchIndex.sync`.
-
-    Args:
-        sources: folders, and files or ``-``, see :func:`ctx_embed.rows.reading.read_documents`.
-        path: the folder of the index.
-        **options: see :class:`Plan`.
+    in place, see :meth:`SearchIndex.sync`. ``sources`` are folders, and files or ``-``, see
+    :func:`ctx_embed.rows.reading.read_documents`; the options are those of :class:`Plan`.
 
     Raises:
         InputError: an input or the index cannot be used, the sources have no documents or have changed since the build
@@ -159,8 +154,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     listed = [sources] if isinstance(sources, str | Path) else list(sources)
     # A link to an index stays; what it points to is replaced.
     target = Path(os.path.realpath(path) if Path(path).is_symlink() else path).absolute()
-    is_there = target.exists() and not (target.is_dir() and not any(target.iterdir()))
-    adds = is_there and options.get("mode") in ("append", "upsert")
+    adds = options.get("mode") in ("append", "upsert") and not is_free(target)
     plan = Plan(sources=[str(name) for name in listed], target=target, adds=adds, **options)
     if plan.adds:
         settings = read_settings(target)
@@ -199,7 +193,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
         if same:
             return Built(same[-1].documents, was_complete=True)
     # An index that a killed build had moved away is in its place again.
-    if not plan.adds and target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if not plan.adds and not is_free(target):
         if not target.is_dir():
             raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
         if not holds_only_an_index(target, LOCK):
@@ -294,24 +288,16 @@ def _build(plan: Plan) -> Built:
     try:
         with ExitStack() as stack:
             if plan.partial.exists():
-                stack.enter_context(_only_build(plan.partial))
-                ours = True
-                index = stack.enter_context(SearchIndex.open(plan.partial, plan.model, backend=plan.backend))
+                partial = SearchIndex.open(plan.partial, plan.model, backend=plan.backend)
             else:
-                options: list[Any] = ["Flat" if plan.adds else plan.factory, plan.chunk, plan.backend, plan.dtype]
-                try:
-                    index = stack.enter_context(SearchIndex.create(plan.partial, plan.model, *options))
-                except InputError:
-                    if not plan.partial.exists():
-                        raise
-                    # The folder did not exist when this build looked.
-                    raise InputError(
-                        f"{plan.target}: another build of it has just started; wait until it ends"
-                    ) from None
-                stack.enter_context(_only_build(plan.partial))
-                ours = True
-                if plan.adds:
-                    IndexModel.require(plan.target, read_settings(plan.target), index.embedder)
+                # Another build may start at the same moment, but only one gets the lock.
+                options: list[Any] = ["Flat" if plan.adds else plan.factory, plan.chunk, plan.backend, plan.dtype, True]
+                partial = SearchIndex.create(plan.partial, plan.model, *options)
+            index = stack.enter_context(partial)
+            stack.enter_context(_only_build(plan.partial))
+            ours = True
+            if plan.adds:
+                IndexModel.require(plan.target, read_settings(plan.target), index.embedder)
             built = _fill(index, plan, documents)
         if plan.adds:
             remove_folder(plan.partial)
@@ -505,16 +491,10 @@ def is_structured(file: str, documents: str | None) -> bool:
 def merge_indexes(
     sources: Sequence[str | Path], path: str | Path, *, replace: bool = False, progress: bool = False
 ) -> int:
-    """Merge several indexes with the same model into one; documents without ids of their own are numbered anew.
+    """Merge two indexes or more with the same model into a new one, and return its number of documents.
 
-    Args:
-        sources: two indexes or more. The new index gets the FAISS factory and the data type of the first one.
-        path: the folder of the new index.
-        replace: whether a document replaces the one that has its id in an earlier index.
-        progress: whether to show progress on standard error.
-
-    Returns:
-        The number of documents.
+    It gets the FAISS factory and the data type of the first one. Documents without ids of their own are numbered anew.
+    ``replace``: a document replaces the one that has its id in an earlier index.
     """
     folders = [Path(source).absolute() for source in sources]
     if len(folders) < 2:

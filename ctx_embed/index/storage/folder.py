@@ -60,9 +60,14 @@ def holds_only_an_index(folder: Path, *others: str) -> bool:
     )
 
 
+def is_free(folder: Path) -> bool:
+    """Return whether a folder does not exist yet or is empty."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
 def require_free(folder: Path) -> None:
     """Raise InputError if a folder for a copy exists and is not empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_free(folder):
         raise InputError(f"{folder}: already exists; choose another name")
 
 
