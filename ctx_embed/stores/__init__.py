@@ -20,7 +20,7 @@ __all__ = ["Batch", "Collection", "Store", "open"]
 
 
 def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
-    """Open a store of embeddings; nothing is connected or loaded before it is used.
+    """Open a store of embeddings, a context manager; nothing is connected or loaded before it is used.
 
     Args:
         address: one of
@@ -32,12 +32,6 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
 
             The name after ``#`` is ``passages`` if it is left out; in PostgreSQL it may be ``SCHEMA.TABLE``.
         model: embeds queries; None: the model that made the vectors.
-
-    Returns:
-        The store, which is a context manager.
-
-    Raises:
-        InputError: the address names no store, or the folder of a search index.
 
     Example:
         >>> with ctx_embed.stores.open("postgresql://me@localhost/library#books") as store:  # doctest: +SKIP

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 PART, SUFFIX = "part-", ".parquet"
 # Rows in a row group, and rows read at a time: 21 MB of vectors with 320 dimensions.
 ROWS_AT_ONCE = 16_384
-# The search for repeated ids holds the hashes of at most this many ids in memory.
-IDS_AT_ONCE = 50_000_000
 
 
 class Parquet(Store):
@@ -201,24 +199,19 @@ class Parquet(Store):
         """Remove each row whose id a later row has too, unless all ids are known to be unique."""
         if unique:
             return
-        # Find equal hashes, in several passes if there are very many ids; then compare the ids themselves.
-        passes = -(-self.count() // IDS_AT_ONCE)
+        # Find equal hashes, then compare the ids themselves.
+        hashes = (_hash(each) for _, _, batch in self._batches([ID]) for each in batch.column(0).to_pylist())
+        values, counts = np.unique(np.fromiter(hashes, np.uint64), return_counts=True)
+        repeated = set(values[counts > 1].tolist())
+        last: dict[str, tuple[str, int]] = {}
         dropped: dict[str, list[int]] = {}
-        for number in range(passes):
-            hashes = (_hash(each) for _, _, batch in self._batches([ID]) for each in batch.column(0).to_pylist())
-            known = np.fromiter((value for value in hashes if value % passes == number), np.uint64)
-            values, counts = np.unique(known, return_counts=True)
-            repeated = set(values[counts > 1].tolist())
-            if not repeated:
-                continue
-            last: dict[str, tuple[str, int]] = {}
-            for path, first, batch in self._batches([ID]):
-                for row, identifier in enumerate(batch.column(0).to_pylist(), first):
-                    if _hash(identifier) in repeated:
-                        if identifier in last:
-                            earlier, place = last[identifier]
-                            dropped.setdefault(earlier, []).append(place)
-                        last[identifier] = (path, row)
+        for path, first, batch in self._batches([ID]) if repeated else ():
+            for row, identifier in enumerate(batch.column(0).to_pylist(), first):
+                if _hash(identifier) in repeated:
+                    if identifier in last:
+                        earlier, place = last[identifier]
+                        dropped.setdefault(earlier, []).append(place)
+                    last[identifier] = (path, row)
         for path, rows in dropped.items():
             with self._opened(path) as file:
                 table = file.read()

@@ -53,12 +53,8 @@ Condition: TypeAlias = Comparison | Contains | IsNull
 class Collection:
     """A store's record of how its vectors were made, so that vectors of other models are neither added nor compared.
 
-    Args:
-        model_fingerprint: the fingerprint of the model, see :func:`ctx_embed.fingerprint.fingerprint`.
-        dimension: the number of dimensions; every vector has unit length.
-        model: the name or path that loads the model again, such as ``default``; None if unknown.
-        metric: the similarity of vectors; always the cosine.
-        fields: the metadata fields that have a column, with its type, see :mod:`ctx_embed.stores.columns`.
+    ``model`` is the name or path that loads the model again, None if unknown; ``fields`` are the metadata fields that
+    have a column, with its type, see :mod:`ctx_embed.stores.columns`.
     """
 
     model_fingerprint: str
@@ -91,14 +87,7 @@ class Collection:
 
 @dataclass(frozen=True)
 class Batch:
-    """Documents with their vectors.
-
-    Args:
-        ids: a string for each, all different.
-        texts: the texts.
-        metadata: JSON values by name.
-        vectors: (rows, dimension), of length 1.
-    """
+    """Documents with their ids (strings), texts, metadata (JSON values by name) and unit vectors (rows, dimension)."""
 
     ids: Sequence[str]
     texts: Sequence[str]
@@ -120,13 +109,8 @@ class Batch:
 class Store(AbstractContextManager["Store"], ABC):
     """Documents and their vectors in a database or a folder; :func:`ctx_embed.stores.open` returns one.
 
-    A document that the model cannot read is stored with a vector of zeros, which no search finds.
-
-    A subclass stores rows by id, and by name small JSON notes, which record the collection and encoding runs.
-
-    Args:
-        name: the name of the store in messages, which leave out its passwords.
-        model: embeds queries, as for :meth:`ctx_embed.SearchIndex.open`; None: the model that the collection names.
+    A document that the model cannot read is stored with a vector of zeros, which no search finds. A subclass stores
+    rows by id, and by name small JSON notes, which record the collection and encoding runs.
     """
 
     # Whether several processes may upsert at once.
@@ -155,13 +139,9 @@ class Store(AbstractContextManager["Store"], ABC):
         return found
 
     def ensure(self, collection: Collection) -> Collection:
-        """Make the collection, or check that an existing one has the same model.
+        """Make the collection, or check that an existing one has the same model, and return what is stored.
 
-        Returns:
-            The stored collection; the columns of an existing one may differ from those of ``collection``.
-
-        Raises:
-            InputError: its vectors come from another model. The message names both.
+        The columns of an existing collection may differ from those of ``collection``.
         """
         there = self.collection
         if there is None:
@@ -194,17 +174,10 @@ class Store(AbstractContextManager["Store"], ABC):
         return collection
 
     def search(self, query: str | Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False) -> Any:
-        """Embed a query and return the documents nearest to it.
+        """Return the k documents nearest to a text, as hits whose scores are cosines; a list of such lists for several.
 
-        Args:
-            query: a text or several.
-            k: the number of hits for each query, at least 1; there may be fewer.
-            where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, see
-                :mod:`ctx_embed.index.storage.filters` for the grammar.
-            exact: whether to compare the query with every vector, even if the store has a vector index.
-
-        Returns:
-            Hits whose scores are cosines; a list of such lists for several queries.
+        ``where`` is a metadata filter, see :mod:`ctx_embed.index.storage.filters`. ``exact`` compares the query with
+        every vector, even if the store has a vector index.
 
         Raises:
             InputError: a query is not a string, k is below 1, the filter cannot be understood by this store, or the
@@ -244,12 +217,9 @@ class Store(AbstractContextManager["Store"], ABC):
 
     @abstractmethod
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
-        """Store documents, durably when this returns. Each replaces a stored document with the same id.
+        """Store documents, durably when this returns, in place of stored or earlier ones with the same ids.
 
-        Args:
-            rows: the documents; of several with the same id, the last is stored.
-            part: in an encoding run, the name of the part that the documents form; its note is stored after them.
-            note: the note of the part, JSON values.
+        In an encoding run, they form the part named ``part``, whose note (JSON values) is stored after them.
         """
 
     @abstractmethod
@@ -267,8 +237,7 @@ class Store(AbstractContextManager["Store"], ABC):
     def finish(self, *, unique: bool = False) -> None:
         """Complete a run of upserts, for example by building the store's vector index.
 
-        Args:
-            unique: whether each id of the run is certain to be new and to occur only once.
+        ``unique``: each id of the run is certain to be new and to occur only once.
         """
 
     @contextmanager

@@ -129,9 +129,7 @@ def test_a_part_that_was_stored_without_its_note_is_stored_again_once(corpus, tm
     require_exact(target, texts_of(corpus), embedder)
 
 
-@pytest.mark.parametrize("ids_at_once", [2, 1000])
-def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder, monkeypatch, ids_at_once):
-    monkeypatch.setattr(stores.parquet, "IDS_AT_ONCE", ids_at_once)
+def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder):
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_text("".join(json.dumps({"id": number % 5, "text": f"first {number}"}) + "\n" for number in range(20)))
     second.write_text('{"id": "3", "text": "second"}\n')
