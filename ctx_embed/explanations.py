@@ -1,13 +1,13 @@
 """Explanations: how much each token contributes to an embedding, as numbers, in the terminal and as one HTML page.
 
-Called by ``ctx-embed explain``. The page needs no other file and no script.
+Called by ``ctx-embed explain``. The page shows what the terminal shows, and needs no other file and no script.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, naming_left_out
 from ctx_embed.files import replaced_file, require_file
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.embedder import Ids, PackedContextualizer
@@ -81,8 +81,11 @@ class Explanation:
         shown = self.text if len(self.text) <= SHOWN_CHARACTERS else f"{self.text[: SHOWN_CHARACTERS - 1]}…"
         return f"Explanation({shown!r}, {len(self.tokens)} tokens, axes {self.axes})"
 
-    def _repr_html_(self) -> str:
-        return well_formed(section(self))
+    def _repr_html_(self) -> str | None:
+        try:
+            return html([self], page=NOTEBOOK)
+        except InputError:  # without rich, notebooks show the text
+            return None
 
     @property
     def between_tokens(self) -> bool:
@@ -231,18 +234,22 @@ EVEN = 2.0
 FAINTEST = 0.05
 # Shown for a text that the model cannot read.
 NOTHING = "the model knows too few words of this text: nothing to explain"
-KEY = """<p>The number after a token is its weight in %: <mark style="{for_}">works for the result</mark>, or
-<mark style="{against}">works against it</mark>, if it is negative. A Contextualizer adds an update z<sup>k</sup> to
-its context in each of K steps: c<sup>k</sup> = c<sup>k-1</sup> + z<sup>k</sup>; c<sup>K</sup> is the embedding. Each
-line is coloured on its own, and pale where its tokens weigh alike.</p>
-"""
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.6 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-th { text-align: left; vertical-align: top; white-space: nowrap; }
-th, td { padding: 0.15rem 0.75rem 0.15rem 0; }
-mark { color: inherit; background: none; border-radius: 0.25rem; padding: 0.1rem 0.25rem; white-space: nowrap; }
-small { opacity: 0.65; padding-left: 0.2rem; }
+# Width of pages in characters.
+WIDTH = 120
+NOTEBOOK = '<pre style="line-height: normal">{code}</pre>'
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>What the model looks at</title>
+<style>:root {{ color-scheme: light dark; }} body {{ margin: 2rem; }} pre {{ overflow-x: auto; }}</style>
+<h1>What the model looks at</h1>
+<p>The number after a token is its weight in %: blue works for the result; orange, which is negative, against it. A
+Contextualizer adds an update z<sup>k</sup> to its context in each of K steps: c<sup>k</sup> = c<sup>k-1</sup> +
+z<sup>k</sup>; c<sup>K</sup> is the embedding. Each line is coloured on its own, and pale where its tokens weigh
+alike.</p>
+<pre>{code}</pre>
+</html>
 """
 
 
@@ -271,52 +278,25 @@ def write(
     require_page(path)
     if not explanations:
         raise InputError("explanations must not be empty, got none; give at least one")
-    content = html(explanations, model, contexts=contexts)
+    content = html(explanations, model, contexts=contexts).encode()
     with replaced_file(path) as beside:
         beside.write_bytes(content)
 
 
-def html(explanations: Sequence[Explanation], model: str | None = None, *, contexts: bool = False) -> bytes:
-    """Return the page, UTF-8; ``model`` is the name to show for the model, ``contexts`` adds the context's path."""
-    sections = "\n".join(section(explanation, contexts=contexts) for explanation in explanations)
-    introduction = "" if model is None else f"<p>Model: <strong>{_shown(model)}</strong></p>\n"
-    return well_formed(
-        "<!doctype html>\n"
-        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>What the model looks at</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        "<h1>What the model looks at</h1>\n"
-        f"{introduction}{KEY.format(for_=_background(1), against=_background(-1))}{sections}\n</body>\n</html>\n"
-    ).encode()
+def html(
+    explanations: Sequence[Explanation], model: str | None = None, *, contexts: bool = False, page: str = PAGE
+) -> str:
+    """Return a page, with what a terminal shows; ``model`` is the name to show for the model."""
+    with naming_left_out("a page"):
+        from rich.console import Console
+        from rich.text import Text
 
-
-def section(explanation: Explanation, *, contexts: bool = False) -> str:
-    """Return one explanation as a part of a page."""
-    parts = [f"<h2>{escape(title(explanation.text))}</h2>"]
-    rows = []
-    for name, weights in explanation.rows() if explanation.tokens else ():
-        shaded = zip(explanation.tokens, weights.tolist(), shades(weights).tolist(), strict=True)
-        marks = " ".join(
-            f'<mark style="{_background(shade)}">{_shown(token)}<small>{percent(weight)}</small></mark>'
-            for token, weight, shade in shaded
-        )
-        rows.append(f'<tr><th scope="row">{escape(name)}</th><td>{marks}</td></tr>')
-    parts += ["<table>", *rows, "</table>"] if rows else [f"<p>{NOTHING}</p>"]
-    if contexts and (path := explanation.path) is not None:
-        head = "<th>step k<th>|c<sup>k</sup>|<th>|z<sup>k</sup>|"
-        parts += ["<table>", f"<tr>{head}<th>cos(c<sup>k</sup>, c<sup>k-1</sup>)<th>cos(c<sup>k</sup>, c<sup>K</sup>)"]
-        parts += [f"<tr>{''.join(f'<td>{number}' for number in numbers)}" for numbers in path.rows()]
-        parts.append("</table>")
-    return "\n".join(["<section>", *parts, "</section>"])
-
-
-def _shown(text: str) -> str:
-    return escape(printable(text))
-
-
-def _background(shade: float) -> str:
-    red, green, blue = FOR if shade > 0 else AGAINST
-    return f"background:rgba({red},{green},{blue},{DEEPEST * abs(shade):.3f})"
+    console = Console(file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor")
+    if model is not None:
+        console.print(Text(f"Model: {printable(model)}\n"))
+    for explanation in explanations:
+        console.print(renderable(explanation, contexts=contexts), "")
+    return well_formed(console.export_html(code_format=page, inline_styles=True))
 
 
 def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -330,20 +310,15 @@ def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
     return shades
 
 
-def percent(weight: float, digits: int = 1) -> str:
+def percent(weight: float) -> str:
     """Return a weight in %, without the sign of a rounded zero."""
-    shown = f"{100 * weight:.{digits}f}"
-    return shown.removeprefix("-") if float(shown) == 0 else shown
+    shown = f"{100 * weight:.0f}"
+    return "0" if shown == "-0" else shown
 
 
 def printable(token: str) -> str:
     """Return ``token`` with whitespace as spaces and other control characters as U+FFFD."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in token)
-
-
-def title(text: str) -> str:
-    """Return the heading of a text's explanation."""
-    return printable(text) if text.strip() else "(empty text)"
 
 
 def renderable(explanation: Explanation, *, contexts: bool = False) -> RenderableType:
@@ -353,7 +328,9 @@ def renderable(explanation: Explanation, *, contexts: bool = False) -> Renderabl
     from rich.text import Text
 
     # `Text` objects, because rich would interpret markup in strings.
-    parts: list[RenderableType] = [Text(title(explanation.text), style="bold")]
+    parts: list[RenderableType] = [
+        Text(printable(explanation.text) if explanation.text.strip() else "(empty text)", style="bold")
+    ]
     if explanation.tokens:
         lines = Table.grid(padding=(0, 2))
         lines.add_column(no_wrap=True)
@@ -365,7 +342,7 @@ def renderable(explanation: Explanation, *, contexts: bool = False) -> Renderabl
                 base = FOR if shade > 0 else AGAINST
                 red, green, blue = (round(255 - abs(shade) * DEEPEST * (255 - part)) for part in base)
                 style = "" if abs(shade) < FAINTEST else f"black on rgb({red},{green},{blue})"
-                line.append(printable(token), style=style).append(f" {percent(weight, 0)}  ", style="dim")
+                line.append(printable(token), style=style).append(f" {percent(weight)}  ", style="dim")
             line.rstrip()
             lines.add_row(name, line)
         parts.append(lines)
