@@ -1,26 +1,29 @@
+"""A student is trained on texts and phrases."""
+
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
 from torch.nn import functional as F
 
 from ctx_embed.modules import Contextualizer
-from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.text.tokenizer import Phrases, TextTokenizer
 from ctx_embed.training.distillation import objectives
-from ctx_embed.training.distillation.phrases import learn_phrases
-from ctx_embed.training.distillation.student import entry_texts, new_student, rotation_to, token_table
+from ctx_embed.training.distillation.phrases import Composition, learn_phrases, more_phrases
+from ctx_embed.training.distillation.student import entry_texts, leave_own_rows, new_student, rotation_to, token_table
 from ctx_embed.training.distillation.texts import Block, Mixture, Pairs
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.options import DistillationOptions
 from ctx_embed.training.run import Checkpoint
+from ctx_embed.training.vocabulary import learn_vocabulary
 from tests.helpers.errors import error
 from tests.training.toy import same, state
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
-
-
-# The parts, by hand
 
 
 def test_the_learning_rate_by_hand():
@@ -54,21 +57,14 @@ def test_the_table_by_hand():
 
 
 def test_entry_texts(tokenizer):
-    texts = entry_texts(tokenizer)
-    assert len(texts) == tokenizer.get_vocab_size()
-    assert texts[:2] == ["[PAD]", "[UNK]"]
-    for entry, index in tokenizer.get_vocab().items():
-        assert texts[index] == entry.removeprefix("##")
-
-
-# Runs
+    entries = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
+    assert entry_texts(tokenizer) == [entry.removeprefix("##") for entry in entries]
 
 
 @pytest.fixture(scope="module")
 def texts(sentences) -> list[str]:
-    return [
-        f"{sentence} {other.split()[0]} {number}" for number, sentence in enumerate(sentences) for other in sentences
-    ]
+    """64 texts."""
+    return [f"{sentence} {other.split()[0]} {n}" for n, sentence in enumerate(sentences) for other in sentences]
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +75,7 @@ def teacher(tiny_model, texts, tokenizer):
 
 @pytest.fixture(scope="module")
 def mixture(texts) -> Mixture:
-    count = len(texts)
-    genres = (np.arange(count) >= count // 2).astype(np.int64)
-    return Mixture([Block(tuple(texts))], np.ones(count, bool), genres)
+    return Mixture([Block(tuple(texts))], np.ones(64, bool), np.repeat([0, 1], 32))
 
 
 @pytest.fixture
@@ -89,10 +83,8 @@ def start(tokenizer, mixture, teacher):
     """Begin a run: a new student of 8 dimensions under some options."""
 
     def begin(options=OPTIONS, checkpoint=None, run=None, mixture=mixture, kind=Distillation, **architecture):
-        architecture = {"steps": 2, "rank": 3, **architecture}
-        student, rotation = new_student(
-            Contextualizer, tokenizer, mixture.texts, *teacher, 8, options.seed, **architecture
-        )
+        sizes = {"steps": 2, "rank": 3, **architecture}
+        student, rotation = new_student(Contextualizer, tokenizer, mixture.texts, *teacher, 8, options.seed, **sizes)
         return kind(student, mixture, teacher[0], rotation, options, checkpoint, **(run or {}))
 
     return begin
@@ -111,12 +103,16 @@ class Watched(Distillation):
         return losses
 
 
-def stop_at(step):
-    def stop(run, rows):
+def stop(run, step) -> None:
+    """Interrupt a run at a step."""
+
+    def before(run, rows):
         if run.step == step:
             raise KeyboardInterrupt
 
-    return stop
+    run.before = before
+    with pytest.raises(KeyboardInterrupt):
+        run.run(progress=False)
 
 
 def test_a_student_begins_as_static_embeddings(start, tokenizer, texts, teacher):
@@ -171,31 +167,19 @@ def test_a_seeded_part_is_held_out(start, teacher):
     assert not same(state(start().student), state(other.student))
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 5])
-def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start, tmp_path, stop):
+def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start, tmp_path):
     whole = start(kind=Watched)
     whole_history = whole.run(progress=False)
-    output = tmp_path / "model"
-    stopped = start(checkpoint=Checkpoint(output, "run"), kind=Watched)
-    stopped.before = stop_at(stop)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.run(progress=False)
-    trained = []
-    for steps in ({1: 0, 2: 2, 3: 3, 5: 4}[stop], 6):
-        # Steps 2 and 4, and the end of the first epoch at 3, are saved; then the end.
-        resumed = start(checkpoint=Checkpoint(output, "run"), kind=Watched)
-        resumed.before = lambda run, rows: trained.append(run.step)
-        assert resumed.run(progress=False) == whole_history
-        assert same(state(resumed.student), state(whole.student))
-        assert trained == list(range(steps, 6))
-        trained.clear()
-
-
-def test_too_few_texts_that_are_shown(start, mixture):
-    few = replace(mixture, shown=np.arange(64) >= 40)
-    excluded = (~few.shown[start().rows]).sum()
-    message = f"64 texts are too few for two batches of 16 (16 held out, {excluded} excluded); "
-    assert error(lambda: start(mixture=few)).startswith(message)
+    # Steps 2 and 4, and the end of the first epoch at 3, are saved; then the end.
+    for step, saved in ((1, 0), (2, 2), (3, 3), (5, 4)):
+        stop(start(checkpoint=Checkpoint(tmp_path / f"{step}", "run"), kind=Watched), step)
+        for steps in (saved, 6):
+            trained = []
+            resumed = start(checkpoint=Checkpoint(tmp_path / f"{step}", "run"), kind=Watched)
+            resumed.before = lambda run, rows, trained=trained: trained.append(run.step)
+            assert resumed.run(progress=False) == whole_history
+            assert same(state(resumed.student), state(whole.student))
+            assert trained == list(range(steps, 6))
 
 
 def test_no_copy_of_a_held_out_text_is_trained_on(start, mixture, texts):
@@ -207,8 +191,13 @@ def test_no_copy_of_a_held_out_text_is_trained_on(start, mixture, texts):
     held_out, trained = ({copied[row] for row in rows} for rows in (run.held_out_rows, run.rows))
     assert (len(run.held_out_rows), len(run.rows), len(held_out)) == (16, 48, 8)
     assert not held_out & trained
+    # Too few may be left.
     one = replace(mixture, blocks=[Block(("one text",) * 64)])
-    assert error(lambda: start(mixture=one)).startswith("64 texts are too few for two batches of 16 (64 held out); ")
+    few = replace(mixture, shown=np.arange(64) >= 40)
+    excluded = (~few.shown[start().rows]).sum()
+    for which, left_out in ((one, "64 held out"), (few, f"16 held out, {excluded} excluded")):
+        message = f"64 texts are too few for two batches of 16 ({left_out}); "
+        assert error(start, mixture=which).startswith(message)
 
 
 def test_texts_of_which_the_teacher_knows_nothing_are_left_out(start, mixture, teacher):
@@ -221,19 +210,13 @@ def test_texts_of_which_the_teacher_knows_nothing_are_left_out(start, mixture, t
 
 
 def test_a_run_that_diverges_at_its_last_step_is_stopped(start):
-    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16), kind=Watched)
-
-    @torch.no_grad()
-    def diverge(run, rows):
-        run.student.embedding.weight.fill_(torch.nan)
-
-    run.after = diverge
-    assert error(lambda: run.run(progress=False)).startswith("the training diverged at step ")
+    run = start(replace(OPTIONS, epochs=1), kind=Watched)
+    run.after = lambda run, rows: run.student.embedding.weight.data.fill_(torch.nan)
+    assert error(run.run, progress=False).startswith("the training diverged at step ")
 
 
-EVERYTHING = DistillationOptions(
-    epochs=3, batch_size=8, held_out=8, label_weight=1.0, word_weight=0.1, averaging=0.5, genre_weight=0.1
-)
+WEIGHTS = {"label_weight": 1.0, "word_weight": 0.1, "averaging": 0.5, "genre_weight": 0.1}
+EVERYTHING = DistillationOptions(epochs=3, batch_size=8, held_out=8, **WEIGHTS)
 
 
 def test_labels_and_genres_are_read_from_all_or_the_spare_dimensions(start, sentences):
@@ -265,10 +248,7 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
     assert history[-1]["held_out_label_accuracy"] > 0.7
     assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
 
-    stopped = begin(Checkpoint(tmp_path / "out", "run"))
-    stopped.before = stop_at(5)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.run(progress=False)
+    stop(begin(Checkpoint(tmp_path / "out", "run")), 5)
     resumed = begin(Checkpoint(tmp_path / "out", "run"))
     assert resumed.run(progress=False) == history
     assert resumed.losses == whole.losses
@@ -282,8 +262,7 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
 
 def test_averaged_weights_are_the_ones_kept(start):
     seen = []
-    options = DistillationOptions(epochs=1, batch_size=16, held_out=16, averaging=0.3)
-    run = start(options, kind=Watched)
+    run = start(replace(OPTIONS, epochs=1, averaging=0.3), kind=Watched)
     run.averaging_steps, run.decay_steps = 1, 0.5
     run.after = lambda run, rows: seen.append(run.student.attention.b.detach().clone())
     run.run(progress=False)
@@ -292,3 +271,85 @@ def test_averaged_weights_are_the_ones_kept(start):
     for decay, weights in zip((3 / 12, 5 / 14), seen[1:], strict=True):
         expected = expected.lerp(weights, 1 - min(0.3, decay) ** 2)
     torch.testing.assert_close(run.student.attention.b, expected)
+
+
+# Phrases
+
+
+LIKED = ["i don't like new york at all", "they don't like the new york times", "new ideas and york hams"] * 10
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    return learn_vocabulary(LIKED, 120, progress=False)
+
+
+def phrase_texts(tokenizer, pairs) -> list[str]:
+    entries = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+    return Phrases(pairs, len(entries)).texts(entries)
+
+
+def test_neighbours_beyond_chance_become_phrases_and_phrases_of_phrases(wordpiece):
+    pairs = learn_phrases(LIKED, wordpiece, 10)
+    found = phrase_texts(wordpiece, pairs)
+    assert len(found) == 5
+    assert "new york" in found
+    assert "don ' t like" in found
+    assert "ideas new" not in found  # never across two texts
+    assert np.array_equal(pairs, learn_phrases(LIKED[::-1], wordpiece, 10))
+    tokens, _ = TextTokenizer(wordpiece, Phrases(pairs, wordpiece.get_vocab_size()))(LIKED[:1])
+    assert len(tokens) < len(wordpiece.encode(LIKED[0]).ids)
+    # Rare neighbours are none.
+    assert learn_phrases(LIKED[:3], wordpiece, 10) is learn_phrases(LIKED, wordpiece, 0) is None
+    assert learn_phrases([], wordpiece, 10) is None
+
+
+@pytest.mark.parametrize("initial_context", ["ones", "uniform"])
+def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(wordpiece, initial_context):
+    torch.manual_seed(0)
+    pairs = learn_phrases(LIKED, wordpiece, 10)
+    encoder = Contextualizer(wordpiece, 6, steps=2, rank=3, phrases=pairs, initial_context=initial_context)
+    own = encoder.embedding.weight.detach().clone()
+    expected = own.clone()
+    for number, (first, second) in enumerate(pairs.tolist(), wordpiece.get_vocab_size()):
+        expected[number] = own[number] + expected[first] + expected[second]
+    composition = Composition(encoder)
+    ids, lengths = encoder.text_tokenizer(LIKED[:3])
+    ids = torch.from_numpy(ids.astype(np.int64))
+    assert bool((ids >= wordpiece.get_vocab_size()).any())
+    used = composition.used(ids)
+    rows = own[used].requires_grad_()
+    trained = composition.embed(ids, lengths.tolist(), used, rows)
+    trained.square().sum().backward()
+    # A word is trained by the phrases it is in.
+    assert rows.grad[used == wordpiece.get_vocab()["york"]].abs().sum() > 0
+    with composition.folded():
+        torch.testing.assert_close(encoder.embedding.weight.detach(), expected)
+        torch.testing.assert_close(encoder.eval().embed(ids, lengths.tolist()), trained, rtol=1e-4, atol=1e-5)
+    assert torch.equal(encoder.embedding.weight, own)
+    composition.fold()
+    torch.testing.assert_close(encoder.embedding.weight.detach(), expected)
+    leave_own_rows(encoder)
+    torch.testing.assert_close(encoder.embedding.weight.detach(), own)
+
+
+def test_more_phrases_join_pieces_and_negated_words_after_those_known():
+    texts = [
+        "the metastasis was not found",
+        "a metastasis is not seen in the lung",
+        "lungs and metals do not move",
+    ] * 30
+    words = "the was not found a is seen in lung lungs and metals do move"
+    entries = ["[PAD]", "[UNK]", "meta", "##sta", "##sis", *words.split()]
+    tokenizer = Tokenizer(WordPiece({entry: number for number, entry in enumerate(entries)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    known = learn_phrases(texts, tokenizer, 2)
+    pairs = more_phrases(texts, tokenizer, known, 60)
+    assert np.array_equal(pairs[: len(known)], known)
+    found = phrase_texts(tokenizer, pairs)
+    # Pieces give the whole word, without a space, and no phrase ends in the midst of a word.
+    assert "metastasis" in found
+    assert not any(text.split()[-1] in ("meta", "metasta") for text in found if " " in text)
+    assert "not found" in found
+    assert more_phrases(texts, tokenizer, known, 0) is known
+    assert more_phrases([], tokenizer, None, 5) is None

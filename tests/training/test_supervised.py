@@ -1,18 +1,18 @@
 import copy
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F
 
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.systems import system
+from ctx_embed.systems import untrained
 from ctx_embed.training.batches import seeded_batches
 from ctx_embed.training.options import SupervisedOptions
 from ctx_embed.training.run import Checkpoint
@@ -25,14 +25,27 @@ from ctx_embed.training.supervised.train import (
     train_classifier,
 )
 from tests.helpers.errors import error
-from tests.training.toy import OPTIONS, same, state
+from tests.training.toy import forty_texts, same, state
 
-# Training
+OPTIONS = SupervisedOptions(epochs=4, batch_size=8, learning_rate=0.02)
+trained = partial(train_classifier, progress=False)
+
+
+@pytest.fixture
+def data() -> Labelled:
+    return forty_texts()
+
+
+@pytest.fixture
+def encoder(data):
+    """Make a small encoder over the words of the texts."""
+    sizes = {"vocabulary_size": 150, "device": "cpu", "dimension": 8, "steps": 2, "rank": 3}
+    return partial(new_encoder, None, data.texts, **sizes)
 
 
 def test_a_separable_set_is_learned(encoder, data):
     model = encoder()
-    classifier, history = train_classifier(model, data, data, SupervisedOptions(20, 8, 0.02), progress=False)
+    classifier, history = trained(model, data, data, SupervisedOptions(20, 8, 0.02))
     assert classifier.encoder is model
     assert history[-1]["valid_accuracy"] == classifier.accuracy(data) == 1
     assert classifier.predict(data.texts) == list(data.labels)
@@ -42,9 +55,8 @@ def test_a_separable_set_is_learned(encoder, data):
     assert history[-1]["train_loss"] < 0.1 * history[0]["train_loss"]
 
 
-@pytest.mark.parametrize("steps", ["best", "ties"])
-def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monkeypatch, steps):
-    accuracies = {"best": [0.2, 0.9, 0.5, 0.3], "ties": [0.2, 0.9, 0.9, 0.9]}[steps]
+@pytest.mark.parametrize("accuracies", [[0.2, 0.9, 0.5, 0.3], [0.2, 0.9, 0.9, 0.9]], ids=["best", "ties"])
+def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monkeypatch, accuracies):
     states = []
 
     def measured(self, _):
@@ -52,7 +64,7 @@ def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monke
         return accuracies[len(states) - 1]
 
     monkeypatch.setattr(ClassifierNetwork, "accuracy", measured)
-    classifier, history = train_classifier(encoder(), data, data, OPTIONS, progress=False)
+    classifier, history = trained(encoder(), data, data, OPTIONS)
     assert [entry["valid_accuracy"] for entry in history] == accuracies
     # In training the table has the texts' rows alone.
     del states[1]["encoder.0.embedding.weight"]
@@ -78,7 +90,7 @@ def test_an_epoch_by_hand(encoder, data, head):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    classifier, history = train_classifier(model, data, data, options, progress=False)
+    classifier, history = trained(model, data, data, options)
     # Rows of the table that no text uses stayed as they were drawn.
     torch.testing.assert_close(state(classifier), state(reference), rtol=1e-4, atol=1e-6)
     assert history[0]["train_loss"] == pytest.approx(np.mean(losses))
@@ -97,7 +109,7 @@ def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch
 
     monkeypatch.setattr(ClassifierNetwork, "forward", watched)
     options = SupervisedOptions(epochs=1, batch_size=8, like_length=like_length)
-    train_classifier(encoder(), data, None, options, progress=False)
+    trained(encoder(), data, None, options)
     train, valid = data.split(0.1, 0)
     seen = [text for batch in batches for text in batch]
     assert sorted(seen) == sorted(train.texts)
@@ -108,17 +120,14 @@ def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch
 
 def test_runs_are_averaged_and_each_holds_out_another_part(encoder, data):
     options = replace(OPTIONS, runs=3, head="probe", seed=4)
-    classifier, history = train_classifier(encoder(), data, None, options, progress=False)
-    alone = [
-        train_classifier(encoder(), data, None, replace(options, runs=1, seed=options.seed_of(run)), progress=False)
-        for run in range(3)
-    ]
-    assert len({tuple(data.split(0.1, options.seed_of(run))[1].texts) for run in range(3)}) == 3
+    classifier, history = trained(encoder(), data, None, options)
+    seeds = [options.seed_of(run) for run in range(3)]
+    alone = [trained(encoder(), data, None, replace(OPTIONS, head="probe", seed=seed)) for seed in seeds]
+    assert len({tuple(data.split(0.1, seed)[1].texts) for seed in seeds}) == 3
     assert [{**entry, "run": 1} for entry in history] == [entry for _, entries in alone for entry in entries]
     assert [entry["run"] for entry in history] == [1] * 4 + [2] * 4 + [3] * 4
-    assert best_epochs(history) == [
-        max(history[begin : begin + 4], key=lambda entry: entry["valid_accuracy"]) for begin in (0, 4, 8)
-    ]
+    of_runs = history[:4], history[4:8], history[8:]
+    assert best_epochs(history) == [max(run, key=lambda entry: entry["valid_accuracy"]) for run in of_runs]
     for name, tensor in state(classifier).items():
         mean = torch.stack([state(one)[name].double() for one, _ in alone]).mean(0)
         torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)
@@ -136,7 +145,7 @@ def test_interrupted_runs_go_on_where_they_stopped(encoder, data, tmp_path, monk
         return SentenceTransformer(modules=[encoder()[0], Dropped(dropout)], device="cpu")
 
     options = replace(OPTIONS, runs=3, head="probe")
-    whole, whole_history = train_classifier(begin(), data, None, options, progress=False)
+    whole, whole_history = trained(begin(), data, None, options)
     save, saved = Checkpoint.save, []
 
     def interrupted(self, values):
@@ -149,8 +158,8 @@ def test_interrupted_runs_go_on_where_they_stopped(encoder, data, tmp_path, monk
     # The same encoder, trained in place by then, goes on as a fresh one would.
     model = begin()
     with pytest.raises(KeyboardInterrupt):
-        train_classifier(model, data, None, options, Checkpoint(tmp_path / "model", "run"), progress=False)
-    again, history = train_classifier(model, data, None, options, Checkpoint(tmp_path / "model", "run"), progress=False)
+        trained(model, data, None, options, Checkpoint(tmp_path / "model", "run"))
+    again, history = trained(model, data, None, options, Checkpoint(tmp_path / "model", "run"))
     assert len(saved) == 12
     assert history == whole_history
     assert same(state(again), state(whole))
@@ -159,10 +168,10 @@ def test_interrupted_runs_go_on_where_they_stopped(encoder, data, tmp_path, monk
 def test_a_training_that_diverges_is_stopped(encoder, data):
     options = SupervisedOptions(epochs=1, batch_size=8, learning_rate=1e30, head="random")
     message = "the training diverged at step 2 (nan); lower --learning-rate"
-    assert error(train_classifier, encoder(), data, data, options, progress=False) == message
+    assert error(trained, encoder(), data, data, options) == message
     options = replace(options, batch_size=40)
     message = "the classifier's outputs are not finite; train it with a lower learning rate"
-    assert error(train_classifier, encoder(), data, data, options, progress=False) == message
+    assert error(trained, encoder(), data, data, options) == message
 
 
 def test_a_new_encoder(tokenizer, tmp_path, sentences):
@@ -183,25 +192,19 @@ def test_a_new_encoder(tokenizer, tmp_path, sentences):
 def test_tokens_that_are_not_seen_make_the_training_loss_higher(encoder, data):
     losses = []
     for dropout in (0.0, 0.6):
-        options = SupervisedOptions(epochs=12, batch_size=8, learning_rate=0.02, token_dropout=dropout)
-        _, history = train_classifier(encoder(), data, data, options, progress=False)
+        _, history = trained(encoder(), data, data, SupervisedOptions(12, 8, 0.02, token_dropout=dropout))
         losses.append(history[-1]["train_loss"])
         assert history[-1]["valid_accuracy"] >= 0.9  # validation sees every token
     assert losses[1] > 2 * losses[0]
 
 
-def test_the_penalty_is_told_apart_from_the_cross_entropy(data, tokenizer):
-    def entry(penalty):
-        model = new_encoder(None, data.texts, encoder="san", dimension=8, heads=3, penalty=penalty)
-        (entry,) = train_classifier(model, data, data, SupervisedOptions(1, 40), progress=False)[1]
-        return entry
-
-    without, with_penalty = entry(0.0), entry(2.0)
+def test_the_penalty_is_told_apart_from_the_cross_entropy(data):
+    of_penalty = partial(new_encoder, None, data.texts, encoder="san", dimension=8, heads=3)
+    without, with_penalty = (
+        trained(of_penalty(penalty=penalty), data, data, SupervisedOptions(1, 40))[1][0] for penalty in (0.0, 2.0)
+    )
     assert without["train_loss"] == without["cross_entropy"] == pytest.approx(with_penalty["cross_entropy"])
     assert with_penalty["train_loss"] > with_penalty["cross_entropy"] + 1
-
-
-# Words
 
 
 def test_words_are_read_if_they_make_held_out_labels_likelier(encoder):
@@ -210,32 +213,25 @@ def test_words_are_read_if_they_make_held_out_labels_likelier(encoder):
     labels = random.integers(0, 2, 200).tolist()
     data = Labelled(labels, [f"{'good' if label else 'bad'} {random.integers(1000)}" for label in labels])
     for valid in (None, data):
-        model, _ = train_classifier(encoder(), data, valid, options, words=True, progress=False)
+        model, _ = trained(encoder(), data, valid, options, words=True)
         assert model.accuracy(data) > 0.95
         assert model.classifier().head.words is model.words is not None
-    model, _ = train_classifier(encoder(), data, None, options, progress=False)
+    model, _ = trained(encoder(), data, None, options)
     assert model.words is None
     shuffled = Labelled(labels[::-1], data.texts)
-    assert train_classifier(encoder(), shuffled, None, options, words=True, progress=False)[0].words is None
-
-
-def test_the_head_reads_the_embedding_before_it_is_normalised(tiny_model, sentences):
-    classifier = ClassifierNetwork(tiny_model, ["a", "b"])
-    bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu")
-    embeddings = bare.encode(sentences, convert_to_tensor=True)
-    assert not torch.allclose(embeddings.norm(dim=1), torch.ones(len(sentences)))
-    with torch.no_grad():
-        assert torch.allclose(classifier(sentences), classifier.head(embeddings), atol=1e-6)
+    assert trained(encoder(), shuffled, None, options, words=True)[0].words is None
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_fitted_head_is_logistic_regression_on_standardised_embeddings(tiny_model, sentences, classes):
+    """The head reads embeddings before they are normalised."""
     texts = [f"{sentence} {number}" for number in range(6) for sentence in sentences]
     data = Labelled([f"class {sentences.index(text.rsplit(' ', 1)[0]) % classes}" for text in texts], texts)
     classifier = ClassifierNetwork(tiny_model, sorted(set(data.labels)))
     classifier.fit_head(data)
-    bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu")
-    X = StandardScaler().fit_transform(bare.encode(texts).astype(np.float64))
+    bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu").encode(texts)
+    assert not np.allclose(np.linalg.norm(bare, axis=1), 1)
+    X = StandardScaler().fit_transform(bare.astype(np.float64))
     expected = LogisticRegression(C=PROBE_DEVIATION**2, max_iter=1000).fit(X, data.labels).predict_proba(X)
     with torch.no_grad():
         assert classifier(texts).softmax(1).numpy() == pytest.approx(expected, abs=1e-3)
@@ -243,12 +239,12 @@ def test_the_fitted_head_is_logistic_regression_on_standardised_embeddings(tiny_
 
 def test_several_labels_are_learned(encoder, data):
     labels = [
-        tuple(name for name, there in (("good", label == "+"), ("film", "film" in text)) if there)
+        ("good",) * (label == "+") + ("film",) * ("film" in text)
         for label, text in zip(data.labels, data.texts, strict=True)
     ]
     assert () in labels
     rows = Labelled(labels, data.texts)
-    classifier, history = train_classifier(encoder(), rows, rows, SupervisedOptions(20, 8, 0.02), progress=False)
+    classifier, history = trained(encoder(), rows, rows, SupervisedOptions(20, 8, 0.02))
     assert classifier.labels == ["film", "good"]
     assert history[-1]["valid_accuracy"] == classifier.accuracy(rows) == 1
     assert [set(found) for found in classifier.predict(rows.texts)] == [set(of_text) for of_text in labels]
@@ -259,22 +255,16 @@ def test_class_weights_are_those_of_the_loss(encoder, data):
     assert [rare.labels.count(label) for label in "+-"] == [20, 3]
 
     def found(class_weight):
-        options = SupervisedOptions(epochs=3, batch_size=8, learning_rate=0.003)
-        classifier, _ = train_classifier(encoder(), rare, rare, options, class_weight=class_weight, progress=False)
+        classifier, _ = trained(encoder(), rare, rare, SupervisedOptions(3, 8, 0.003), class_weight=class_weight)
         return classifier.predict(rare.texts).count("-")
 
     assert found(None) == found({"+": 1.0, "-": 1.0}) <= 3
     assert found({"-": 1000.0}) > 10
 
 
-def model(tokenizer, name, **options) -> SentenceTransformer:
-    torch.manual_seed(0)
-    return SentenceTransformer(modules=[system(name)(tokenizer, 8, **options), Normalize()], device="cpu")
-
-
 @pytest.mark.parametrize("name", ["contextualizer", "mean"])
 def test_the_table_is_cut_to_the_texts_and_put_back(tokenizer, sentences, name):
-    encoder = model(tokenizer, name)
+    encoder = untrained(name, tokenizer, 8)
     before, embeddings = encoder[0].embedding.weight.clone(), encoder.encode(sentences)
     used = np.unique(encoder[0].text_tokenizer(sentences[:2])[0])
     with compact_tables(encoder, sentences[:2]):
@@ -288,15 +278,13 @@ def test_the_table_is_cut_to_the_texts_and_put_back(tokenizer, sentences, name):
     assert encoder[0].text_tokenizer(sentences)[0].max() > len(used)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "texts"), [("contextualizer", {"initial_context": "uniform"}, ["the cat"]), ("mean", {}, [""])]
-)
-def test_a_context_drawn_by_ids_and_texts_without_a_token_keep_the_table(tokenizer, name, options, texts):
-    encoder = model(tokenizer, name, **options)
-    with compact_tables(encoder, texts):
-        assert len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()
+def test_a_context_drawn_by_ids_and_texts_without_a_token_keep_the_table(tokenizer):
+    by_ids = untrained("contextualizer", tokenizer, 8, initial_context="uniform")
+    encoder = untrained("mean", tokenizer, 8)
+    with compact_tables(by_ids, ["the cat"]), compact_tables(encoder, [""]):
+        for each in (by_ids, encoder):
+            assert len(each[0].embedding.weight) == tokenizer.get_vocab_size()
     # The table is put back after an error, too.
-    encoder = model(tokenizer, "mean")
     with pytest.raises(KeyboardInterrupt), compact_tables(encoder, ["the cat"]):
         raise KeyboardInterrupt
     assert len(encoder[0].embedding.weight) == tokenizer.get_vocab_size()

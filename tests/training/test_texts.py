@@ -1,21 +1,24 @@
+"""From files of texts to a teacher's embeddings of them, and from a recipe to a model."""
+
 import gzip
 import json
+import os
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
+from ctx_embed import load
 from ctx_embed.training.distillation import texts as reading
+from ctx_embed.training.distillation.teacher import TeacherCache, seen_in_part
 from ctx_embed.training.distillation.texts import (
     Block,
     Pairs,
-    fair_order,
-    genre,
-    passages,
     read_blocks,
     read_excluded,
     read_labelled_files,
-    read_mixture,
     read_pairs,
-    spans,
 )
 from ctx_embed.training.labelled_texts import words_of
 from ctx_embed.training.options import Source
@@ -26,22 +29,26 @@ from tests.helpers.errors import error
 def files(tmp_path, monkeypatch):
     """Three files of 9, 4 and 1 sentences, one of them gzip: blocks of 4, 4, 1, 4 and 1."""
     monkeypatch.setattr(reading, "BLOCK_LINES", 4)
-    contents = {"a.txt": 9, "b.txt.gz": 4, "c.txt": 1}
-    for name, count in contents.items():
-        text = "".join(f"sentence {number} of {name}\n\n" for number in range(count)).encode()
-        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    return [tmp_path / name for name in contents]
+    paths = [tmp_path / name for name in ("a.txt", "b.txt.gz", "c.txt")]
+    for path, count in zip(paths, (9, 4, 1), strict=True):
+        text = "".join(f"sentence {number} of {path.name}\n\n" for number in range(count)).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return paths
 
 
 def blocks_of(files, seed=0, **options) -> list[tuple[str, ...]]:
     return [block.texts for block in read_blocks(Source(files, **options), seed)]
 
 
+def mixture_of(*sources, excluded=frozenset()) -> reading.Mixture:
+    return reading.read_mixture(list(sources), 0, excluded)
+
+
 def test_blocks_are_consecutive_sentences_of_one_file(files):
     blocks = read_blocks(Source(files))
     assert sorted(block.families for block in blocks) == [("a",), ("a",) * 4, ("a",) * 4, ("b",) * 4, ("c",)]
     assert tuple(f"sentence {number} of a.txt" for number in range(4, 8)) in blocks_of(files)
-    assert (genre("books.00.txt.gz"), genre(".hidden")) == ("books", ".hidden")
+    assert (reading.genre("books.00.txt.gz"), reading.genre(".hidden")) == ("books", ".hidden")
 
 
 def test_the_order_depends_on_the_blocks_and_the_seed_alone(files):
@@ -61,17 +68,17 @@ def test_the_order_depends_on_the_blocks_and_the_seed_alone(files):
 
 def test_passages_are_of_all_lengths_and_hold_every_line_once():
     lines = [str(number) for number in range(12)]
-    assert passages(lines, 4) == ["0 1", "2 3 4", "5 6 7 8", "9 10", "11"]
-    assert passages(lines, 1) == lines
+    assert reading.passages(lines, 4) == ["0 1", "2 3 4", "5 6 7 8", "9 10", "11"]
+    assert reading.passages(lines, 1) == lines
 
 
 def test_spans_of_one_word_and_more(files):
     line = "one two three four five"
-    cut = spans([line, line + ".", "Ça  va", "word", line], 3)
+    cut = reading.spans([line, line + ".", "Ça  va", "word", line], 3)
     assert [len(span.split()) for span in cut] == [1, 2, 2, 1, 2]
     assert all(span in text for span, text in zip(cut, [line, line + ".", "Ça va", "word", line], strict=True))
-    assert spans([line, line], 9) == ["five", "one two"]  # a place that the text decides
-    assert spans(["a  b"], 0) == ["a  b"]
+    assert reading.spans([line, line], 9) == ["five", "one two"]  # a place that the text decides
+    assert reading.spans(["a  b"], 0) == ["a  b"]
     assert {len(text.split()) for block in blocks_of(files, span_words=2) for text in block} == {1, 2}
 
 
@@ -97,29 +104,23 @@ def test_lone_surrogates_are_replaced_and_a_corpus_has_a_sentence(tmp_path, fair
         ({"span_words": -1}, "span_words of a source must be at least 0, got -1"),
         ({"first_words": 3}, "first_words of a source needs fair = true; add it, or leave first_words out"),
         ({"taught": False}, "a source with taught = false must have fair = true and no second_texts"),
-        (
-            {"fair": True, "cloze": True, "passage_lines": 3},
-            "cloze = true of a source needs fair = true, passage_lines",
-        ),
+        ({"fair": True, "cloze": True, "passage_lines": 3}, "cloze = true of a source needs fair = true, passage_lin"),
     ],
 )
 def test_sources_that_cannot_be(tmp_path, options, message):
     assert error(Source, **{"files": [tmp_path], **options}).startswith(message)
 
 
-# Fair sources
-
-
 def test_any_beginning_is_a_fair_sample():
     families = {"many": [(f"m{n}",) for n in range(900)], "few": [(f"f{n}",) for n in range(100)]}
-    order = fair_order(families)
+    order = reading.fair_order(families)
     assert sorted(order) == sorted((name, item) for name, items in families.items() for item in items)
     for length in (8, 40, 200):
         # The square roots of 900 and 100 are as 3 to 1.
         few = sum(name == "few" for name, _ in order[:length])
         assert abs(few - length / 4) <= 1
     # A text's place within its family is decided by the texts alone.
-    again = fair_order({"many": families["many"][::-1] + families["many"][:5]})
+    again = reading.fair_order({"many": families["many"][::-1] + families["many"][:5]})
     assert again == [place for place in order if place[0] == "many"]
 
 
@@ -139,7 +140,7 @@ def test_a_fair_source_of_lines_labels_and_pairs(tmp_path):
     ]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = sorted(tmp_path.iterdir())
-    mixture = read_mixture([Source(files, fair=True, most_words=3), Source(files[:1], fair=True, span_words=1)], 0)
+    mixture = mixture_of(Source(files, fair=True, most_words=3), Source(files[:1], fair=True, span_words=1))
     singles = ["one two three", "four five six", "seven", "good", "very very bad"]
     paired = ["what is it", "it is that", "he runs", "a man runs", "he runs", "he sits", "same", "alike"]
     assert sorted(mixture.texts[:-2]) == sorted(singles + paired)
@@ -156,7 +157,7 @@ def test_pairs_that_no_teacher_embeds(tmp_path):
     texts.write_text("one two three\nfour\n")
     pairs.write_text(json.dumps({"query": "what", "passage": "this is a long one"}))
     untaught = Source([pairs], fair=True, taught=False, first_words=2)
-    mixture = read_mixture([untaught, Source([texts], fair=True, second_texts=1)], 0)
+    mixture = mixture_of(untaught, Source([texts], fair=True, second_texts=1))
     # Texts of pairs are cut, others are not.
     assert mixture.texts[:2] == ["what", "this is"]
     assert sorted(mixture.texts[2:]) == ["four", "one two three"]
@@ -177,9 +178,8 @@ def test_a_text_whose_partner_is_cut_off_has_none(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "FAIR_BLOCK_TEXTS", 3)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"query": f"q{n}", "passage": f"p{n}"}) + "\n" for n in range(4)))
-    whole, cut = (
-        read_mixture([Source([path], fair=True, texts=texts), Source([path], fair=True)], 0) for texts in (None, 3)
-    )
+    also = Source([path], fair=True)
+    whole, cut = (mixture_of(Source([path], fair=True, texts=texts), also) for texts in (None, 3))
     assert (len(whole.pairs), len(cut.pairs)) == (8, 5)
     assert rows_of(cut, cut.pairs) == rows_of(whole, whole.pairs) == {(f"q{n}", f"p{n}") for n in range(4)}
 
@@ -196,7 +196,7 @@ def test_pairs_are_made_of_texts_and_their_neighbours(tmp_path):
     path = tmp_path / "book.txt"
     path.write_text("".join(f"this is line number {number}\n" for number in range(11)), encoding="utf-8")
     source = Source([path], fair=True, cloze=True, passage_lines=3, span_words=4, taught=False)
-    mixture = read_mixture([source, Source([path])], 0)
+    mixture = mixture_of(source, Source([path]))
     pairs = rows_of(mixture, mixture.pairs)
     # Lines 9 and 10 fill no passage.
     assert {passage for _, passage in pairs} == {
@@ -207,18 +207,15 @@ def test_pairs_are_made_of_texts_and_their_neighbours(tmp_path):
     assert sorted(len(query.split()) for query, _ in pairs) == [1, 2, 3]
 
 
-# Texts that are left out, labelled texts, scored pairs
-
-
 def test_excluded_texts_are_compared_by_their_words_and_never_shown(tmp_path):
     assert words_of("  It's  GOOD , isn't it?") == "it s good isn t it"
     file = tmp_path / "a.txt"
     file.write_text("one two\nThree, four!\nfour three\n...\n")
-    mixture = read_mixture([Source([file]), Source([file])], 0, frozenset({"three four"}))
+    mixture = mixture_of(Source([file]), Source([file]), excluded=frozenset({"three four"}))
     assert mixture.texts == ["one two", "Three, four!", "four three", "..."] * 2
     assert mixture.shown.tolist() == [True, False, True, True] * 2
     file.write_text("one two\nthree four\n")
-    said = error(read_mixture, [Source([file])], 0, frozenset({"one two", "three four"}))
+    said = error(mixture_of, Source([file]), excluded=frozenset({"one two", "three four"}))
     assert said == "all 2 texts are excluded; give texts that are not in the excluded files"
 
 
@@ -255,3 +252,95 @@ def test_pairs_of_a_file(tmp_path):
     assert error(read_pairs, path) == f"{path}, line 1: 'good\\ta\\tb' is not score<TAB>text<TAB>text"
     path.write_text("1\ta\tb\n")
     assert error(read_pairs, path) == f"{path}: must have at least two pairs, got 1"
+
+
+# The teacher's embeddings
+
+
+@pytest.fixture
+def teacher(tiny_model_path):
+    return load(tiny_model_path, "cpu")
+
+
+@pytest.fixture
+def blocks(sentences):
+    return [Block(tuple(part)) for part in (sentences[:3], sentences[3:7], sentences[7:])]
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[list[str]]:
+    """The texts of each call of a teacher's encode."""
+    calls: list[list[str]] = []
+    encode = SentenceTransformer.encode
+
+    def counted(self, texts, **options):
+        calls.append(list(texts))
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(SentenceTransformer, "encode", counted)
+    return calls
+
+
+def embeddings(folder, teacher, blocks):
+    return TeacherCache(folder, teacher).embeddings(blocks, progress=False)
+
+
+def test_embeddings_are_in_the_order_of_the_blocks_and_computed_once(tmp_path, teacher, blocks, sentences, asked):
+    expected = teacher.encode(sentences, normalize_embeddings=True).astype(np.float16)
+    del asked[:]
+    got = embeddings(tmp_path / "new" / "cache", teacher, blocks)
+    assert got.dtype == np.float16
+    assert np.array_equal(got, expected)
+    assert asked == [list(block.texts) for block in blocks]
+    more = Block(("one more sentence",))
+    assert np.array_equal(embeddings(tmp_path / "new" / "cache", teacher, [blocks[2], more])[:1], got[-1:])
+    assert asked[3:] == [["one more sentence"]]
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut", "other"])
+def test_a_damaged_shard_is_computed_again(tmp_path, teacher, blocks, asked, damage):
+    whole = embeddings(tmp_path, teacher, blocks)
+    cache = TeacherCache(tmp_path, teacher)
+    other, path, _ = (cache.folder / f"{block.key}.safetensors" for block in blocks)
+    path.write_bytes({"cut": path.read_bytes()[:-1], "other": other.read_bytes(), "garbage": b"garbage"}[damage])
+    del asked[:]
+    assert np.array_equal(embeddings(tmp_path, teacher, blocks), whole)
+    assert asked == [list(blocks[1].texts)]
+    assert len(list(cache.folder.iterdir())) == 3
+    assert np.array_equal(embeddings(tmp_path, teacher, blocks), whole)
+    assert len(asked) == 1
+
+
+def test_teachers_do_not_share(tmp_path, tiny_model_path, teacher, blocks, asked):
+    others = [load(tiny_model_path, dtype="bfloat16"), load(tiny_model_path, truncate_dim=4), load(tiny_model_path)]
+    others.append(load(tiny_model_path, prompts={"query": "the "}, default_prompt_name="query"))
+    others[2].max_seq_length = 5
+    for model in (teacher, *others):
+        with pytest.warns(UserWarning, match="were cut") if model.max_seq_length == 5 else nullcontext():
+            embeddings(tmp_path, model, blocks)
+    assert len(asked) == 5 * 3
+    assert len(os.listdir(tmp_path)) == 5
+    (tmp_path / "file").write_text("x")
+    message = error(TeacherCache, tmp_path / "file", teacher)
+    assert message.startswith(f"cannot make the cache folder {tmp_path / 'file'}/")
+
+
+def test_embeddings_that_teach_nothing_are_refused_and_not_stored(tmp_path, teacher, blocks, monkeypatch):
+    for value, message in (
+        (np.nan, "must be finite numbers, got NaN or infinity for 3 of 3 texts, such as '"),
+        (0.0, "must not all be zeros, got zeros for all 8 texts; choose a teacher that knows their language"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(TeacherCache, "encode", lambda _, texts, value=value: np.full((len(texts), 8), value, "f4"))
+            assert message in error(embeddings, tmp_path / str(value), teacher, blocks)
+    assert embeddings(tmp_path / "nan", teacher, blocks).any()
+
+
+def test_texts_that_a_teacher_reads_in_part_are_counted(teacher, monkeypatch):
+    texts = ["the cat", "the cat sat on the mat", "x" * 30, *["the cat sat on the mat " * 9] * 3]
+    assert seen_in_part(teacher, texts) == 0
+    teacher[0].max_seq_length = 20
+    assert seen_in_part(teacher, texts[:2]) == 0
+    assert seen_in_part(teacher, texts[3:]) == 3
+    monkeypatch.setattr("ctx_embed.training.distillation.teacher.SAMPLED_TEXTS", 1)
+    assert seen_in_part(teacher, texts[3:]) == 3

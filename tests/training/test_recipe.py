@@ -19,70 +19,43 @@ NAMES = {"corpus", "epochs", "teacher", "learning_rate", "held_out", "sources", 
 SMALL = {"dimension": 8, "steps": 1, "rank": 2, "epochs": 2, "batch_size": 16, "held_out": 16, "vocabulary_size": 120}
 
 
-# Recipes
-
-
-@pytest.fixture
-def toml(tmp_path):
-    def write(content: str | bytes):
-        path = tmp_path / "recipe.toml"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
-
-
-def test_a_recipe(toml):
-    path = toml("""
-teacher = "minilm"
-learning_rate = 5e-3
-[[sources]]
-files = ["b.txt", "c/*.gz"]
-texts = 100
-fair = true
-""")
+def test_a_recipe(tmp_path):
+    path, source = tmp_path / "recipe.toml", 'files = ["b.txt", "c/*.gz"]\ntexts = 100\nfair = true'
+    path.write_text(f'teacher = "minilm"\nlearning_rate = 5e-3\n[[sources]]\n{source}\n')
     sources = [{"files": ["b.txt", "c/*.gz"], "texts": 100, "fair": True}]
     assert read_recipe(path, NAMES) == {"teacher": "minilm", "learning_rate": 0.005, "sources": sources}
-    assert read_recipe(toml(""), NAMES) == {}
+    path.write_text("")
+    assert read_recipe(path, NAMES) == {}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("heldout = 16", "unknown option of {} 'heldout': did you mean 'held_out'? known are corpus, "),
-        (b"\xff", "{}: not TOML ('utf-8' codec can't decode byte 0xff"),
+        ("\udcff", "{}: not TOML ('utf-8' codec can't decode byte 0xff"),
         ('corpus = "a.txt"', "{}: corpus must be a list of strings, got 'a.txt'"),
         ("epochs = true", "{}: epochs must be a string or a number, got True"),
         ("encoder_options = 3", "{}: encoder_options must be a table [encoder_options], got 3"),
         ("sources = [3]", "{}: sources must be tables [[sources]], got [3]"),
         ("[[sources]]\ntexts = 3", "{}: each source must have files; add files = [...]"),
         ('[[sources]]\nfiles = "a"', "{}: files of a source must be a list of strings, got 'a'"),
-        (
-            '[[sources]]\nfiles = ["a"]\ntexts = 1.5',
-            "{}: texts of a source must be a whole number, at least 1, got 1.5",
-        ),
+        ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "{}: texts of a source must be a whole number, at least 1, got "),
         ('[[sources]]\nfiles = ["a"]\ntexs = 2', "unknown option of a source in {} 'texs': did you mean 'texts'?"),
     ],
 )
-def test_recipes_that_are_wrong(toml, content, message):
-    path = toml(content)
+def test_recipes_that_are_wrong(tmp_path, content, message):
+    path = tmp_path / "recipe.toml"
+    path.write_text(content, encoding="utf-8", errors="surrogateescape")
     assert error(read_recipe, path, NAMES).startswith(message.format(path))
     path.unlink()
     assert error(read_recipe, path, NAMES) == f"{path}: cannot be read (No such file or directory)"
 
 
-# From files to a model
-
-
-def written(path, sentences, numbers):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(f"{sentence} {number}\n" for number in numbers for sentence in sentences))
-    return path
-
-
 @pytest.fixture
 def corpus(tmp_path, sentences):
-    return [written(tmp_path / "corpus.txt", sentences, range(10))]
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"{sentence} {number}\n" for number in range(10) for sentence in sentences))
+    return [path]
 
 
 @pytest.fixture
@@ -93,6 +66,10 @@ def distill(corpus, tmp_path, tiny_model_path):
         return job.distill(sources, tmp_path / output, progress=False, **options)
 
     return run
+
+
+def record(folder) -> dict:
+    return json.loads((folder / "training.json").read_text())
 
 
 def names(folder) -> list[str]:
@@ -106,29 +83,25 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     model = load(tmp_path / "model")
     assert model.dtype == torch.float32
     assert np.linalg.norm(model.encode(sentences), axis=1) == pytest.approx(np.ones(8), abs=1e-6)
-    record = json.loads((tmp_path / "model" / "training.json").read_text())
-    assert record["encoder"] == "contextualizer"
+    made = record(tmp_path / "model")
+    assert made["encoder"] == "contextualizer"
     defaults = {"positions": "none", "scale": "mean", "initial_context": "ones"}
-    assert record["architecture"] == {"dimension": 8, "spare_dimensions": 0, "steps": 2, "rank": 2, **defaults}
-    assert record["options"]["seed"] == 7
-    assert record["teacher"]["fingerprint"] == fingerprint(tiny_model)
+    assert made["architecture"] == {"dimension": 8, "spare_dimensions": 0, "steps": 2, "rank": 2, **defaults}
+    assert made["options"]["seed"] == 7
+    assert made["teacher"]["fingerprint"] == fingerprint(tiny_model)
     hashes = {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
-    (source,) = record["sources"]
+    (source,) = made["sources"]
     assert source == {**asdict(Source(corpus)), "files": hashes}
-    assert (record["exclude"], record["excluded_texts"]) == ({}, 0)
-    first, *_, last = (epoch["held_out_distance"] for epoch in record["history"])
+    assert (made["exclude"], made["excluded_texts"]) == ({}, 0)
+    first, *_, last = (epoch["held_out_distance"] for epoch in made["history"])
     counts = {"texts": 80, "trained_texts": 64, "held_out_texts": 16, "kept_epoch": 2}
     assert summary == {**counts, "held_out_distance": last}
     assert last < first
-    assert record["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
+    assert made["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
 
 
-def test_a_tenth_is_held_out_unless_more_is_asked_for(distill, tmp_path):
-    summary = distill(held_out=None)
-    assert (summary["trained_texts"], summary["held_out_texts"]) == (72, 8)
-    assert json.loads((tmp_path / "model" / "training.json").read_text())["options"]["held_out"] == 8
-    assert DistillationOptions().for_texts(5_000).held_out == 500
-    assert DistillationOptions().for_texts(100_000).held_out == 4096
+def test_a_tenth_is_held_out_unless_more_is_asked_for():
+    assert [DistillationOptions().for_texts(count).held_out for count in (5_000, 100_000)] == [500, 4096]
     assert DistillationOptions(held_out=20).for_texts(5_000).held_out == 20
 
 
@@ -136,9 +109,9 @@ def weights(folder) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, tmp_path, sentences):
+def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_path, sentences):
     # A phrase must occur twenty times.
-    corpus = [written(tmp_path / "corpus.txt", sentences, range(20))]
+    corpus[0].write_text(corpus[0].read_text() * 2)
     labelled, pairs = tmp_path / "labelled.tsv", tmp_path / "pairs.tsv"
     labelled.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(sentences * 4)))
     pairs.write_text("".join(f"{number}\t{text}\t{sentences[0]}\n" for number, text in enumerate(sentences)))
@@ -154,11 +127,11 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, tmp_path, se
     # 160 lines make passages of 2, 3, 2, .. lines: 64 of them, all of one block.
     assert summary["texts"] == 160 + 64 + 160
     folder = tmp_path / "model"
-    record = json.loads((folder / "training.json").read_text())
-    assert record["phrases"] == 10
-    assert {"held_out_label_accuracy", "pairs_spearman"} < record["history"][-1].keys()
+    made = record(folder)
+    assert made["phrases"] == 10
+    assert {"held_out_label_accuracy", "pairs_spearman"} < made["history"][-1].keys()
     # A short run shows its course too.
-    assert len([entry["loss"] for entry in record["losses"]]) >= 20
+    assert len([entry["loss"] for entry in made["losses"]]) >= 20
     stored = weights(folder)
     assert stored["embedding.weight"].dtype == torch.int8
     assert (load(folder)[0].labelled_texts == hashes_of(sentences)).all()
@@ -172,7 +145,9 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, tmp_path, se
 
 
 def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_path, sentences, tiny_model_path):
-    distill("first", phrases=3, spare_dimensions=2)
+    summary = distill("first", phrases=3, spare_dimensions=2, held_out=None)
+    assert (summary["trained_texts"], summary["held_out_texts"]) == (72, 8)
+    assert record(tmp_path / "first")["options"]["held_out"] == 8
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"query": f"{text} {n}", "passage": f"{n} {text}"} for n in range(6) for text in sentences]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -181,18 +156,18 @@ def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_pat
     stage |= {"second_teacher": str(tmp_path / "first"), "pair_weight": 0.5, "pair_batch": 8}
     summary = distill("second", **stage)
     assert summary["texts"] == 80 + 2 * 48
-    record = json.loads((tmp_path / "second" / "training.json").read_text())
-    assert record["from"]["fingerprint"] == record["second_teacher"]["fingerprint"]
-    assert record["from"]["fingerprint"] == fingerprint(load(tmp_path / "first"))
+    second = record(tmp_path / "second")
+    assert second["from"]["fingerprint"] == second["second_teacher"]["fingerprint"]
+    assert second["from"]["fingerprint"] == fingerprint(load(tmp_path / "first"))
     card = (tmp_path / "second" / "README.md").read_text()
     assert all(f"| {name} | {tmp_path / 'first'}" in card for name in ("second teacher", "made from"))
-    begin, *_, end = record["history"]
+    begin, *_, end = second["history"]
     # It begins as the first model, whose embeddings the second teacher's are.
     assert begin["held_out_second_distance"] < 0.1
     assert end["held_out_pairs_found"] >= begin["held_out_pairs_found"]
-    first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
-    assert torch.equal(first["phrases"], second["phrases"])
-    assert not torch.equal(first["embedding.weight"], second["embedding.weight"])
+    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    assert torch.equal(before["phrases"], after["phrases"])
+    assert not torch.equal(before["embedding.weight"], after["embedding.weight"])
 
 
 FAILURES = [

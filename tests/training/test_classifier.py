@@ -3,6 +3,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,44 +19,25 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from ctx_embed import TextClassifier, load
 from ctx_embed.classify.head import Head
 from ctx_embed.classify.predictor import SavedEncoder, TorchEncoder
+from ctx_embed.training.options import SupervisedOptions
 from ctx_embed.training.supervised.train import new_encoder, train_classifier
 from tests.conftest import make_model
 from tests.helpers.errors import error
-from tests.training.toy import OPTIONS, forty_texts
+from tests.training.toy import forty_texts
 
-GOOD = [
-    "great food and lovely staff",
-    "the best evening we had this year",
-    "friendly, quick and delicious",
-    "I loved every minute of it",
-    "a wonderful place, warmly recommended",
-    "excellent value, we will come back",
-    "superb acting and a moving story",
-    "it works perfectly and looks beautiful",
-]
-BAD = [
-    "cold soup and a rude waiter",
-    "a waste of money, never again",
-    "slow, dirty and overpriced",
-    "I was bored from start to finish",
-    "a terrible place, stay away",
-    "it broke after two days",
-    "awful acting and a silly plot",
-    "the worst service I have ever had",
-]
-TEXTS = [*GOOD, *BAD]
-LABELS = ["good"] * 8 + ["bad"] * 8
+# Good and bad reviews in turn.
+ROWS = [line.split("\t") for line in Path("docs/samples/reviews.tsv").read_text(encoding="utf-8").splitlines()[:32]]
+LABELS, TEXTS = map(list, zip(*ROWS, strict=True))
 NEW = ["delicious and friendly", "dirty and rude", "a lovely story", "a boring waste of time"]
 TRUE = ["good", "bad", "good", "bad"]
 
 
 @pytest.fixture(scope="module")
 def classifier() -> TextClassifier:
-    """Eight texts a class, over the shipped model."""
     return TextClassifier().fit(TEXTS, LABELS)
 
 
-def test_eight_texts_a_class(classifier):
+def test_sixteen_texts_a_class(classifier):
     assert classifier.classes_.tolist() == ["bad", "good"]
     assert classifier.predict(NEW).tolist() == TRUE
     assert classifier.score(NEW, TRUE) == 1
@@ -93,7 +75,7 @@ def test_fitting_and_predicting_few_texts_loads_no_torch():
         (["a", "b"], ["x"], "X and y must be of equal length, got 2 texts and 1 labels"),
         (["a", "b"], ["x", ["y"]], "y must hold one label for each text, or a list of labels for each, got both"),
         (["a", "b"], np.array([[1, 2], [0, 1]]), "y of shape (texts, classes) must hold 0 and 1 only"),
-        (TEXTS, [[1, 0, 0], [0, 1, 1]] * 8, "y of 0 and 1 for each class must be an array, got [1, 0, 0]; give numpy"),
+        (TEXTS, [[1, 0, 0], [0, 1, 1]] * 16, "y of 0 and 1 for each class must be an array, got [1, 0, 0]; give numpy"),
     ],
 )
 def test_texts_and_labels_that_cannot_be_used(texts, labels, message):
@@ -134,17 +116,14 @@ def test_a_given_model_is_neither_changed_nor_copied_by_a_clone(tiny_model):
     before = tiny_model.encode(["a good film"])
     classifier = TextClassifier(tiny_model, frozen=False, epochs=1)
     assert clone(classifier).model is tiny_model
-    classifier.fit(*reversed(list(vars(forty_texts()).values())))
+    classifier.fit(TEXTS, LABELS)
     assert np.array_equal(tiny_model.encode(["a good film"]), before)
     assert not np.array_equal(classifier.predictor_.encoder.model.encode(["a good film"]), before)
 
 
 def test_several_labels():
-    food = ["soup", "food", "delicious", "waiter"]
-    labels = [
-        [*(["good"] if text in GOOD else ["bad"]), *(["food"] if any(word in text for word in food) else [])]
-        for text in TEXTS
-    ]
+    food = {"soup", "bread", "pizza"}
+    labels = [[label] + ["food"] * bool(food & set(text.split())) for text, label in zip(TEXTS, LABELS, strict=True)]
     classifier = TextClassifier().fit(TEXTS, labels)
     assert classifier.multi_label_
     assert classifier.classes_.tolist() == ["bad", "food", "good"]
@@ -187,8 +166,7 @@ def test_save_and_load(classifier, tmp_path):
     again = clone(loaded).fit(TEXTS, LABELS)
     assert again.predict_proba(NEW) == pytest.approx(classifier.predict_proba(NEW), abs=1e-6)
     classifier.save(tmp_path / "model")  # a model is replaced
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").write_text("kept")
+    (tmp_path / "other" / "file").mkdir(parents=True)
     assert str(tmp_path / "other") in error(classifier.save, tmp_path / "other")
     # A pickle holds no more than it must.
     content = pickle.dumps(classifier)
@@ -219,18 +197,17 @@ def test_a_trained_encoder(tiny_model_path, tmp_path):
 def test_a_truncated_model_with_prompts_is_read_whole_and_without_them(tokenizer, tmp_path):
     model = make_model(tokenizer)
     model.prompts, model.default_prompt_name, model.truncate_dim = {"q": "the garden "}, "q", 4
-    data = forty_texts()
-    classifier = TextClassifier(model, frozen=True).fit(data.texts, data.labels)
+    classifier = TextClassifier(model, frozen=True).fit(TEXTS, LABELS)
     assert classifier.predictor_.head.weight.shape == (2, 16)
     classifier.save(tmp_path / "model")
     loaded = TextClassifier.load(tmp_path / "model")
     assert isinstance(loaded.predictor_.encoder, SavedEncoder)
-    assert loaded.predict_proba(data.texts) == pytest.approx(classifier.predict_proba(data.texts), abs=1e-5)
+    assert loaded.predict_proba(TEXTS) == pytest.approx(classifier.predict_proba(TEXTS), abs=1e-5)
 
 
 def test_an_encoder_that_needs_torch(tmp_path):
-    data = forty_texts()
-    network, _ = train_classifier(new_encoder(None, data.texts, encoder="mean", dimension=8), data, data, OPTIONS)
+    data, options = forty_texts(), SupervisedOptions(4, 8, 0.02)
+    network, _ = train_classifier(new_encoder(None, data.texts, encoder="mean", dimension=8), data, data, options)
     network.predictor().save(tmp_path)
     loaded = TextClassifier.load(tmp_path)
     assert isinstance(loaded.predictor_.encoder, TorchEncoder)
@@ -247,10 +224,7 @@ def test_a_folder_without_a_head(tiny_model_path, tmp_path):
     assert error(TextClassifier.load, tmp_path / "model").startswith(message)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [np.array, pl.Series, pa.array, iter, lambda values: pd.Series(values, index=values[::-1])],
-)
+@pytest.mark.parametrize("kind", [np.array, pl.Series, pa.array, iter, lambda rows: pd.Series(rows, index=rows[::-1])])
 def test_texts_and_labels_of_any_library(classifier, kind):
     other = TextClassifier().fit(kind(TEXTS), kind(LABELS))
     assert other.classes_.tolist() == ["bad", "good"]

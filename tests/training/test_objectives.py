@@ -1,4 +1,4 @@
-"""What a student learns besides its teacher's embeddings, and how it begins as a trained model."""
+"""What a student learns besides its teacher's embeddings, how it begins as a trained model, and its optimiser."""
 
 import numpy as np
 import pytest
@@ -13,35 +13,9 @@ from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation import objectives
-from ctx_embed.training.distillation.objectives import (
-    SPAN_TOKENS,
-    Batch,
-    Contrasts,
-    Genres,
-    LabelHead,
-    Labels,
-    Partners,
-    SecondTeacher,
-    TaughtLabels,
-    Words,
-    contrast_loss,
-    negated,
-    places_of,
-    relation_loss,
-    similarity_loss,
-    taught_labels,
-    triples,
-)
+from ctx_embed.training.distillation import student as students
+from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 from ctx_embed.training.distillation.phrases import Composition
-from ctx_embed.training.distillation.student import (
-    aligned_rotation,
-    leave_own_rows,
-    require_encoder,
-    rotation_to,
-    started_student,
-    with_phrases,
-    with_rank,
-)
 from tests.conftest import SENTENCES
 
 PACKED = PackedTexts(np.arange(11, dtype=np.int32), np.array([0, 2, 3, 6, 8, 9, 11]))
@@ -49,9 +23,14 @@ SAME = np.array([0, 1, 2, 0, 3, 4])
 ALONE = np.zeros(6, int)
 
 
-def batch(rows: list[int], step: int = 3, ids: list[int] = (), lengths: list[int] = ()) -> Batch:
+def batch(rows: list[int], step: int = 3, ids: list[int] = (), lengths: list[int] = ()) -> objectives.Batch:
     nothing = torch.zeros(len(rows), 2)
-    return Batch(step, np.array(rows), torch.tensor(ids, dtype=torch.int64), list(lengths), nothing, nothing)
+    return objectives.Batch(step, np.array(rows), torch.tensor(ids, dtype=torch.int64), list(lengths), nothing, nothing)
+
+
+def packed(encoder, texts):
+    ids, lengths = encoder.text_tokenizer(texts)
+    return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
 
 
 def test_similarity_and_relations_by_hand():
@@ -59,20 +38,20 @@ def test_similarity_and_relations_by_hand():
     target = torch.tensor([[3.0, 0.0], [1.0, 0.0]])
     teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     # Cosines 1 and 0: distance 1/2. S = I, S_teacher = ones: two of four squares are 1.
-    assert similarity_loss(student, target).item() == 0.5
-    assert relation_loss(student, teacher).item() == 0.5
-    assert relation_loss(teacher, teacher).item() == 0
+    assert objectives.similarity_loss(student, target).item() == 0.5
+    assert objectives.relation_loss(student, teacher).item() == 0.5
+    assert objectives.relation_loss(teacher, teacher).item() == 0
 
 
 def test_the_label_head_reads_the_directions_of_the_last_dimensions_alone():
     torch.manual_seed(0)
-    head, embeddings = LabelHead(2, 3), torch.randn(5, 4)
+    head, embeddings = objectives.LabelHead(2, 3), torch.randn(5, 4)
     torch.testing.assert_close(head(embeddings), head(torch.cat([torch.zeros(5, 2), 3 * embeddings[:, 2:]], dim=1)))
 
 
 def test_genres_are_those_of_the_rows():
     torch.manual_seed(0)
-    genres, student = Genres(2, np.array([0, 1, 1, 2])), torch.randn(3, 2)
+    genres, student = objectives.Genres(2, np.array([0, 1, 1, 2])), torch.randn(3, 2)
     expected = F.cross_entropy(genres.head(student), torch.tensor([1, 0, 2]))
     assert genres.loss(batch([2, 0, 3]), student, student) == expected
 
@@ -80,7 +59,7 @@ def test_genres_are_those_of_the_rows():
 def test_frequent_words_are_predicted(monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr(objectives, "WORDS", 2)
-    words = Words(4, np.array([1, 9, 5, 7]))  # entries 1 and 3, in this order
+    words = objectives.Words(4, np.array([1, 9, 5, 7]))  # entries 1 and 3, in this order
     embeddings = torch.randn(3, 4)
     log_softmax = words.linear(F.normalize(embeddings, dim=1) * 2).log_softmax(1)
     # The second text has no frequent word and does not count.
@@ -93,45 +72,48 @@ def test_frequent_words_are_predicted(monkeypatch):
 def test_the_contrast_by_hand():
     # Every text is at its own partner and at right angles to the other: InfoNCE of logits 20 and 0, both ways.
     both = torch.eye(2)
-    assert float(contrast_loss(both, both, both)) == pytest.approx(np.log(1 + np.exp(-20)), abs=1e-6)
+    loss = objectives.contrast_loss
+    assert float(loss(both, both, both)) == pytest.approx(np.log(1 + np.exp(-20)), abs=1e-6)
     # Exchanged, it costs 20; to a teacher that ranks them so, nothing more.
-    assert float(contrast_loss(both, both.flip(0), both.flip(0))) == pytest.approx(20, abs=1e-4)
-    assert float(contrast_loss(both, both.flip(0), both)) == pytest.approx(40, abs=1e-3)
+    assert float(loss(both, both.flip(0), both.flip(0))) == pytest.approx(20, abs=1e-4)
+    assert float(loss(both, both.flip(0), both)) == pytest.approx(40, abs=1e-3)
     # Where the teacher knows too few, its ranking is left out.
-    assert float(contrast_loss(both, both.flip(0), both, torch.tensor([1]))) == pytest.approx(20, abs=1e-4)
-    assert float(contrast_loss(both, both.flip(0), both, torch.tensor([0, 1]))) == pytest.approx(40, abs=1e-3)
+    assert float(loss(both, both.flip(0), both, torch.tensor([1]))) == pytest.approx(20, abs=1e-4)
+    assert float(loss(both, both.flip(0), both, torch.tensor([0, 1]))) == pytest.approx(40, abs=1e-3)
 
 
 def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
     teacher = np.eye(6, 4, dtype=np.float16)
     pairs = np.array([[0, 1], [2, 3], [4, 5]])
-    partners = Partners(PACKED, pairs, np.array([5]), teacher, SAME, 8, 0, ALONE)
+    partners = objectives.Partners(PACKED, pairs, np.array([5]), teacher, SAME, 8, 0, ALONE)
     assert partners.pairs.tolist() == [[0, 1], [2, 3]]
     assert partners.held_out_pairs.tolist() == [[4, 5]]
     ids, lengths = partners.more_texts(batch([0, 1]))
     assert lengths in ([2, 3, 1, 2], [3, 2, 2, 1])  # first texts, then their partners
     assert len(ids) == 8
-    again = Partners(PACKED, pairs, np.array([5]), teacher, SAME, 8, 0, ALONE)
+    again = objectives.Partners(PACKED, pairs, np.array([5]), teacher, SAME, 8, 0, ALONE)
     assert torch.equal(again.more_texts(batch([4]))[0], ids)
     loss = partners.loss(batch([0, 1]), torch.zeros(2, 2), torch.eye(4, 2))
     assert torch.isfinite(loss)
     with pytest.raises(InputError, match="pairs must be at least 2, got 1; give a source of pairs"):
-        Partners(PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
+        objectives.Partners(PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
 
 
 def test_the_share_of_held_out_partners_found():
     pairs = np.array([[0, 1], [1, 0], [2, 3], [4, 5]])
-    partners = Partners(PACKED, pairs, np.array([2, 4]), np.eye(6, dtype=np.float16), SAME, 2, 0, ALONE)
+    partners = objectives.Partners(PACKED, pairs, np.array([2, 4]), np.eye(6, dtype=np.float16), SAME, 2, 0, ALONE)
     first, second = torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[1.0, 0], [1, 1]])
     for partner, found in ((second, 1.0), (second.flip(0), 0.0)):
         answers = iter([first, partner])
-        assert partners.measures(lambda ids, lengths, answers=answers: next(answers)) == {"held_out_pairs_found": found}
+        assert partners.measures(lambda *_, answers=answers: next(answers)) == {"held_out_pairs_found": found}
 
 
 def test_a_second_teacher_teaches_the_texts_that_it_knows():
     embeddings = np.array([[0, 2, 0], [0, 0, 3]], dtype=np.float16)
     rotation = np.array([[0, 0], [1, 0], [0, 1]], dtype=np.float32)
-    second = SecondTeacher(PACKED, np.array([1, 4]), embeddings, rotation, np.array([4, 5]), relation_weight=2.0)
+    second = objectives.SecondTeacher(
+        PACKED, np.array([1, 4]), embeddings, rotation, np.array([4, 5]), relation_weight=2.0
+    )
     student = torch.tensor([[5.0, 5], [1, 0], [3, 3]], requires_grad=True)
     # Row 1 is where it should be, row 4 is 45 degrees away: 1 - cos is 0 and 1 - 1/sqrt(2). Of 4 cosines, 2 are
     # 1/sqrt(2) in place of 0.
@@ -152,7 +134,7 @@ def test_a_rotation_is_turned_into_another_space():
     like = generator.normal(size=(60, 3)).astype(np.float32)
     turn, _ = np.linalg.qr(generator.normal(size=(3, 3)))
     embeddings = (like @ turn).astype(np.float16)
-    rotation = aligned_rotation(rotation_to(3, embeddings), embeddings, like)
+    rotation = students.aligned_rotation(students.rotation_to(3, embeddings), embeddings, like)
     assert embeddings.astype(np.float32) @ rotation == pytest.approx(like, abs=1e-2)
     assert rotation.T @ rotation == pytest.approx(np.eye(3), abs=1e-5)
 
@@ -163,7 +145,7 @@ def test_a_student_begins_as_the_shipped_model(sentences):
     # This teacher's embeddings are the model's own in other directions, which the rotation takes back.
     directions, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(320, 320)))
     taught = (before @ directions).astype(np.float16)
-    student, rotation = started_student(model, sentences, taught, 64)
+    student, rotation = students.started_student(model, sentences, taught, 64)
     assert rotation.shape == (320, 320)
     assert not rotation[:, 256:].any()
     target = before @ directions @ rotation
@@ -173,7 +155,7 @@ def test_a_student_begins_as_the_shipped_model(sentences):
     # Each phrase has its own row alone; folded, the model is as it was.
     with composition.folded():
         assert model.encode(sentences) == pytest.approx(before, abs=1e-5)
-    ids, lengths = _packed(student, sentences)
+    ids, lengths = packed(student, sentences)
     used = composition.used(ids)
     embedded = composition.embed(ids, lengths, used, student.train().embedding.weight.detach()[used])
     assert F.normalize(embedded, dim=1).detach().numpy() == pytest.approx(before, abs=1e-4)
@@ -182,32 +164,26 @@ def test_a_student_begins_as_the_shipped_model(sentences):
 def test_a_student_keeps_the_heads_of_largest_norm(sentences):
     module = ctx_embed.load()[0]
     rank = module.rank
-    before = module.eval().embed(*_packed(module, sentences))
-    assert torch.equal(with_rank(module, rank).eval().embed(*_packed(module, sentences)), before)
+    before = module.eval().embed(*packed(module, sentences))
+    assert torch.equal(students.with_rank(module, rank).eval().embed(*packed(module, sentences)), before)
     # One head more in each step, which adds nothing: it is the one that goes.
-    wide = Contextualizer(
-        module.backend_tokenizer, **{**module.get_config_dict(), "rank": rank + 1}, phrases=module.phrases
-    )
-    wide.load_state_dict(
-        {
-            **module.state_dict(),
-            **{f"attention.{name}": F.pad(getattr(module.attention, name), (0, 0, 1, 0)) for name in "UV"},
-            "attention.W": F.pad(module.attention.W, (1, 0)),
-        }
-    )
-    cut = with_rank(wide, rank)
+    config = module.get_config_dict() | {"rank": rank + 1}
+    wide = Contextualizer(module.backend_tokenizer, **config, phrases=module.phrases)
+    heads = {f"attention.{name}": F.pad(getattr(module.attention, name), (0, 0, 1, 0)) for name in "UV"}
+    wide.load_state_dict(module.state_dict() | heads | {"attention.W": F.pad(module.attention.W, (1, 0))})
+    cut = students.with_rank(wide, rank)
     assert cut.get_config_dict() == module.get_config_dict()
     assert all(torch.equal(cut.state_dict()[name], value) for name, value in module.state_dict().items())
     # Without half of its heads the model is another, but near.
-    half = with_rank(module, rank // 2).eval()
+    half = students.with_rank(module, rank // 2).eval()
     assert half.attention.W.shape == (3, 320, rank // 2)
-    assert 0.9 < F.cosine_similarity(half.embed(*_packed(half, sentences)), before).mean() < 0.999
+    assert 0.9 < F.cosine_similarity(half.embed(*packed(half, sentences)), before).mean() < 0.999
 
 
 def test_a_model_of_another_kind_is_no_beginning(tokenizer):
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
     with pytest.raises(InputError, match="--from must be a model made by distill"):
-        require_encoder(model)
+        students.require_encoder(model)
 
 
 def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
@@ -220,7 +196,7 @@ def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
     teacher[800:] = [3, 4]
     # A text's only token is its number.
     texts = PackedTexts(np.arange(850, dtype=np.int32), np.arange(851))
-    partners = Partners(texts, pairs, np.zeros(0, int), teacher, same, 20, 0, families)
+    partners = objectives.Partners(texts, pairs, np.zeros(0, int), teacher, same, 20, 0, families)
     of_smaller = []
     for step in range(300):
         drawn = partners.more_texts(batch([0], step))[0].numpy().reshape(2, -1)
@@ -233,7 +209,7 @@ def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
     # The teacher, to whom all its texts are the same, ranks the pairs that it knows.
     student = torch.randn(2 * drawn.shape[1], 3, generator=torch.Generator().manual_seed(0))
     known = torch.from_numpy(np.flatnonzero(drawn[0] >= 800))
-    expected = contrast_loss(*student.chunk(2), torch.ones(drawn.shape[1], drawn.shape[1]), known)
+    expected = objectives.contrast_loss(*student.chunk(2), torch.ones(drawn.shape[1], drawn.shape[1]), known)
     assert float(partners.loss(batch([0], step), student, student)) == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -250,13 +226,13 @@ def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
     ],
 )
 def test_a_negation_is_put_or_taken_away(text, expected):
-    assert negated(text) == expected
+    assert objectives.negated(text) == expected
 
 
 def test_contrasts_are_contradictions_and_negations():
     texts = ["he is up", "he stands", "he lies", "no verb", "none here", "long " * 40 + "is"]
     pairs, opposed = np.array([[0, 1], [3, 4], [5, 1]]), np.array([[0, 2]])
-    found = triples(texts, pairs, opposed)
+    found = objectives.triples(texts, pairs, opposed)
     assert found[0] == ("he is up", "he stands", "he lies")
     assert found[1][:2] == ("he is up", "he stands")
     assert found[1][2] in ("he is not up", "he isn't up")
@@ -265,7 +241,7 @@ def test_contrasts_are_contradictions_and_negations():
 
 def test_a_partner_is_to_be_nearer_than_a_contrast(tokenizer):
     of_texts = [(f"a{n}", f"b{n}", f"c{n}") for n in range(40)]
-    contrasts = Contrasts(TextTokenizer(tokenizer), of_texts, 2, 0)
+    contrasts = objectives.Contrasts(TextTokenizer(tokenizer), of_texts, 2, 0)
     assert len(contrasts.held_out) == 2
     _, lengths = contrasts.more_texts(batch([0], 5))
     assert len(lengths) == 6
@@ -277,7 +253,7 @@ def test_a_partner_is_to_be_nearer_than_a_contrast(tokenizer):
     assert far.item() == pytest.approx(10, abs=1e-3)
     assert contrasts.measures(lambda ids, lengths: torch.cat([at, at, away])) == {"held_out_contrasts": 1.0}
     with pytest.raises(InputError, match="at least 40 contrasts, got 39"):
-        Contrasts(TextTokenizer(tokenizer), of_texts[:39], 2, 0)
+        objectives.Contrasts(TextTokenizer(tokenizer), of_texts[:39], 2, 0)
 
 
 def test_labels_are_read_from_a_teacher():
@@ -285,15 +261,17 @@ def test_labels_are_read_from_a_teacher():
     embeddings = generator.normal(size=(300, 5)).astype(np.float16)
     texts = [str(number) for number in range(300)]
     labels = ["good" if row[2] > 0 else "bad" for row in embeddings]
-    probabilities = taught_labels(embeddings, texts, labels[:200], texts[:200])
+    probabilities = objectives.taught_labels(embeddings, texts, labels[:200], texts[:200])
     assert probabilities.shape == (300, 2)
     # Of the texts that were not labelled, it finds nearly all.
     right = (probabilities[200:, 1] > 0.5).numpy() == (embeddings[200:, 2] > 0)
     assert right.mean() > 0.9
     with pytest.raises(InputError, match="at least 100 labelled texts for its labels, got 50"):
-        taught_labels(embeddings, texts, labels[:50], texts[:50])
-    head = LabelHead(2, 2)
-    taught = TaughtLabels(head, places_of(np.array([1, 4]), 6), torch.tensor([[1.0, 0], [0.5, 0.5]]))
+        objectives.taught_labels(embeddings, texts, labels[:50], texts[:50])
+    head = objectives.LabelHead(2, 2)
+    taught = objectives.TaughtLabels(
+        head, objectives.places_of(np.array([1, 4]), 6), torch.tensor([[1.0, 0], [0.5, 0.5]])
+    )
     student = torch.randn(3, 2)
     logits = head(student[1:]).log_softmax(1)
     expected = -(logits[0, 0] + logits[1].mean()) / 2
@@ -302,53 +280,40 @@ def test_labels_are_read_from_a_teacher():
 
 
 def test_a_grown_student_begins_near_the_shipped_model(sentences):
-    model = ctx_embed.load()
-    module = model[0]
-    known = module.phrases.numpy()
-    vocabulary = module.backend_tokenizer.get_vocab()
-    more = np.array(
-        [[vocabulary["quick"], vocabulary["fox"]], [vocabulary["purple"], vocabulary["idea"]]], dtype=np.int32
-    )
-    grown = with_phrases(module, np.concatenate([known, more]))
+    module = ctx_embed.load()[0]
+    ids = module.backend_tokenizer.get_vocab()
+    more = np.array([[ids["quick"], ids["fox"]], [ids["purple"], ids["idea"]]], dtype=np.int32)
+    grown = students.with_phrases(module, np.concatenate([module.phrases.numpy(), more]))
     assert grown.entries == module.entries + 2
     ids, _ = grown.text_tokenizer(["purple idea"])
     assert grown.text_tokenizer.entry_texts()[ids[-1]] == "purple idea"
     composition = Composition(grown)
-    leave_own_rows(grown)
+    students.leave_own_rows(grown)
     assert not grown.embedding.weight[-2:].any()
     with composition.folded():
-        before, after = (
-            encoder.eval().embed(*_packed(encoder, [*sentences, "purple idea"])) for encoder in (module, grown)
-        )
+        texts = [*sentences, "purple idea"]
+        before, after = (encoder.eval().embed(*packed(encoder, texts)) for encoder in (module, grown))
     assert torch.equal(before[:-1], after[:-1])
     assert F.cosine_similarity(before[-1], after[-1], dim=0) > 0.9
 
 
-def _packed(encoder, texts):
-    ids, lengths = encoder.text_tokenizer(texts)
-    return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
-
-
-def labels(tokenizer) -> Labels:
+def labels(tokenizer) -> objectives.Labels:
     texts = [" ".join([sentence] * 9) for sentence in SENTENCES] + [""]
     every = [text and f"{text} {n}" for n in range(10) for text in texts]
-    return Labels(4, TextTokenizer(tokenizer), (["good"] * 7 + ["bad"] * 2) * 10, every, seed=3)
+    return objectives.Labels(4, TextTokenizer(tokenizer), (["good"] * 7 + ["bad"] * 2) * 10, every, seed=3)
 
 
 def test_spans_are_pieces_of_their_texts(tokenizer, monkeypatch):
     monkeypatch.setattr(objectives, "LABEL_BATCH", 500)
     labelled = labels(tokenizer)
     ids, lengths = labelled.more_texts(batch([], step=0))
-    targets = labelled._drawn
-    assert len(lengths) == len(targets) == 500
-    assert sum(lengths) == len(ids)
-    assert max(lengths) <= SPAN_TOKENS[1]
-    assert min(length for length in lengths if length) >= SPAN_TOKENS[0]
-    texts = [labelled.packed.batch(np.array([row]))[0].tolist() for row in range(len(labelled.packed))]
-    for part, target in list(zip(ids.split(lengths), targets.tolist(), strict=True))[:40]:
-        rows = labelled.rows_of_class[target]
+    assert len(lengths) == len(labelled._drawn) == 500
+    shortest, longest = objectives.SPAN_TOKENS
+    assert set(lengths) <= {0, *range(shortest, longest + 1)}
+    texts = [str(labelled.packed.batch(np.array([row]))[0].tolist()) for row in range(len(labelled.packed))]
+    for part, target in zip(ids.split(lengths)[:40], labelled._drawn.tolist()[:40], strict=True):
         piece = str(part.tolist())[1:-1]
-        assert any(piece in str(texts[row]) for row in rows)
+        assert any(piece in texts[row] for row in labelled.rows_of_class[target])
     # They are drawn alike, and by the step.
     monkeypatch.setattr(objectives, "LABEL_BATCH", 4000)
     drawn = []
@@ -374,7 +339,46 @@ def test_the_held_out_part_is_not_drawn(tokenizer):
     assert torch.equal(*measured)
     # Nor is a copy of it.
     texts = [f"text {number % 40}" for number in range(80)]
-    labelled = Labels(4, TextTokenizer(tokenizer), ["a", "b"] * 40, texts, seed=0)
+    labelled = objectives.Labels(4, TextTokenizer(tokenizer), ["a", "b"] * 40, texts, seed=0)
     held_out = {texts[row] for row in labelled.held_out_rows}
     drawn = {texts[row] for rows in labelled.rows_of_class for row in rows}
     assert (len(labelled.held_out_rows), held_out & drawn) == (8, set())
+
+
+# The optimiser of the table
+
+
+ROWS, WIDTH, STEPS = 40, 3, 300
+
+
+def batches():
+    """For each step the rows read, their gradient, and a learning rate that rises and falls; row 39 is never read."""
+    generator = np.random.default_rng(0)
+    for step in range(STEPS):
+        # Some rows are read in every step, some once in a hundred.
+        read = np.flatnonzero(generator.random(ROWS - 1) < np.linspace(0.005, 1, ROWS - 1))
+        gradient = torch.from_numpy(generator.normal(size=(len(read), WIDTH))).float() * 10.0 ** generator.uniform(
+            -4, 0
+        )
+        yield torch.from_numpy(read), gradient, 0.02 * float(np.sin(np.pi * (step + 1) / (STEPS + 1)))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_it_takes_the_steps_of_torchs_adamw_over_the_whole_table(weight_decay):
+    drawn = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0))
+    table, whole = drawn.clone(), torch.nn.Parameter(drawn.clone())
+    lazy = LazyAdamW(table, weight_decay=weight_decay)
+    optimizer = torch.optim.AdamW([whole], betas=(0.9, 0.99), weight_decay=weight_decay)
+    for read, gradient, rate in batches():
+        # What a step reads is what it would read of the whole table, after however long.
+        torch.testing.assert_close(lazy.rows(read).detach(), whole.detach()[read], rtol=0, atol=2e-5)
+        lazy.step(read, gradient, rate)
+        optimizer.param_groups[0]["lr"] = rate
+        whole.grad = torch.zeros(ROWS, WIDTH).index_copy(0, read, gradient)
+        optimizer.step()
+    # Rows lag behind until they are brought up to date.
+    assert (table - whole).abs().max() > 1e-3
+    lazy.catch_up()
+    torch.testing.assert_close(table, whole.detach(), rtol=0, atol=2e-5)
+    # The row that was never read decays, no more.
+    assert torch.equal(table[-1], drawn[-1]) == (weight_decay == 0)
