@@ -9,8 +9,6 @@ import pytest
 
 from ctx_embed.encoders import Encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
-from ctx_embed.eval.tasks.catalogue import find_tasks
-from ctx_embed.eval.tasks.data import DataReader
 
 
 def draw(text: str) -> np.ndarray:
@@ -64,6 +62,6 @@ def write_collection(folder: Path) -> None:
 def report(folder, drawn) -> dict:
     """Return the results of two encoders on four tasks of every kind."""
     other = Encoder("a|b [v2]", lambda texts: encode(texts)[:, 1:])
-    tasks = find_tasks(["MR", "R8", "STS13", "adi"])
     options = EvaluationOptions("quick", cost=True)
-    return json.loads(json.dumps(evaluate([drawn, other], tasks, DataReader(folder), options).report))
+    result = evaluate([drawn, other], ["MR", "R8", "STS13", "adi"], folder, options)
+    return json.loads(json.dumps(result.report))

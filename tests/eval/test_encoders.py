@@ -1,12 +1,19 @@
+"""Encoders by their names, their embeddings and the cache of these, and what they cost."""
+
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ctx_embed import loading
-from ctx_embed.encoders import as_encoder
+from ctx_embed.encoders import Encoder, as_encoder, embed
 from ctx_embed.eval import EvaluationOptions, evaluate
-from ctx_embed.eval.encoders import BASELINES, WORD, Tfidf, load_encoder
+from ctx_embed.eval.cost import cost_of, measure, sample_of
+from ctx_embed.eval.encoders import BASELINES, WORD, EmbeddingCache, Tfidf, load_encoder
 from ctx_embed.eval.scoring.score import reading_words
+from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
 from tests.conftest import SENTENCES, make_model
@@ -94,3 +101,121 @@ def test_tfidf_agrees_with_a_vectorizer_fitted_on_the_training_rows():
     # No word of theirs is known.
     assert ours[1][[3, 4]].sum() == 0
     assert error(Tfidf, ["", "!?"]) == "tfidf: at least one text must hold a word, got none"
+
+
+# Embeddings and their cache
+
+
+NEEDED = "must return a row of numbers for each text, all of one length"
+ODD = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
+
+
+def test_rows_in_the_order_of_the_texts_whatever_the_batches(drawn):
+    expected = drawn.encode([text.replace("\ud800", "�") for text in ODD]).astype(np.float32)
+    for batch_size in (1, 2, 256):
+        embeddings = embed(drawn, ODD, batch_size)
+        assert embeddings.dtype == np.float32
+        np.testing.assert_array_equal(embeddings, expected)
+    # A tensor serves as well.
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = torch.ones(1, 2, dtype=dtype, requires_grad=True)
+        np.testing.assert_array_equal(embed(Encoder("torch", lambda _, rows=rows: rows), ["a"]), np.ones((1, 2), "f4"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.zeros((1, 4)), f"{NEEDED}, got an array (1, 4) of float64 for 2 texts"),
+        (np.array([[0.0, 1.0], [0.0, np.nan]]), "returned NaN or infinity for the text 'b'"),
+        (np.array([[1.0], [1e300]]), "returned NaN or infinity for the text 'b'"),
+        (None, f"{NEEDED}, got an array () of object for 2 texts"),
+        (np.array([["1"], ["2"]]), f"{NEEDED}, got an array (2, 1) of <U1 for 2 texts"),
+        (np.zeros((2, 0)), f"{NEEDED}, got an array (2, 0) of float64 for 2 texts"),
+        ([[1.0], [1.0, 2.0]], f"{NEEDED}, got rows of different lengths for 2 texts"),
+    ],
+)
+def test_unusable_embeddings_name_the_encoder(rows, message):
+    assert error(embed, Encoder("odd", lambda texts: rows), ["a", "b"]) == f"encoder 'odd' {message}"
+
+
+def test_what_cannot_be_embedded(drawn):
+    odd = Encoder("odd", lambda texts: np.ones((len(texts), len(texts[0]))))
+    message = f"encoder 'odd' {NEEDED}, got an array (1, 2) of float64 for 1 texts"
+    assert error(embed, odd, ["a", "bb"], 1) == message
+    assert error(embed, drawn, []) == "no texts to embed"
+    message = "encoder 'tfidf' is fitted on the texts of a task and has no embeddings without one"
+    assert error(embed, load_encoder("tfidf"), ["a"]) == message
+
+
+def test_the_cache_encodes_each_text_once(drawn):
+    seen: list[str] = []
+
+    def encode(texts):
+        seen.extend(texts)
+        return drawn.encode(texts)
+
+    cache = EmbeddingCache(Encoder("counted", encode))
+    first, second = cache(["a", "b", "a"]), cache(["b", "c"])
+    assert sorted(seen) == ["a", "b", "c"]
+    np.testing.assert_array_equal(first[0], first[2])
+    np.testing.assert_array_equal(first[1], second[0])
+
+
+def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
+    first = EmbeddingCache(drawn, tmp_path)(ODD[:5])
+    kept = replace(drawn, encode=lambda texts: 1 / 0)
+    np.testing.assert_array_equal(EmbeddingCache(kept, tmp_path)(ODD[:5]), first)
+    for other, texts in ((kept, ODD[1:5]), (replace(kept, key="another"), ODD[:5])):
+        with pytest.raises(ZeroDivisionError):
+            EmbeddingCache(other, tmp_path)(texts)
+    # Texts are told apart by their borders, and without a key nothing is kept.
+    for encoder, texts in ((replace(drawn, key=None), ["a"]), (drawn, ["a", "b c"]), (drawn, ["a b", "c"])):
+        EmbeddingCache(encoder, tmp_path)(texts)
+    assert len(list(tmp_path.rglob("*.npz"))) == 3
+
+
+def test_a_damaged_file_is_made_anew(drawn, tmp_path):
+    first = EmbeddingCache(drawn, tmp_path)(["a", "b"])
+    (path,) = tmp_path.rglob("*.npz")
+    whole = path.read_bytes()
+    # A byte of the name, one of the head of the array, one of the numbers.
+    changed = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (32, 100, 300)]
+    for damage in (b"", b"not numpy", whole[:-4], *changed):
+        path.write_bytes(damage)
+        np.testing.assert_array_equal(EmbeddingCache(drawn, tmp_path)(["a", "b"]), first)
+        assert path.read_bytes() == whole
+    np.testing.assert_array_equal(np.load(path)["embeddings"], first)
+
+
+# Costs
+
+
+def test_the_sample_is_drawn_evenly_without_judgements():
+    data = {
+        "MR": TaskData("", {"MR": [("1", f"text {i}") for i in range(6)]}),
+        "adi": TaskData("", {"corpus": [("1", "paper"), ("2", "\ud800")], "qrels": [("1", "2", "3")]}),
+    }
+    assert sample_of(data) == [*(f"text {i}" for i in range(6)), "paper", "\ufffd"]
+    assert sample_of(data, 3) == ["text 0", "text 3", "paper"]
+
+
+def test_one_batch_is_not_counted_and_the_time_ends_it():
+    seen: list[int] = []
+
+    def encode(texts):
+        seen.append(len(texts))
+        return np.ones((len(texts), 2))
+
+    texts = ["a"] * 600
+    assert measure(Encoder("e", encode), texts).texts == 600
+    assert seen == [256, 256, 256, 88]
+    assert measure(Encoder("e", encode), texts, 0.0).texts == 256
+
+
+def test_a_named_encoder_is_measured_in_a_process_of_its_own():
+    cost = cost_of(load_encoder("random"), ["a text", "another"])
+    assert (cost.texts, cost.parameters) == (2, 0)
+    assert cost.texts_per_second > 0
+    assert cost.peak_megabytes is None or 5 < cost.peak_megabytes < 2000
+    lost = Encoder("model2vec:./lost", lambda texts: np.ones((len(texts), 1)), by_name=True)
+    assert error(cost_of, lost, ["a"]).startswith("encoder 'model2vec:./lost': the cost could not be measured (")

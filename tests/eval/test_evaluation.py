@@ -1,25 +1,36 @@
+"""Evaluations of encoders on tasks, and the reports, comparisons and tables made of them."""
+
+import copy
+import json
+import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
+from datasets import Dataset
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer import losses
 
 from ctx_embed import eval as front
-from ctx_embed.encoders import Encoder
+from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.eval.encoders import load_encoder
-from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
+from ctx_embed.eval.evaluation import EvaluationOptions, compare, evaluate
+from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, notes, read_results, tables
 from ctx_embed.eval.scoring import score
-from ctx_embed.eval.scoring.probes import PROTOCOLS, frozen, mean_of_seeds
-from ctx_embed.eval.scoring.ranking import paired, spearman
-from ctx_embed.eval.tasks.catalogue import find_tasks
-from ctx_embed.eval.tasks.data import DataReader
+from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore, frozen, mean_of_seeds
+from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, spearman
+from ctx_embed.eval.scoring.score import difference
+from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
+from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 
 QUICK = EvaluationOptions("quick")
 
 
 def test_scores_are_those_of_the_probe_and_of_the_correlation(folder, drawn):
-    tasks = find_tasks(["MR", "STSB", "R8", "adi"])
-    result = evaluate([drawn], tasks, DataReader(folder), EvaluationOptions(seeds=(5,)))
+    result = evaluate([drawn], ["MR", "STSB", "R8", "adi"], folder, EvaluationOptions(seeds=(5,)))
     rows = result.data["MR"].subsets["MR"]
     embeddings = drawn.encode([text for _, text in rows]).astype(np.float32)
     expected = PROTOCOLS["standard"].score(frozen(embeddings), [label for label, _ in rows], 5)
@@ -37,17 +48,14 @@ def test_scores_are_those_of_the_probe_and_of_the_correlation(folder, drawn):
 
 def test_subsets_and_seeds_are_averaged_and_senteval_measures_all_pairs(folder, drawn):
     noisy = Encoder("noisy", lambda texts: drawn.encode(texts)[:, 1:])
-    of_seeds = [
-        evaluate([noisy], "MR", DataReader(folder), EvaluationOptions("quick", seeds, folds=4)).scores["noisy", "MR"]
-        for seeds in ((1,), (2,), (1, 2))
-    ]
-    assert of_seeds[2] == mean_of_seeds(of_seeds[:2])
-    assert len(of_seeds[2].folds) == 8
-    result = evaluate([drawn], find_tasks(["STS13"]), DataReader(folder))
-    score = result.scores["drawn", "STS13"]
+    options = [EvaluationOptions("quick", seeds, folds=4) for seeds in ((1,), (2,), (1, 2))]
+    *alone, both = (evaluate([noisy], "MR", folder, of_seeds).scores["noisy", "MR"] for of_seeds in options)
+    assert both == mean_of_seeds(alone)
+    assert len(both.folds) == 8
+    score = evaluate([drawn], "STS13", folder).scores["drawn", "STS13"]
     assert list(score.subsets) == ["STS13_FNWN", "STS13_headlines"]
     assert score.mean == np.mean(list(score.subsets.values()))
-    result = evaluate([drawn], find_tasks(["STS13"]), DataReader(folder), EvaluationOptions("senteval"))
+    result = evaluate([drawn], "STS13", folder, EvaluationOptions("senteval"))
     assert list(result.scores["drawn", "STS13"].subsets) == ["STS13_FNWN", "STS13_OnWN", "STS13_headlines"]
     assert result.data["STS13"].left_out == 0
 
@@ -57,8 +65,7 @@ def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
     mine.write_text("a\tone\n")
     odd = Encoder("odd", lambda texts: np.full((len(texts), 2), np.nan))
     told: list[str] = []
-    tasks = find_tasks(["CR", str(mine), "STSB"])
-    result = evaluate([odd, drawn], tasks, DataReader(folder), tell=told.append)
+    result = evaluate([odd, drawn], ["CR", str(mine), "STSB"], folder, tell=told.append)
     assert list(result.scores) == [("drawn", "STSB")]
     assert told == [
         f"CR: {folder / 'senteval' / 'CR.tsv'} is missing; name a folder that holds it with --data or CTX_EMBED_DATA",
@@ -72,7 +79,7 @@ def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
 
 
 def test_baselines(folder):
-    result = evaluate(["tfidf", "majority", "random"], ["MR", "STS13", "adi"], DataReader(folder))
+    result = evaluate(["tfidf", "majority", "random"], ["MR", "STS13", "adi"], folder)
     assert result.scores["tfidf", "MR"].mean == 100.0
     assert result.scores["majority", "MR"].mean == result.scores["majority", "MR"].floor == 50.0
     assert result.scores["tfidf", "adi"].mean > result.scores["random", "adi"].mean
@@ -81,21 +88,18 @@ def test_baselines(folder):
 
 
 def test_an_interrupted_run_resumes(folder, drawn, tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-    tasks = find_tasks(["MR", "STS13", "adi"])
-
     def stopped(*_):
         raise KeyboardInterrupt
 
+    run = partial(evaluate, [drawn], ["MR", "STS13", "adi"], folder, QUICK)
+    whole = run().scores
     with monkeypatch.context() as patch:
         patch.setattr(score, "score_collection", stopped)
         with pytest.raises(KeyboardInterrupt):
-            evaluate([drawn], tasks, DataReader(folder), QUICK, cache=cache)
+            run(cache=tmp_path / "cache")
     for done in ("score_probe", "score_similarity"):
         monkeypatch.setattr(score, done, stopped)
-    again = evaluate([drawn], tasks, DataReader(folder), QUICK, cache=cache)
-    monkeypatch.undo()
-    assert again.scores == evaluate([drawn], tasks, DataReader(folder), QUICK).scores
+    assert run(cache=tmp_path / "cache").scores == whole
 
 
 def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, tmp_path):
@@ -113,31 +117,29 @@ def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, 
         (replace(drawn, key=None), QUICK, ""),
     ):
         path.write_text(rows or path.read_text())
-        evaluate([encoder], find_tasks(["MR"]), DataReader(folder), options, cache=tmp_path / "cache")
+        evaluate([encoder], ["MR"], folder, options, cache=tmp_path / "cache")
         found.append(len(list((tmp_path / "cache" / "scores").iterdir())))
     assert found == [1, 1, 2, 3, 4, 5, 6, 7, 7]
 
 
 def test_a_damaged_score_is_computed_again(folder, drawn, tmp_path):
-    tasks = find_tasks(["MR"])
-    first = evaluate([drawn], tasks, DataReader(folder), QUICK, cache=tmp_path / "cache")
+    run = partial(evaluate, [drawn], "MR", folder, QUICK, cache=tmp_path / "cache")
+    first = run().scores
     (cell,) = (tmp_path / "cache" / "scores").iterdir()
     whole = cell.read_text()
     for damaged in ("", "{", whole[:-20]):
         cell.write_text(damaged)
-        assert evaluate([drawn], tasks, DataReader(folder), QUICK, cache=tmp_path / "cache").scores == first.scores
+        assert run().scores == first
         assert cell.read_text() == whole
 
 
 def test_what_cannot_be_evaluated(folder, drawn):
-    for options, message in (
-        ({"protocol": "quik"}, "unknown protocol 'quik': did you mean 'quick'? known are paper, quick, "),
-        ({"seeds": (1, 1)}, "seeds must be 1 to 9 different integers, got [1, 1]"),
-    ):
-        assert error(EvaluationOptions, **options).startswith(message)
+    message = "unknown protocol 'quik': did you mean 'quick'? known are paper, quick, "
+    assert error(EvaluationOptions, "quik").startswith(message)
+    assert error(EvaluationOptions, seeds=(1, 1)).startswith("seeds must be 1 to 9 different integers, got [1, 1]")
     message = "encoder names must differ, got drawn, drawn; rename with as_encoder(encoder, name)"
-    assert error(evaluate, [drawn, drawn], find_tasks(["MR"]), DataReader(folder)) == message
-    said = error(evaluate, [load_encoder("majority")], find_tasks(["STSB", "adi"]), DataReader(folder))
+    assert error(evaluate, [drawn, drawn], ["MR"], folder) == message
+    said = error(evaluate, [load_encoder("majority")], ["STSB", "adi"], folder)
     assert said.startswith("majority can only be scored on probe tasks, got none; add one")
 
 
@@ -147,9 +149,191 @@ def test_the_front_door_takes_names_and_folders(folder, tmp_path):
     mine.write_text("".join(f"{label} film {n}\n" for n, label in enumerate(labels)))
     evaluation = front.evaluate("tfidf", [str(mine), "MR"], folder, front.EvaluationOptions("quick"))
     assert repr(evaluation) == f"Evaluation(tfidf on {mine}, MR: 2 scores)"
-    assert "| tfidf |" in str(evaluation)
-    assert "| tfidf |" in evaluation._repr_markdown_()
+    assert all("| tfidf |" in shown for shown in (str(evaluation), evaluation._repr_markdown_()))
     front.write_report(evaluation, tmp_path / "results")
     differences = front.compare(evaluation, tmp_path / "results")
     assert {task: difference.value for task, difference in differences.items()} == {str(mine): 0, "MR": 0}
     assert "unknown task 'MRR': did you mean 'MR'" in error(front.evaluate, "tfidf", "MRR", folder)
+
+
+# Results
+
+
+def test_what_every_file_carries(report):
+    packages = {"numpy", "scikit-learn", "scipy", "sentence-transformers", "torch"}
+    assert set(report["versions"]) == {"ctx_embed", "python"} | packages
+    assert report["format_version"] == FORMAT_VERSION
+    assert [entry["fingerprint"] for entry in report["encoders"]] == ["f" * 64, None]
+    assert report["encoders"][0]["cost"]["texts_per_second"] > 0
+    probe, split, similarity, retrieval = report["tasks"]
+    assert (probe["rows_by_label"], probe["floor"], probe["repeated"]) == ({"0": 20, "1": 20}, 50.0, 0)
+    assert split["rows_by_subset"] == {"train": 30, "test": 9}
+    assert (similarity["left_out"], len(similarity["gold"]["STS13_FNWN"])) == (12, 7)
+    assert retrieval["metric"] == "nDCG@10 times 100"
+    by_cell = {(result["encoder"], result["task"]): result for result in report["results"]}
+    first, other = by_cell["drawn", "MR"], by_cell["a|b [v2]", "MR"]
+    assert len(first["score"]["right"]) == 40
+    low, high = first["interval"]
+    assert low < first["mean"] <= high + 1e-9
+    # The difference from the first encoder.
+    assert "versus" not in first
+    assert other["versus"]["encoder"] == "drawn"
+    assert other["versus"]["value"] == pytest.approx(other["mean"] - first["mean"])
+    assert other["versus"]["p"] < 0.01
+    assert by_cell["drawn", "adi"]["measures"]["nDCG@10"] == by_cell["drawn", "adi"]["mean"]
+
+
+def test_reading(report, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(report))
+    assert read_results(tmp_path) == read_results(path) == report
+    path.write_text("{")
+    assert error(read_results, tmp_path).startswith(f"{path}: not JSON")
+    path.write_text('{"format_version": 2}')
+    assert error(read_results, tmp_path).startswith(f"{path}: the format must be 1, got 2; run `ctx-embed eval run` ag")
+    path.unlink()
+    said = "cannot be read (No such file or directory); eval run -o DIR writes such a file"
+    assert error(read_results, path).endswith(said)
+
+
+def test_the_second_less_the_first_of_every_shared_task(report):
+    differences = compare(report, report, ("drawn", "a|b [v2]"))
+    versus = {r["task"]: r["versus"] for r in report["results"] if "versus" in r}
+    assert list(differences) == ["MR", "R8", "STS13", "adi"]
+    for task, found in differences.items():
+        assert found.value == pytest.approx(versus[task]["value"])
+        assert (found.p, list(found.interval)) == (versus[task]["p"], versus[task]["interval"])
+    assert [found.test for found in differences.values()] == ["McNemar", "McNemar", "permutation", "permutation"]
+    same = compare(report, report)
+    assert all((found.value, found.p) == (0.0, 1.0) for found in same.values())
+
+
+def test_other_data_are_not_compared(report):
+    other = copy.deepcopy(report)
+    for task in other["tasks"][1:]:
+        task["sha256"] = "0" * 64
+    assert list(compare(report, other)) == ["MR"]
+    other["tasks"][0]["sha256"] = "0" * 64
+    message = "the two reports must share a task on the same data, got none; there is nothing to compare"
+    assert error(compare, report, other) == message
+
+
+def test_other_protocols_seeds_or_folds_are_said(report):
+    other = {**report, "protocol": "another", "seeds": [0, 1], "folds": 3}
+    message = "measured differently (protocol quick and another; seeds [0] and [0, 1]; folds its own and 3)"
+    with pytest.warns(UserWarning, match=re.escape(message)):
+        compare(report, other)
+    # Cosines know no protocol.
+    of_cosines = [task for task in report["tasks"] if task["kind"] != "probe"]
+    results = [result for result in report["results"] if result["task"] in {task["name"] for task in of_cosines}]
+    compare(report, {**other, "tasks": of_cosines, "results": results})
+
+
+def test_several_seeds_are_compared_by_rows_which_must_be_the_same():
+    first, second = (ProbeScore((50.0,), (1.0,), 50.0, right, 2) for right in ("2210", "1100"))
+    found = difference(first, second, {})
+    assert (found.value, found.test) == (pytest.approx(100 * (0.5 + 0.5 + 0.5 + 0) / 4), "permutation")
+    probes = [ProbeScore((50.0,), (1.0,), 50.0, right) for right in ("11", "1")]
+    pairs = [SimilarityScore({name: 1.0}, {name: (0.1,)}) for name in "ab"]
+    for scores in (probes, pairs, (RetrievalScore((1.0,), (1.0,), (1.0,)), pairs[0])):
+        assert error(difference, *scores, {}) == "the two scores must cover the same rows, got different ones"
+
+
+def test_a_table_for_each_kind_of_task(report):
+    probes, similarity, retrieval, differences, costs = tables(report)
+    assert probes.columns == ["", "MR", "R8"]
+    (drawn, other), (floor, *published) = probes.sections
+    # A test part is scored once.
+    assert re.fullmatch(r"drawn \d+\.\d ± \d+\.\d \d+\.\d", " ".join(drawn))
+    assert other[0] == "a|b [v2]"
+    assert floor == ["majority class", "50.0", "55.6"]
+    assert published[0] == ["Contextualizer (paper)", "76.6", ""]
+    assert len(similarity.sections) == 1
+    assert retrieval.sections[1] == [["BM25", "48.6"]]
+    assert re.fullmatch(r"\d+\.\d \(\d+\.\d, \d+\.\d\)", retrieval.sections[0][0][1])
+    assert differences.title == "Difference from drawn in points, with p-value"
+    assert [row[0] for row in costs.sections[0]] == ["drawn", "a|b [v2]"]
+    text = as_markdown(report)
+    for block in text.split("\n\n"):
+        if block.startswith("| "):
+            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+    assert "| a\\|b \\[v2] |" in text
+    assert text.endswith(".\n")
+
+
+def test_differences_show_sign_and_p(report):
+    compared = [result for result in report["results"] if "versus" in result]
+    for result, (value, p) in zip(compared, [(-1.25, 0.0411), (0.0, 0.0002)], strict=False):
+        result["versus"] |= {"value": value, "p": p}
+    report["encoders"].append({**report["encoders"][1], "name": "third"})
+    report["results"].append({**compared[0], "encoder": "third"})
+    rows = tables(report)[3].sections[0]
+    assert rows[0][1:3] == ["-1.2 (p 0.041)", "+0.0 (p < 0.001)"]
+    assert rows[1] == ["third", "-1.2 (p 0.041)", "", "", ""]
+
+
+def test_notes(report):
+    report["tasks"][0]["repeated"] = 3
+    lines = notes(report)
+    assert lines[0] == "protocol quick (stratified 5-fold, standardised inside the fold, C = 0.01), seed 0"
+    assert lines[1].startswith("Contextualizer (paper): Maupome and Meurs 2022")
+    left_out = "without 12 pairs that also occur in STSB-dev"
+    assert f"STS13: mean over 2 subsets (STS13_FNWN, STS13_headlines), {left_out}" in lines
+    assert "MR: 3 of 40 texts occur more than once and may fall on both sides of a split" in lines
+    report["tasks"][0] |= {"rows_by_subset": {"train": 1000, "test": 4000}, "repeated": 3256}
+    assert "MR: 3,256 of 4,000 test texts also occur in the training part" in notes(report)
+
+
+def test_a_score_on_texts_seen_in_training_has_a_mark(report):
+    report["results"][0]["labelled"] = 39
+    for rows, mark, said in ((40, "†", "† MR: 39 of 40 texts are among the labelled"), (4000, "", "MR: 39 of 4,000")):
+        report["tasks"][0]["rows"] = rows
+        assert tables(report)[0].sections[0][0][1].split()[0].endswith(mark)
+        assert ("†" in tables(report)[0].sections[0][0][1]) == bool(mark)
+        assert any(line.startswith(said) for line in notes(report))
+
+
+# An evaluator for the trainer of sentence-transformers
+
+
+LABELS = ["0", "1"] * 10
+TEXTS = [f"{('a dull film', 'the good cat')[i % 2]} {'and rain ' * (i % 5)}" for i in range(20)]
+
+
+def test_it_gives_the_score_of_the_probe(tiny_model):
+    evaluator = ProbeEvaluator(LABELS, TEXTS, name="mine", seed=2)
+    metrics = evaluator(tiny_model)
+    expected = PROTOCOLS["quick"].score(frozen(as_encoder(tiny_model).encode(TEXTS)), LABELS, 2)
+    assert metrics == {"mine_accuracy": expected.mean / 100, "mine_std": expected.std / 100}
+    assert evaluator.primary_metric == "mine_accuracy"
+
+
+def test_files_series_arrays_and_generators(tiny_model, tmp_path):
+    path = tmp_path / "mine.tsv"
+    path.write_text("".join(f"{label}\t{text}\n" for label, text in zip(LABELS, TEXTS, strict=True)))
+    table = pd.DataFrame({"label": LABELS, "text": TEXTS})
+    expected = ProbeEvaluator(LABELS, TEXTS)(tiny_model)
+    assert ProbeEvaluator.from_file(path)(tiny_model) == expected
+    for labels, texts in ((table["label"], table["text"]), map(np.array, (LABELS, TEXTS)), map(iter, (LABELS, TEXTS))):
+        assert ProbeEvaluator(labels, texts)(tiny_model) == expected
+    said = "texts must be a list of strings, got a DataFrame; give one of its columns"
+    assert error(ProbeEvaluator, LABELS, table).startswith(said)
+    said = "there must be as many labels as texts, got 20 labels and 1 texts"
+    assert error(ProbeEvaluator, LABELS, TEXTS[:1]) == said
+    assert error(ProbeEvaluator, LABELS, TEXTS, protocol="x").startswith("unknown protocol 'x'")
+
+
+def test_the_trainer_calls_it_and_keeps_the_best(tokenizer, tmp_path):
+    model = make_model(tokenizer)
+    pairs = Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]})
+    epochs = {"num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+    arguments = SentenceTransformerTrainingArguments(
+        str(tmp_path), **epochs, metric_for_best_model="eval_mine_accuracy", report_to="none", use_cpu=True
+    )
+    loss = losses.MultipleNegativesRankingLoss(model)
+    evaluator = ProbeEvaluator(LABELS, TEXTS, name="mine")
+    trainer = SentenceTransformerTrainer(model, arguments, train_dataset=pairs, loss=loss, evaluator=evaluator)
+    trainer.train()
+    scores = [entry["eval_mine_accuracy"] for entry in trainer.state.log_history if "eval_mine_accuracy" in entry]
+    assert len(scores) >= 2
+    assert trainer.state.best_metric == max(scores)

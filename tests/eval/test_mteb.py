@@ -29,31 +29,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 def local(base, rows: dict[str, dict[str, list]], kind: str, category: str, score: str, **more):
     """Return a task of MTEB of this base class, with rows by split."""
-    unknown = ("date", "domains", "task_subtypes", "license", "annotations_creators", "dialect", "sample_creation")
+    fields = {"name": f"Local{kind}", "description": "Texts.", "type": kind, "category": category, "main_score": score}
+    fields |= {"dataset": {"path": "local/texts", "revision": "1"}, "eval_langs": ["eng-Latn"]}
 
-    class Local(base):
-        metadata = mteb.TaskMetadata(
-            name=f"Local{kind}",
-            description="Texts.",
-            reference=None,
-            dataset={"path": "local/texts", "revision": "1"},
-            type=kind,
-            category=category,
-            modalities=["text"],
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score=score,
-            bibtex_citation=None,
-            **dict.fromkeys(unknown),
-        )
+    def load_data(self, **_):
+        self.dataset = DatasetDict({name: Dataset.from_dict(columns) for name, columns in rows.items()})
+        self.data_loaded = True
 
-        def load_data(self, **_):
-            self.dataset = DatasetDict({name: Dataset.from_dict(columns) for name, columns in rows.items()})
-            self.data_loaded = True
-
-    for name, value in more.items():
-        setattr(Local, name, value)
-    return Local()
+    return type("Local", (base,), {"metadata": mteb.TaskMetadata(**fields), "load_data": load_data, **more})()
 
 
 def score(model, cache=None) -> float:
@@ -102,12 +85,7 @@ def test_descriptions(tiny_model_path, caplog):
     read = ModelMeta.from_sentence_transformer_model(model, fill_missing=None)
     assert "vocab" not in caplog.text
     meta = model_meta()
-    known = {
-        "name": "ctx-embed/default",
-        "revision": fingerprint(model),
-        "embed_dim": 320,
-        "max_tokens": 2**31 - 1,
-    }
+    known = {"name": "ctx-embed/default", "revision": fingerprint(model), "embed_dim": 320, "max_tokens": 2**31 - 1}
     assert known.items() <= read.model_dump().items()
     known |= {"languages": ["eng-Latn"], "license": "multiple", "n_embedding_parameters": 105_051 * 320}
     assert known.items() <= meta.model_dump().items()
