@@ -153,8 +153,6 @@ def test_million_tokens_are_finite(tokenizer):
             assert module.embed(torch.arange(1_000_000) % 50, [1_000_000]).isfinite().all()
 
 
-# Options and errors
-
 GAPS = Tokenizer(WordLevel({"a": 0, "b": 5}, unk_token="a"))
 
 
@@ -237,9 +235,6 @@ def test_a_cut_is_never_silent(tokenizer):
     assert cut["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     module.max_seq_length = None
     assert module.preprocess(["the cat sat on the mat"])["input_ids"].tolist() == full[:1].tolist()
-
-
-# Files
 
 
 @pytest.mark.parametrize("options", OPTIONS[::5])

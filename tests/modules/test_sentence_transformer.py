@@ -117,11 +117,6 @@ def test_the_model_stays_the_same(shipped_model):
         assert fingerprint(other) == before
 
 
-def test_a_new_module_takes_the_view_for_the_tokenizer(tiny_model):
-    module = Contextualizer(tiny_model.tokenizer, 8)
-    assert module.backend_tokenizer.to_str() == tiny_model[0].backend_tokenizer.to_str()
-
-
 def test_another_tokenizer_has_another_view(tokenizer):
     model = make_model(tokenizer)
     before = model.tokenizer
@@ -132,7 +127,9 @@ def test_another_tokenizer_has_another_view(tokenizer):
     assert model.tokenizer.tokenize("THE") != ["the"] == before.tokenize("THE")
 
 
-def test_a_vocabulary_without_padding_has_none():
+def test_a_new_module_takes_the_view_and_a_vocabulary_without_padding_has_none(tiny_model):
+    module = Contextualizer(tiny_model.tokenizer, 8)
+    assert module.backend_tokenizer.to_str() == tiny_model[0].backend_tokenizer.to_str()
     module = Contextualizer(Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="b")), 8)
     assert module.tokenizer.encode("a") == [0]
     assert module.tokenizer.pad_token is None

@@ -77,23 +77,16 @@ def test_any_batch_gives_the_same(embedder, paragraphs):
 
 
 @pytest.mark.parametrize("positions", ["none", "relative", "absolute"])
-@pytest.mark.parametrize("scale", ["mean", "sum"])
+@pytest.mark.parametrize(("scale", "steps"), [("mean", 1), ("sum", 3)])
 @pytest.mark.parametrize("initial_context", ["ones", "learned", "uniform"])
-def test_every_option_agrees(tokenizer, tmp_path, positions, scale, initial_context):
-    model = saved(tokenizer, tmp_path, positions=positions, scale=scale, initial_context=initial_context, rank=5)
+def test_every_option_agrees(tokenizer, tmp_path, positions, scale, steps, initial_context):
+    the, cat, s = map(tokenizer.token_to_id, ("the", "cat", "s"))
+    options = {"rank": 5, "steps": steps, "phrases": np.array([[the, cat], [tokenizer.get_vocab_size(), s]])}
+    options |= {"positions": positions, "scale": scale, "initial_context": initial_context}
+    model = saved(tokenizer, tmp_path, **options)
     embedder = Embedder.load(tmp_path)
     texts = [*ODD, *SENTENCES, " ".join(SENTENCES * 60), " ".join(SENTENCES * 200)]
     assert difference(embedder.encode(texts), model.encode(texts)) <= NEAR
-    assert embedder.fingerprint == fingerprint(model)
-
-
-@pytest.mark.parametrize("steps", [1, 3])
-def test_phrases_and_steps_agree(tokenizer, tmp_path, steps):
-    the, cat, s = map(tokenizer.token_to_id, ("the", "cat", "s"))
-    pairs = [[the, cat], [tokenizer.get_vocab_size(), s]]
-    model = saved(tokenizer, tmp_path, steps=steps, phrases=np.array(pairs))
-    embedder = Embedder.load(tmp_path)
-    assert difference(embedder.encode(SENTENCES), model.encode(SENTENCES)) <= NEAR
     assert embedder.fingerprint == fingerprint(model)
 
 
@@ -107,9 +100,7 @@ def test_files_of_smaller_numbers_are_read(tokenizer, tmp_path, dtype):
 
 def test_settings_of_the_files_are_used(tokenizer, tmp_path):
     model = make_model(tokenizer, max_seq_length=4)
-    model.prompts = {"query": "the cat ", "document": "a dog "}
-    model.default_prompt_name = "query"
-    model.truncate_dim = 5
+    model.prompts, model.default_prompt_name = {"query": "the cat ", "document": "a dog "}, "query"
     model.save_pretrained(str(tmp_path))
     path = tmp_path / "config_sentence_transformers.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": 5}))
@@ -231,9 +222,6 @@ def test_after_a_failure_no_further_batch_is_embedded(monkeypatch):
     assert len(begun) <= 10
 
 
-# Threads, blocks and counts change how vectors are computed, not what they are.
-
-
 def test_threads_share_a_batch_and_an_embedder(embedder, paragraphs, monkeypatch):
     texts = ["", *paragraphs[:150], "a cat " * 3000]
     alone = np.stack([embedder.encode(text) for text in texts])
@@ -252,14 +240,12 @@ def test_sums_over_blocks_are_those_over_all_entries(embedder, monkeypatch):
     assert np.abs(embedder.contextualizer.embed(*given) - blocks).max() <= 1e-5 * np.abs(blocks).max()
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("beyond", [-1, 0, 1 << 31])
-def test_ids_beyond_the_table_are_refused(embedder, dtype, beyond):
-    wrong = len(embedder.contextualizer.table.values) + beyond if beyond >= 0 else beyond
-    if wrong > np.iinfo(dtype).max:
-        pytest.skip("no such id")
-    with pytest.raises(IndexError, match=f"ids must be rows of the table, got .*{wrong}"):
-        embedder.contextualizer.embed(np.array([5, wrong, 7], dtype), np.array([2, 1]))
+def test_ids_beyond_the_table_are_refused(embedder):
+    rows = len(embedder.contextualizer.table.values)
+    ids = [(wrong, dtype) for wrong in (-1, rows) for dtype in (np.int32, np.int64)]
+    for wrong, dtype in [*ids, (rows + (1 << 31), np.int64)]:
+        with pytest.raises(IndexError, match=f"ids must be rows of the table, got .*{wrong}"):
+            embedder.contextualizer.embed(np.array([5, wrong, 7], dtype), np.array([2, 1]))
 
 
 # What each token adds to a cosine
@@ -289,6 +275,7 @@ def test_the_parts_are_those_of_torch_and_their_spans_the_characters_of_the_toke
     covered = "".join(token.text for token in tokens)
     assert covered.replace(" ", "") == TEXT.replace(" ", "")
     assert [token.start for token in tokens] == sorted(token.start for token in tokens)
+    assert error(embedder.explain, "text", [1, 2, 3]).startswith("the vector must have shape (320,), got (3,)")
 
 
 def test_a_prompt_counts_as_the_rest_also_by_default(embedder):
@@ -310,10 +297,6 @@ def test_positions_and_scales(options, tokenizer, tmp_path, sentences):
     vector = embedder.encode(sentences[1])
     for text in (sentences[0], " ".join(sentences * 60)):
         assert embedder.explain(text, vector).cosine == pytest.approx(float(embedder.encode(text) @ vector), abs=2e-5)
-
-
-def test_a_vector_of_another_size_is_refused(embedder):
-    assert error(embedder.explain, "text", [1, 2, 3]).startswith("the vector must have shape (320,), got (3,)")
 
 
 # Growing texts: however a text is cut, its embedding is that of the whole
@@ -407,25 +390,19 @@ def test_other_options(tokenizer, tmp_path, positions, scale, initial_context):
         assert near(embedder.state(left.to_bytes()), embedder, text)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"positions": "relative"}, 'positions="relative"'),
-        ({"initial_context": "uniform"}, 'initial_context="uniform"'),
-        ({"max_seq_length": 9}, "max_seq_length=9"),
-    ],
-)
-def test_models_whose_embeddings_cannot_grow(tokenizer, tmp_path, options, reason):
-    saved(tokenizer, tmp_path, **options)
-    said = f"cannot extend a text: it has {reason}; embed the whole text at once"
-    assert said in error(Embedder.load(tmp_path).state)
-
-
-def test_a_tokenizer_that_joins_words(tokenizer, tmp_path):
-    other = Tokenizer.from_str(tokenizer.to_str())
-    other.pre_tokenizer = pre_tokenizers.Metaspace()
-    saved(other, tmp_path)
-    assert "a tokenizer that joins words" in error(Embedder.load(tmp_path).state)
+def test_models_whose_embeddings_cannot_grow(tokenizer, tmp_path):
+    joins_words = Tokenizer.from_str(tokenizer.to_str())
+    joins_words.pre_tokenizer = pre_tokenizers.Metaspace()
+    for each, options, reason in (
+        (tokenizer, {"positions": "relative"}, 'positions="relative"; '),
+        (tokenizer, {"initial_context": "uniform"}, 'initial_context="uniform"; '),
+        (tokenizer, {"max_seq_length": 9}, "max_seq_length=9; "),
+        (joins_words, {}, "a tokenizer that joins words"),
+    ):
+        saved(each, tmp_path, **options)
+        said = error(Embedder.load(tmp_path).state)
+        assert f"cannot extend a text: it has {reason}" in said
+        assert said.endswith("; embed the whole text at once")
 
 
 def test_what_is_no_state_is_refused(embedder, tiny_model_path):
@@ -463,13 +440,6 @@ HOSTILE_COUNTS = {
 }
 
 
-@pytest.mark.parametrize(("arrays", "message"), HOSTILE_COUNTS.values(), ids=HOSTILE_COUNTS)
-def test_hostile_sums_are_one_line(embedder, arrays, message):
-    said = error(embedder.state, packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays))
-    assert said.startswith(NO_STATE)
-    assert message in said
-
-
 HOSTILE_ENDS = {
     "deep": "[" * 100_000,
     "object": "{}",
@@ -484,12 +454,14 @@ HOSTILE_ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE_ENDS)
-def test_hostile_ends_are_one_line(embedder, name):
-    said = error(embedder.state, packed(HOSTILE_ENDS[name], arrays_of(ENTRIES, COUNTS)))
+@pytest.mark.parametrize("name", [*HOSTILE_COUNTS, *HOSTILE_ENDS])
+def test_hostile_states_are_one_line(embedder, name):
+    message = "if a development version made it, read the text again)" if name == "of a development version" else ""
+    arrays, message = HOSTILE_COUNTS.get(name, (arrays_of(ENTRIES, COUNTS), message))
+    ends = HOSTILE_ENDS.get(name, [embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]])
+    said = error(embedder.state, packed(ends, arrays))
     assert said.startswith(NO_STATE)
-    if name == "of a development version":
-        assert said.endswith("if a development version made it, read the text again)")
+    assert message in said
 
 
 def test_a_bomb_takes_no_memory(embedder):
