@@ -81,12 +81,9 @@ def functions_with_one_use() -> int:
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
                 defined.append(node.name)
-            elif (
-                isinstance(node, ast.Assign)
-                and isinstance(node.targets[0], ast.Name)
-                and node.targets[0].id == "__all__"
-            ):
-                names.update(ast.literal_eval(node.value))
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                # Other folders name what they export in an import as well.
+                names.update(ast.literal_eval(node.value) if isinstance(node.value, ast.List) else ())
     return sum(names[name] == 2 for name in defined)
 
 
