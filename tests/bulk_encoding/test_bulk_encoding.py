@@ -226,13 +226,23 @@ def read(source: Source, fields: Fields | None = None):
     return found, errors
 
 
-def test_rows_have_the_id_of_their_place(tmp_path):
+def test_rows_have_the_id_of_their_place_or_from_a_field(tmp_path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": [f"text {n}" for n in range(10)], "n": range(10)}), path)
     [source] = find_sources([path])
     assert read(source) == ([Document(f"text {n}", f"{path}:{n + 1}", {"n": n}) for n in range(10)], [])
     parts = [(name, len(rows)) for name, _, rows in _parts([source], "0007", Fields(), None, 4)]
     assert parts == [("0007-00000-00000", 4), ("0007-00000-00001", 4), ("0007-00000-00002", 2)]
+    rows = [{"text": "a", "key": "k1", "id": 5}, {"text": "b", "key": 7}, {"text": "c", "key": None}, {"text": "d"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, errors = read(*find_sources([path]), fields=Fields(id="key"))
+    assert [(each.id, each.metadata) for each in found] == [("k1", {"id": 5}), ("7", {})]
+    assert [said.removeprefix(f"{path}, ") for said in errors] == [
+        "line 3: the id 'key' must be a string or an integer, got None",
+        "line 4: no field 'key' (fields: 'text'); name the right one with --id",
+    ]
+    assert [each.id for each in read(*find_sources([path]))[0]] == ["5", *(f"{path}:{number}" for number in (2, 3, 4))]
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -277,16 +287,3 @@ def test_bad_rows_are_named_and_the_others_read(tmp_path, name, content, good, m
     assert len(found) == good
     for said, message in zip(errors, messages, strict=True):
         assert said.startswith(f"{path}, line {message}")
-
-
-def test_ids_come_from_a_field(tmp_path):
-    rows = [{"text": "a", "key": "k1", "id": 5}, {"text": "b", "key": 7}, {"text": "c", "key": None}, {"text": "d"}]
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found, errors = read(*find_sources([path]), fields=Fields(id="key"))
-    assert [(each.id, each.metadata) for each in found] == [("k1", {"id": 5}), ("7", {})]
-    assert [said.removeprefix(f"{path}, ") for said in errors] == [
-        "line 3: the id 'key' must be a string or an integer, got None",
-        "line 4: no field 'key' (fields: 'text'); name the right one with --id",
-    ]
-    assert [each.id for each in read(*find_sources([path]))[0]] == ["5", *(f"{path}:{number}" for number in (2, 3, 4))]

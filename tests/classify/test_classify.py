@@ -86,9 +86,7 @@ def test_words_with_a_larger_log_ratio_may_weigh_more():
     # Words that say nothing are not read.
     data = Labelled([str(value) for value in X[:, 0] > 0], [f"word {row % 7} of many" for row in range(200)])
     assert fitted_head(X, data, ["False", "True"]).words is None
-
-
-def test_the_faint_feature_is_found_where_it_is_the_one_that_tells():
+    # The faint feature is found where it is the one that tells.
     faint = Labelled([str(value) for value in unit_rows(X)[:, 7] > 0], NO_WORDS)
     texts = [str(row) for row in range(200)]
     assert accuracy(fitted_head(X, Labelled(faint.labels, texts), ["False", "True"]), X, faint) > 0.8
@@ -338,15 +336,13 @@ def test_the_parts_add_up_to_the_logit(multi_label):
         assert parts["good"] == pytest.approx(4 / 10**0.5)
 
 
-def test_a_word_is_compared_with_all_words_spelled_alike():
+def test_a_word_is_compared_with_all_words_spelled_alike(monkeypatch):
     """Here the logit counts characters, but not those that the text has between its words, or none."""
     found, *_ = predictor(multi_label=True).explain("good,good     FILM")
     # "good , good film" has 16 characters; without a word, a space goes, too.
     assert dict(found.of_meaning) == {"good": 5.0, "film": 2.5, ",": 1.0}
     assert found.meaning == 0.5 * len("good,good     FILM")
-
-
-def test_as_many_words_are_left_out_as_are_shown(monkeypatch):
+    # As many words are left out as are shown.
     monkeypatch.setattr(prediction, "MOST_WORDS", 3)
     found, *_ = predictor(multi_label=True).explain("one two three four")
     assert [word for word, _ in found.of_meaning] == ["three", "one", "two"]

@@ -33,14 +33,7 @@ def test_blocks_hold_all_text_in_order(text, kind):
         assert not any(text[left:right].strip() for left, right in zip(ends[::2], ends[1::2], strict=True))
 
 
-def test_paragraphs_and_pages():
-    text = "one\nline\n\n  two\n \nthree\fpage two\n\nfour"
-    blocks = [("one\nline", NONE), ("  two", NONE), ("three", NONE), ("page two", PAGE), ("four", NONE)]
-    assert shown(text, prose(text)) == blocks
-    assert [depth for _, depth in shown("a\nb\fc", rows("a\nb\fc"))] == [NONE, NONE, PAGE]
-
-
-def test_markdown():
+def test_paragraphs_pages_and_markdown():
     text = (
         "---\ntitle: x\n---\n# One\ntext\nmore\n\n## Two ##\n```python\n# no heading\n\nx\n```\nafter\n\nUnder\n===\n"
         "| a | b |\n| - | - |\n\n#hash\n- item\n"
@@ -58,6 +51,10 @@ def test_markdown():
     ]
     assert [block.prose for block in blocks] == [True, True, True, False, True, True, False, True]
     assert shown("```\nopen", markdown("```\nopen")) == [("```\nopen", NONE)]
+    text = "one\nline\n\n  two\n \nthree\fpage two\n\nfour"
+    blocks = [("one\nline", NONE), ("  two", NONE), ("three", NONE), ("page two", PAGE), ("four", NONE)]
+    assert shown(text, prose(text)) == blocks
+    assert [depth for _, depth in shown("a\nb\fc", rows("a\nb\fc"))] == [NONE, NONE, PAGE]
 
 
 def test_python_is_cut_at_functions_classes_and_methods():

@@ -38,24 +38,16 @@ def of_system(tokenizer, name, **options):
     return SentenceTransformer(modules=[system(name)(tokenizer, 8, **options)], device="cpu")
 
 
-def sums_to_the_embedding(model, text) -> None:
+@pytest.mark.parametrize("options", [None, *OPTIONS], ids=["shipped", 0, 1, 2])
+@pytest.mark.parametrize("text", [*TEXTS, "A dull film without one good idea.", "word " * 3000], ids=range(5))
+def test_contributions_sum_to_the_corrections(tokenizer, shipped_model, options, text):
+    model = shipped_model if options is None else drawn(tokenizer, **options)
     parts = explanations.contributions(model, text)
     np.testing.assert_allclose(parts.vectors.sum(0) + parts.bias, parts.corrections, atol=1e-5)
     # The forward pass, in float32 and by a form of its own, arrives at the same.
     embedding = model[0](model[0].preprocess([text]))["sentence_embedding"][0].detach().numpy()
     np.testing.assert_allclose(parts.first + parts.corrections.sum(0), embedding, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("text", TEXTS)
-def test_contributions_sum_to_the_corrections(tokenizer, options, text):
-    sums_to_the_embedding(drawn(tokenizer, **options), text)
-
-
-@pytest.mark.parametrize("text", [*TEXTS, "A dull film without one good idea.", "word " * 3000])
-def test_contributions_of_the_shipped_model_sum_to_its_corrections(shipped_model, text):
-    sums_to_the_embedding(shipped_model, text)
-    np.testing.assert_allclose(ctx_embed.explain(shipped_model, text).weights.sum(1), 1, atol=1e-5)
+    np.testing.assert_allclose(ctx_embed.explain(model, text).weights.sum(1), 1, atol=1e-5)
 
 
 def test_shapes_and_the_weights_are_the_contributions_shares(tokenizer):

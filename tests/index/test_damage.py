@@ -68,12 +68,7 @@ VECTOR, DOCUMENT = (f"damaged (the checksum of a {kind} is wrong); {REMEDY}" for
 LESS, MORE = (f"has vectors of {count} passages, but 48 passages" for count in (47, 49))
 # A change of the database, who raises which error then, and what `verify` finds.
 CHANGES = [
-    (
-        "DELETE FROM vectors_1 WHERE row = 7",
-        ["search", "upsert"],
-        f"damaged (vectors are missing); {REMEDY}",
-        [LESS],
-    ),
+    ("DELETE FROM vectors_1 WHERE row = 7", ["search", "upsert"], f"damaged (vectors are missing); {REMEDY}", [LESS]),
     ("INSERT INTO vectors_1 SELECT 3, code, checksum FROM vectors_1 WHERE row = 7", [], "", [MORE]),
     (
         "DELETE FROM documents WHERE row = 7",
@@ -154,7 +149,6 @@ def test_damaged_pages_and_definitions_are_found(path, database):
     [
         ({"format_version": 4}, "{folder}: has format 4, but this ctx-embed reads 1; build it again"),
         ({"format_version": None}, "{damaged} (its settings have no format_version)"),
-        ({"format_version": True}, "{damaged} (the setting 'format_version' is missing or of the wrong type)"),
         ({"dimension": "8"}, "{damaged} (the setting 'dimension' is missing or of the wrong type)"),
         ({"dimension": 0}, "{damaged} (dimension 0, dtype 'float32')"),
         ({"dtype": "float7"}, "{damaged} (dimension 8, dtype 'float7')"),
@@ -170,12 +164,12 @@ def test_changed_settings(path, database, change, message):
 
 
 def test_a_damaged_database_is_not_opened(path, database):
+    content = database.read_bytes()
     for text, right in itertools.product(("", '{"format_version": 1', "\xff\xfe", "[1]"), (False, True)):
         with closing(sqlite3.connect(database)) as connection, connection:
             values = (text, zlib.crc32(text.encode("latin-1")) if right else 0)
             connection.execute("UPDATE settings SET content = ?, checksum = ?", values)
         assert refused(path).startswith(f"{database}: damaged (")
-    content = database.read_bytes()
     for damaged, reason in (
         (b"", "no such table: settings"),
         (b"no database, but long enough to be one" * 100, "file is not a database"),
@@ -183,9 +177,7 @@ def test_a_damaged_database_is_not_opened(path, database):
     ):
         database.write_bytes(damaged)
         assert refused(path) == f"{database}: cannot be read ({reason}); {REMEDY}"
-
-
-def test_a_database_that_lost_rows_is_not_opened(path, database):
+    database.write_bytes(content)
     changed(database, "DELETE FROM documents WHERE row > 40")
     assert refused(path) == f"{path}: has 41 rows, but its count is 50; {REMEDY}"
     changed(database, "DELETE FROM state")

@@ -246,7 +246,7 @@ def test_passages_of_one_document_are_no_duplicates(tmp_path, hash_model):
             assert "most must be an integer of at least 1" in error(index.duplicates, 0.9, most)
 
 
-def test_topics_are_clusters_with_their_words(index):
+def test_topics_are_clusters_with_their_words(index, monkeypatch):
     generator = np.random.default_rng(0)
     subjects = {"cat kitten purring": 0, "stock market prices": 1, "rain clouds storm": 2}
     texts, embeddings = [], []
@@ -262,6 +262,11 @@ def test_topics_are_clusters_with_their_words(index):
     assert index.topics(3) == topics
     assert 2 <= len(index.topics()) <= 8
     assert "120 passages cannot make 121 topics; ask for fewer" in error(index.topics, 121)
+    index.delete(index.ids())
+    index.add(["1", "2", "3", "the"])
+    assert [topic.words for topic in index.topics(2)] == [[], []]
+    monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
+    assert "topics need scikit-learn: pip install scikit-learn" in error(index.topics, 3)
 
 
 def test_examples_of_a_topic_differ(tmp_path):
@@ -295,13 +300,6 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
     assert exploring.labels_of(words) == ["a b c", "a b c e", "a b c 3", "topic 4", "a", "topic 6"]
 
 
-def test_topics_of_texts_without_words_and_without_scikit_learn(index, monkeypatch):
-    index.add(["1", "2", "3", "the"])
-    assert [topic.words for topic in index.topics(2)] == [[], []]
-    monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
-    assert "topics need scikit-learn: pip install scikit-learn" in error(index.topics, 3)
-
-
 def test_a_low_threshold_costs_no_more_than_a_high_one(index, monkeypatch):
     index.add(TEXTS)
     every = expected_pairs(TEXTS, -1)
@@ -319,8 +317,7 @@ def test_a_low_threshold_costs_no_more_than_a_high_one(index, monkeypatch):
     assert len(index.duplicates(-1, 10**6)) == len(every)
 
 
-@pytest.fixture(scope="module")
-def described(tmp_path_factory):
+def test_fields_have_types_ranges_and_values_and_similarities_explanations(tmp_path):
     metadata = [
         {"year": 2020, "lang": "en", "ok": True, "tags": ["a", "b", "a"]},
         {"year": 1999.5, "lang": "en", "ok": False, "gone": None, "tags": ["b", 7]},
@@ -328,27 +325,21 @@ def described(tmp_path_factory):
         {"year": "unknown", "lang": "en"},
         {},
     ]
-    with SearchIndex.create(tmp_path_factory.mktemp("fields") / "i") as index:
-        index.add(["one film", "two films", "a cat", "prices rise", "nothing"], metadata=metadata)
-        yield index
-
-
-def test_fields_have_types_ranges_and_values(described):
-    assert described.fields() == [
-        Field("lang", "string", 4, "en", "fr", [("en", 3), ("fr", 1)]),
-        Field("year", "number", 4, 1999.5, 2020, [(2020, 2), (1999.5, 1)]),
-        Field("ok", "boolean", 3, None, None, [(True, 2), (False, 1)]),
-        Field("tags", "list", 2, None, None, [("b", 2), ("a", 1)]),
-        Field("more", "object", 1, None, None, []),
-    ]
-    assert described.fields(most=1)[0].values == [("en", 3)]
-
-
-def test_a_similarity_is_explained_from_both_sides(described):
-    found = described.explain("film", "two films")
-    (hit,) = [hit for hit in described.search("film") if hit.text == "two films"]
-    assert found.score == pytest.approx(hit.score, abs=1e-6)
-    assert (found.query.cosine, found.document.cosine) == pytest.approx((hit.score, hit.score), abs=2e-5)
-    weights = {token.text: token.weight for token in found.document.tokens}
-    assert max(weights, key=weights.get) == "films"
-    assert "the text must be a string, got None" in error(described.explain, "film", None)
+    with SearchIndex.create(tmp_path / "index") as described:
+        described.add(["one film", "two films", "a cat", "prices rise", "nothing"], metadata=metadata)
+        assert described.fields() == [
+            Field("lang", "string", 4, "en", "fr", [("en", 3), ("fr", 1)]),
+            Field("year", "number", 4, 1999.5, 2020, [(2020, 2), (1999.5, 1)]),
+            Field("ok", "boolean", 3, None, None, [(True, 2), (False, 1)]),
+            Field("tags", "list", 2, None, None, [("b", 2), ("a", 1)]),
+            Field("more", "object", 1, None, None, []),
+        ]
+        assert described.fields(most=1)[0].values == [("en", 3)]
+        # A similarity is explained from both sides.
+        found = described.explain("film", "two films")
+        (hit,) = [hit for hit in described.search("film") if hit.text == "two films"]
+        assert found.score == pytest.approx(hit.score, abs=1e-6)
+        assert (found.query.cosine, found.document.cosine) == pytest.approx((hit.score, hit.score), abs=2e-5)
+        weights = {token.text: token.weight for token in found.document.tokens}
+        assert max(weights, key=weights.get) == "films"
+        assert "the text must be a string, got None" in error(described.explain, "film", None)

@@ -457,16 +457,13 @@ def test_other_lines_with_tabs_stay_whole(file):
         assert [each.text for each in read(file(content))] == content.splitlines()
 
 
-def test_a_header_is_no_label(file):
+def test_a_header_is_no_label_and_dedupe_compares_the_texts_alone(tmp_path, file):
     lines = "kind\twords\npos\ta\npos\tb\nneg\tc\nneg\td\n"
     assert "no field 'text' (fields: 'kind', 'words')" in error(read, file(lines, "a.tsv"))
     assert len(read(file(lines, "a.txt"))) == 5
     named = lines.replace("kind", "label").replace("words", "text")
     for name in ("b.tsv", "b.txt"):
         assert [each.metadata["label"] for each in read(file(named, name))] == ["pos", "pos", "neg", "neg"]
-
-
-def test_dedupe_compares_the_texts_of_labelled_lines(tmp_path, file):
     path = file("pos\tgreat food here\nneg\tcold soup today\nneg\tgreat food here\npos\tfine\n")
     assert dedupe(path, tmp_path / "b.tsv").kept == 3
     assert (tmp_path / "b.tsv").read_text() == "pos\tgreat food here\nneg\tcold soup today\npos\tfine\n"

@@ -294,9 +294,7 @@ def test_without_normalisation_the_first_context_stays(embedder, shipped_model):
     plain = SentenceTransformer(modules=[shipped_model[0].__class__.load(str(ctx_embed.path()))], device="cpu")
     with pytest.warns(UserWarning, match="all embedded alike"):
         assert (plain.encode(UNKNOWN) == 1).all()
-
-
-def test_a_unigram_names_its_unknown_entry():
+    # A unigram names its unknown entry.
     pieces = [("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)]
     assert unknown_id(Tokenizer(Unigram(pieces, unk_id=1))) == 1
     assert unknown_id(Tokenizer(Unigram(pieces))) is None

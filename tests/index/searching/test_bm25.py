@@ -70,9 +70,6 @@ def test_hybrid_is_the_mean_of_both_scores_as_shares_of_the_best(index):
     # Scores are cosines in every mode.
     for hit in [*hits, *index.search("cat runs", mode="words")]:
         assert hit.score == pytest.approx(cosines[hit.id], abs=1e-7)
-
-
-def test_shares_of_the_best_score():
     assert fused_scores([0.4, 0.2, -0.1], [0, 3, 6]).tolist() == [0.5, 0.5, 0.5]
     assert fused_scores([-0.3, -0.1], [2, 1]).tolist() == [0.5, 0.25]
     assert fused_scores([0.3, 0.1], [0, 0]).tolist() == pytest.approx([0.5, 1 / 6])

@@ -83,6 +83,13 @@ def test_an_answer_is_relevant_and_noise_is_not(index):
         ]
     for mode in ("dense", "hybrid", "words"):
         assert index.search("Who was the first king of Denmark?", min_relevance=DEFAULT_RELEVANCE, mode=mode) == []
+    # Fused queries share their relevance, and pages leave nothing out.
+    queries = ["inflation", "savings and wages"]
+    best = index.search(queries, 1, fuse=True)[0]
+    assert best.relevance >= max(hits[0].relevance for hits in index.search(queries, 1))
+    texts = [hit.text for hit in index.search("printer paper", 4) if hit.relevance >= 0.5]
+    pages = [index.search("printer paper", 1, offset=place, min_relevance=0.5) for place in range(4)]
+    assert [hit.text for page in pages for hit in page] == texts
 
 
 def test_hits_of_vectors_and_of_unknown_tokens_have_no_relevance(index, embedder):
@@ -94,16 +101,7 @@ def test_hits_of_vectors_and_of_unknown_tokens_have_no_relevance(index, embedder
     assert (hit.relevance, hit.text) == (None, "ᚠᚢᚦ ᚨᚱᚲ")
 
 
-def test_fused_queries_share_their_relevance_and_pages_leave_nothing_out(index):
-    queries = ["inflation", "savings and wages"]
-    best = index.search(queries, 1, fuse=True)[0]
-    assert best.relevance >= max(hits[0].relevance for hits in index.search(queries, 1))
-    texts = [hit.text for hit in index.search("printer paper", 4) if hit.relevance >= 0.5]
-    pages = [index.search("printer paper", 1, offset=place, min_relevance=0.5) for place in range(4)]
-    assert [hit.text for page in pages for hit in page] == texts
-
-
-def test_it_is_the_same_in_every_process_and_after_any_change(index, embedder, tmp_path, monkeypatch):
+def test_it_is_the_same_in_every_process_and_after_any_change(index, embedder, hash_model, tmp_path, monkeypatch):
     def relevances(index) -> list[float]:
         return [hit.relevance for hit in index.search("why does my printer jam?")]
 
@@ -124,9 +122,7 @@ def test_it_is_the_same_in_every_process_and_after_any_change(index, embedder, t
     with SearchIndex.create(tmp_path / "again", embedder) as again:
         again.add(TEXTS)
         assert relevances(again) == before
-
-
-def test_another_model_brings_its_own_scale_and_no_warning(index, hash_model):
+    # Another model brings its own scale and no warning.
     before = index.search(TEXTS[0])[0].relevance
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -186,14 +182,6 @@ def test_several_and_fused_queries_have_highlights_vectors_and_ids_none(answers,
     assert {hit.highlight for hit in answers.search(embedder.encode("honey"), highlight=True)} == {None}
 
 
-def test_words_decide_where_the_model_knows_no_token_of_the_query(embedder):
-    query, text = "ঘঙচ", "First sentence here. Then ঘঙচ follows. Last one."
-    vectors = embedder.encode([query])
-    assert not vectors.any()
-    ((start, stop),) = highlights([text], [query], vectors, embedder.encode)
-    assert text[start:stop] == "Then ঘঙচ follows."
-
-
 def test_long_sentences_are_cut_into_lines_and_long_lines_between_words(embedder):
     lines = [f"line {number} of a log without any full stop" for number in range(40)]
     text = "\n".join(lines)
@@ -206,6 +194,12 @@ def test_long_sentences_are_cut_into_lines_and_long_lines_between_words(embedder
     assert "".join("".join(found).split()) == "".join(text.split())
     ((start, stop),) = highlights([text], ["opening hours"], embedder.encode(["opening hours"]), embedder.encode)
     assert "the museum opens at nine" in text[start:stop]
+    # Words decide where the model knows no token of the query.
+    query, text = "ঘঙচ", "First sentence here. Then ঘঙচ follows. Last one."
+    vectors = embedder.encode([query])
+    assert not vectors.any()
+    ((start, stop),) = highlights([text], [query], vectors, embedder.encode)
+    assert text[start:stop] == "Then ঘঙচ follows."
 
 
 def test_sentences_run_over_lines_but_not_over_items_and_statements():

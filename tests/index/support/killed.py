@@ -1,9 +1,12 @@
 """Child process that is killed: edit an index or build one, and report what is stored.
 
-Usage: killed.py edits INDEX FIRST, or killed.py build SOURCE INDEX MODE.
+Usage: killed.py edits INDEX FIRST, or killed.py build SOURCE INDEX MODE, or killed.py dies SOURCE INDEX MODE, which is
+a build that ends when it creates its index.
 """
 
+import os
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,5 +95,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "edits":
         edit(sys.argv[2], int(sys.argv[3]))
     else:
+        if sys.argv[1] == "dies":
+            search_index.Database.create = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
         run_build(*sys.argv[2:])
         print("done", Path(sys.argv[3]).name, flush=True)
