@@ -227,14 +227,11 @@ def test_the_page_shows_text_weights_and_path_and_is_whole_by_itself():
     assert "layer 1, head 1 x 60 y 40" in text_of(html([BETWEEN]))
 
 
-def test_a_notebook_draws_an_explanation():
+def test_a_notebook_draws_an_explanation_and_a_page_is_written(tmp_path):
     assert repr(TWO) == "Explanation('a <b> & [red]$c$', 3 tokens, axes ('step', 'token'))"
     assert "…" in repr(replace(TWO, text="long " * 50))
     assert all(part in TWO._repr_html_() for part in ("<span style", "&lt;b&gt;"))
     HOSTILE._repr_html_().encode()
-
-
-def test_a_page_is_written_and_nothing_else(tmp_path):
     explanations.write([TWO], tmp_path / "out.HTML", contexts=True)
     assert (tmp_path / "out.HTML").read_text(encoding="utf-8") == html([TWO], contexts=True)
     said = error(explanations.write, [TWO], tmp_path / "out.png")

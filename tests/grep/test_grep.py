@@ -51,6 +51,12 @@ def test_the_place_of_the_answer(tree):
     assert names("passwords", tree, threshold=best.score - 0.01) == {"security.md"}
     assert grep("which river flows through Vienna?", tree) == []
     assert names("which river flows through Vienna?", tree)
+    # Words and quoted phrases must occur.
+    assert names("kneading minutes", tree, mode="words") == {"baking.txt"}
+    assert grep("xylophone", tree, mode="words") == []
+    for mode in ("hybrid", "words"):
+        assert names('train "salted hashes"', tree, mode=mode) == {"security.md"}
+    assert names('"hashes salted"', tree) == set()
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +85,6 @@ def test_hits_are_those_of_an_index(docs, mode):
             # An index also knows how near its own passages lie to words of others; grep takes what is usual.
             relevance = [hit.relevance for hit in expected]
             np.testing.assert_allclose([hit.relevance for hit in found], relevance, atol=0.2)
-
-
-def test_words_and_quoted_phrases_must_occur(tree):
-    assert names("kneading minutes", tree, mode="words") == {"baking.txt"}
-    assert grep("xylophone", tree, mode="words") == []
-    for mode in ("hybrid", "words"):
-        assert names('train "salted hashes"', tree, mode=mode) == {"security.md"}
-    assert names('"hashes salted"', tree) == set()
 
 
 def test_files_are_named_once_and_lines_around_a_hit_are_shown(tmp_path):
@@ -171,7 +169,6 @@ def test_the_scores_by_words_are_bm25():
         ({"paths": []}, "there must be at least one file or folder to search in, got none"),
         ({"question": " ?! "}, "the question must have a word, got ' ?! '"),
         ({"question": 3}, "the question must be a string, got an int"),
-        ({"k": 0}, "k must be at least 1, got 0"),
         ({"mode": "wrds"}, "did you mean 'words'"),
         ({"include": [""]}, "must be globs such as"),
         ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),
