@@ -400,9 +400,12 @@ def test_named_files_of_other_formats(tmp_path, hash_model):
             assert index.get(0).text == "café"
 
 
-@pytest.mark.parametrize(
-    ("sources", "options", "message"),
-    [
+def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("text\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".x").write_text("x")
+    for sources, options, message in (
         ([], {}, "no source of documents: give a file, a folder or - (standard input)"),
         (["-", "-"], {}, "standard input is named twice, but can be read only once"),
         ("a.txt", {"include": ["*.md"]}, "--include, --exclude and --follow-links choose files of a folder; name one"),
@@ -412,15 +415,9 @@ def test_named_files_of_other_formats(tmp_path, hash_model):
         ("a.pdf", {}, "a.pdf: no such file"),
         ("a.txt", {"path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
         ("empty", {}, "empty: no file that can be read; skipped 1 hidden"),
-    ],
-)
-def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model, sources, options, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("text\n")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / ".x").write_text("x")
-    assert error(build_index, sources, **{"path": "built", "model": hash_model, **options}).startswith(message)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "empty"]
+    ):
+        assert error(build_index, sources, **{"path": "built", "model": hash_model, **options}).startswith(message)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "empty"]
 
 
 def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, hash_model):

@@ -264,7 +264,7 @@ def test_quotations_in_a_document_are_no_phrases_of_those_like_it(index):
     assert ids(index.search(like=0, mode="words")) == [1, 2]
 
 
-def test_options_are_declared_once(articles):
+def test_options_are_declared_once():
     declared = get_type_hints(Options)
     parameters = inspect.signature(SearchIndex.search).parameters
     assert set(parameters) - {"self", "query", "like"} == set(declared)
