@@ -104,19 +104,13 @@ def test_an_interrupted_run_resumes(folder, drawn, tmp_path, monkeypatch):
 
 def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, tmp_path):
     path, found = folder / "senteval" / "MR.tsv", []
-    more = path.read_text() + "1\tgood\n"
-    for encoder, options, rows in (
-        (drawn, QUICK, ""),
-        (drawn, QUICK, ""),
-        (drawn, EvaluationOptions("quick", (1,)), ""),
-        (drawn, EvaluationOptions(), ""),
-        (drawn, EvaluationOptions("quick", folds=3), ""),
-        (replace(drawn, key="other"), QUICK, ""),
-        (drawn, QUICK, more),
-        (load_encoder("tfidf"), QUICK, ""),
-        (replace(drawn, key=None), QUICK, ""),
-    ):
-        path.write_text(rows or path.read_text())
+    rows = path.read_text()
+    others = EvaluationOptions("quick", (1,)), EvaluationOptions(), EvaluationOptions("quick", folds=3)
+    cells = [(drawn, options, rows) for options in (QUICK, QUICK, *others)]
+    cells += [(replace(drawn, key="other"), QUICK, rows), (drawn, QUICK, rows + "1\tgood\n")]
+    cells += [(encoder, QUICK, rows) for encoder in (load_encoder("tfidf"), replace(drawn, key=None))]
+    for encoder, options, content in cells:
+        path.write_text(content)
         evaluate([encoder], ["MR"], folder, options, cache=tmp_path / "cache")
         found.append(len(list((tmp_path / "cache" / "scores").iterdir())))
     assert found == [1, 1, 2, 3, 4, 5, 6, 7, 7]
@@ -216,9 +210,7 @@ def test_other_data_are_not_compared(report):
     other["tasks"][0]["sha256"] = "0" * 64
     message = "the two reports must share a task on the same data, got none; there is nothing to compare"
     assert error(compare, report, other) == message
-
-
-def test_other_protocols_seeds_or_folds_are_said(report):
+    # Other protocols, seeds or folds are said.
     other = {**report, "protocol": "another", "seeds": [0, 1], "folds": 3}
     message = "measured differently (protocol quick and another; seeds [0] and [0, 1]; folds its own and 3)"
     with pytest.warns(UserWarning, match=re.escape(message)):
@@ -327,9 +319,8 @@ def test_the_trainer_calls_it_and_keeps_the_best(tokenizer, tmp_path):
     model = make_model(tokenizer)
     pairs = Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]})
     epochs = {"num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
-    arguments = SentenceTransformerTrainingArguments(
-        str(tmp_path), **epochs, metric_for_best_model="eval_mine_accuracy", report_to="none", use_cpu=True
-    )
+    epochs |= {"metric_for_best_model": "eval_mine_accuracy", "report_to": "none", "use_cpu": True}
+    arguments = SentenceTransformerTrainingArguments(str(tmp_path), **epochs)
     loss = losses.MultipleNegativesRankingLoss(model)
     evaluator = ProbeEvaluator(LABELS, TEXTS, name="mine")
     trainer = SentenceTransformerTrainer(model, arguments, train_dataset=pairs, loss=loss, evaluator=evaluator)

@@ -175,10 +175,7 @@ TEN = "10-fold cross-validation needs at least 10 of each class"
     [
         ([], "there are no rows; a probe needs at least two classes"),
         (["1"] * 30, "all 30 rows are of the class '1'; a probe needs at least two classes"),
-        (
-            ["label", *["a"] * 30],
-            f"the class 'label' has 1 row; {TEN}; the label 'label' occurs once, on the first line",
-        ),
+        (["x", *["a"] * 30], f"the class 'x' has 1 row; {TEN}; the label 'x' occurs once, on the first line"),
         (["a"] * 30 + ["b"] * 9, f"the class 'b' has 9 rows; {TEN}"),
     ],
 )

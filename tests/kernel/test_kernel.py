@@ -84,9 +84,7 @@ def embedded(attention: Attention, model: Model, ids: np.ndarray, lengths: np.nd
     return contexts
 
 
-options = st.tuples(
-    st.sampled_from(sorted(POSITIONS)), st.sampled_from(SCALES), st.sampled_from(sorted(INITIAL_CONTEXTS))
-)
+options = st.tuples(*map(st.sampled_from, (sorted(POSITIONS), SCALES, sorted(INITIAL_CONTEXTS))))
 lengths = st.lists(st.sampled_from([0, 1, 2, 3, 7, 20, 127, 128, 129, 260, 600]), min_size=1, max_size=6)
 
 

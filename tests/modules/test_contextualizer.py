@@ -62,22 +62,21 @@ def reference(module: Contextualizer, texts: list[str]) -> torch.Tensor:
 TEXTS = [SENTENCES[0], "", "cat", " ".join(SENTENCES), SENTENCES[2], "cat"]
 
 
+def embed(module: Contextualizer, texts: list[str] = TEXTS) -> torch.Tensor:
+    return module(module.preprocess(texts))["sentence_embedding"]
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 def test_every_way_gives_the_direct_form(tokenizer, options, monkeypatch):
     module = drawn(tokenizer, **options)
     expected = reference(module, TEXTS)
-
-    def embed(texts):
-        return module(module.preprocess(texts))["sentence_embedding"]
-
     with torch.no_grad():
-        torch.testing.assert_close(embed(TEXTS), expected, rtol=1e-9, atol=1e-9)
-        for order in ([5, 0, 1, 3, 2, 4], [1], [3, 1]):
-            torch.testing.assert_close(embed([TEXTS[i] for i in order]), expected[order], rtol=1e-9, atol=1e-9)
+        for order in (list(range(6)), [5, 0, 1, 3, 2, 4], [1], [3, 1]):
+            torch.testing.assert_close(embed(module, [TEXTS[i] for i in order]), expected[order], rtol=1e-9, atol=1e-9)
         monkeypatch.setattr(contextualizer_module, "LONG_DOCUMENT_TOKENS", 5)
         monkeypatch.setattr(second_order, "BLOCK_TOKENS", 4)
-        torch.testing.assert_close(embed(TEXTS), expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(embed(TEXTS).detach(), expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(embed(module), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(embed(module).detach(), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("options", OPTIONS[:: len(OPTIONS) // 6])
@@ -85,7 +84,7 @@ def test_training_has_the_gradients_of_the_direct_form(tokenizer, options):
     one = drawn(tokenizer, **options)
     other = copy.deepcopy(one)
     weight = torch.linspace(-1, 1, 12, dtype=torch.float64)
-    (one(one.preprocess(TEXTS))["sentence_embedding"] * weight).sum().backward()
+    (embed(one) * weight).sum().backward()
     ids, offsets = packed(other, TEXTS)
     (other.attention(other.embedding(ids), ids, offsets)[-1] * weight).sum().backward()
     for (name, ours), (_, plain) in zip(one.named_parameters(), other.named_parameters(), strict=True):
@@ -111,9 +110,9 @@ def test_padding_does_not_change_a_result_and_much_of_it_is_packed(tokenizer, mo
 @torch.enable_grad()
 def fused_step(module, texts) -> None:
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
-    module(module.preprocess(texts))["sentence_embedding"][:, 0].sum().backward()
+    embed(module, texts)[:, 0].sum().backward()
     with torch.no_grad():
-        module(module.preprocess(TEXTS))
+        embed(module)
     optimizer.step()
 
 
@@ -130,9 +129,9 @@ CHANGES = {
 def test_held_products_follow_changes(tokenizer, change):
     module = drawn(tokenizer).float()
     with torch.no_grad():
-        before = module(module.preprocess(TEXTS))["sentence_embedding"]
+        before = embed(module)
         CHANGES[change](module)
-        after = module(module.preprocess(TEXTS))["sentence_embedding"]
+        after = embed(module)
     assert not torch.allclose(before[0], after[0], atol=1e-3)
     torch.testing.assert_close(after, reference(module, TEXTS), rtol=1e-4, atol=1e-4)
 
@@ -141,16 +140,9 @@ def test_products_are_held_in_full_precision(tokenizer):
     module = drawn(tokenizer).float()
     with torch.no_grad():
         with torch.autocast("cpu", torch.bfloat16):
-            module(module.preprocess(TEXTS))
-        found = module(module.preprocess(TEXTS))["sentence_embedding"]
+            embed(module)
+        found = embed(module)
     torch.testing.assert_close(found, reference(module, TEXTS), rtol=1e-5, atol=1e-5)
-
-
-def test_million_tokens_are_finite(tokenizer):
-    for positions in second_order.POSITIONS:
-        module = drawn(tokenizer, positions=positions).float()
-        with torch.no_grad():
-            assert module.embed(torch.arange(1_000_000) % 50, [1_000_000]).isfinite().all()
 
 
 GAPS = Tokenizer(WordLevel({"a": 0, "b": 5}, unk_token="a"))
@@ -250,33 +242,22 @@ def test_saved_and_loaded_bit_for_bit(tokenizer, options, tmp_path):
     assert torch.equal(packed(loaded, SENTENCES[:2])[0], ids)
 
 
-def test_only_what_the_embedding_depends_on_is_saved_as_safetensors_and_loaded_as_asked(tokenizer, tmp_path):
+def test_only_what_the_embedding_depends_on_is_saved_and_as_safetensors(tokenizer, tmp_path):
     said = error(drawn(tokenizer).save, str(tmp_path), safe_serialization=False)
     assert "saved as safetensors only" in said
     assert list(tmp_path.iterdir()) == []
-    drawn(tokenizer).half().save(str(tmp_path))
+    drawn(tokenizer).save(str(tmp_path))
     names = {"embedding.weight", *(f"attention.{name}" for name in ("U", "V", "W", "b", "gain", "bias"))}
     assert load_file(tmp_path / "model.safetensors").keys() == names
-    assert Contextualizer.load(str(tmp_path)).embedding.weight.dtype == torch.float32
-    loaded = Contextualizer.load(str(tmp_path), model_kwargs={"dtype": "bfloat16"})
-    assert loaded.attention.W.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_low_precision_is_near(tokenizer, dtype):
-    texts = [*SENTENCES, " ".join(SENTENCES * 40)]
-    expected = make_model(tokenizer).encode(texts)
-    low = make_model(tokenizer).to(dtype).encode(texts)
-    assert ((expected * low).sum(1) / np.linalg.norm(low.astype(np.float32), axis=1) > 0.999).all()
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_float32_on_a_cpu_is_embedded_as_in_training(tokenizer, options):
     module = drawn(tokenizer, **options).float()
     texts = [*TEXTS, " ".join(SENTENCES * 100)]
-    with_gradients = module(module.preprocess(texts))["sentence_embedding"].detach()
+    with_gradients = embed(module, texts).detach()
     with torch.no_grad():
-        found = module(module.preprocess(texts))["sentence_embedding"]
+        found = embed(module, texts)
     torch.testing.assert_close(found, with_gradients, rtol=1e-4, atol=1e-4)
     assert isinstance(module._held[1], PackedContextualizer)
 

@@ -8,7 +8,6 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch.nn import functional as F
 
 import ctx_embed
-from ctx_embed.errors import InputError
 from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
@@ -17,6 +16,7 @@ from ctx_embed.training.distillation import student as students
 from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 from ctx_embed.training.distillation.phrases import Composition
 from tests.conftest import SENTENCES
+from tests.helpers.errors import error
 
 PACKED = PackedTexts(np.arange(11, dtype=np.int32), np.array([0, 2, 3, 6, 8, 9, 11]))
 SAME = np.array([0, 1, 2, 0, 3, 4])
@@ -43,14 +43,10 @@ def test_similarity_and_relations_by_hand():
     assert objectives.relation_loss(teacher, teacher).item() == 0
 
 
-def test_the_label_head_reads_the_directions_of_the_last_dimensions_alone():
+def test_heads_read_the_directions_of_the_last_dimensions_and_the_genres_of_the_rows():
     torch.manual_seed(0)
     head, embeddings = objectives.LabelHead(2, 3), torch.randn(5, 4)
     torch.testing.assert_close(head(embeddings), head(torch.cat([torch.zeros(5, 2), 3 * embeddings[:, 2:]], dim=1)))
-
-
-def test_genres_are_those_of_the_rows():
-    torch.manual_seed(0)
     genres, student = objectives.Genres(2, np.array([0, 1, 1, 2])), torch.randn(3, 2)
     expected = F.cross_entropy(genres.head(student), torch.tensor([1, 0, 2]))
     assert genres.loss(batch([2, 0, 3]), student, student) == expected
@@ -95,8 +91,8 @@ def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
     assert torch.equal(again.more_texts(batch([4]))[0], ids)
     loss = partners.loss(batch([0, 1]), torch.zeros(2, 2), torch.eye(4, 2))
     assert torch.isfinite(loss)
-    with pytest.raises(InputError, match="pairs must be at least 2, got 1; give a source of pairs"):
-        objectives.Partners(PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
+    said = error(objectives.Partners, PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
+    assert "pairs must be at least 2, got 1; give a source of pairs" in said
 
 
 def test_the_share_of_held_out_partners_found():
@@ -111,9 +107,8 @@ def test_the_share_of_held_out_partners_found():
 def test_a_second_teacher_teaches_the_texts_that_it_knows():
     embeddings = np.array([[0, 2, 0], [0, 0, 3]], dtype=np.float16)
     rotation = np.array([[0, 0], [1, 0], [0, 1]], dtype=np.float32)
-    second = objectives.SecondTeacher(
-        PACKED, np.array([1, 4]), embeddings, rotation, np.array([4, 5]), relation_weight=2.0
-    )
+    known, held_out = np.array([1, 4]), np.array([4, 5])
+    second = objectives.SecondTeacher(PACKED, known, embeddings, rotation, held_out, relation_weight=2.0)
     student = torch.tensor([[5.0, 5], [1, 0], [3, 3]], requires_grad=True)
     # Row 1 is where it should be, row 4 is 45 degrees away: 1 - cos is 0 and 1 - 1/sqrt(2). Of 4 cosines, 2 are
     # 1/sqrt(2) in place of 0.
@@ -182,8 +177,7 @@ def test_a_student_keeps_the_heads_of_largest_norm(sentences):
 
 def test_a_model_of_another_kind_is_no_beginning(tokenizer):
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
-    with pytest.raises(InputError, match="--from must be a model made by distill"):
-        students.require_encoder(model)
+    assert "--from must be a model made by distill" in error(students.require_encoder, model)
 
 
 def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
@@ -252,8 +246,8 @@ def test_a_partner_is_to_be_nearer_than_a_contrast(tokenizer):
     assert near.item() == pytest.approx(np.log1p(np.exp(-10)), abs=1e-5)
     assert far.item() == pytest.approx(10, abs=1e-3)
     assert contrasts.measures(lambda ids, lengths: torch.cat([at, at, away])) == {"held_out_contrasts": 1.0}
-    with pytest.raises(InputError, match="at least 40 contrasts, got 39"):
-        objectives.Contrasts(TextTokenizer(tokenizer), of_texts[:39], 2, 0)
+    said = error(objectives.Contrasts, TextTokenizer(tokenizer), of_texts[:39], 2, 0)
+    assert "at least 40 contrasts, got 39" in said
 
 
 def test_labels_are_read_from_a_teacher():
@@ -266,12 +260,11 @@ def test_labels_are_read_from_a_teacher():
     # Of the texts that were not labelled, it finds nearly all.
     right = (probabilities[200:, 1] > 0.5).numpy() == (embeddings[200:, 2] > 0)
     assert right.mean() > 0.9
-    with pytest.raises(InputError, match="at least 100 labelled texts for its labels, got 50"):
-        objectives.taught_labels(embeddings, texts, labels[:50], texts[:50])
+    said = error(objectives.taught_labels, embeddings, texts, labels[:50], texts[:50])
+    assert "at least 100 labelled texts for its labels, got 50" in said
     head = objectives.LabelHead(2, 2)
-    taught = objectives.TaughtLabels(
-        head, objectives.places_of(np.array([1, 4]), 6), torch.tensor([[1.0, 0], [0.5, 0.5]])
-    )
+    places = objectives.places_of(np.array([1, 4]), 6)
+    taught = objectives.TaughtLabels(head, places, torch.tensor([[1.0, 0], [0.5, 0.5]]))
     student = torch.randn(3, 2)
     logits = head(student[1:]).log_softmax(1)
     expected = -(logits[0, 0] + logits[1].mean()) / 2
@@ -357,10 +350,9 @@ def batches():
     for step in range(STEPS):
         # Some rows are read in every step, some once in a hundred.
         read = np.flatnonzero(generator.random(ROWS - 1) < np.linspace(0.005, 1, ROWS - 1))
-        gradient = torch.from_numpy(generator.normal(size=(len(read), WIDTH))).float() * 10.0 ** generator.uniform(
-            -4, 0
-        )
-        yield torch.from_numpy(read), gradient, 0.02 * float(np.sin(np.pi * (step + 1) / (STEPS + 1)))
+        gradient = generator.normal(size=(len(read), WIDTH)).astype(np.float32) * 10 ** generator.uniform(-4, 0)
+        rate = 0.02 * float(np.sin(np.pi * (step + 1) / (STEPS + 1)))
+        yield torch.from_numpy(read), torch.from_numpy(gradient).float(), rate
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])

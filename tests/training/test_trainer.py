@@ -334,11 +334,8 @@ def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(wordpiece, initi
 
 
 def test_more_phrases_join_pieces_and_negated_words_after_those_known():
-    texts = [
-        "the metastasis was not found",
-        "a metastasis is not seen in the lung",
-        "lungs and metals do not move",
-    ] * 30
+    texts = ["the metastasis was not found", "a metastasis is not seen in the lung", "lungs and metals do not move"]
+    texts *= 30
     words = "the was not found a is seen in lung lungs and metals do move"
     entries = ["[PAD]", "[UNK]", "meta", "##sta", "##sis", *words.split()]
     tokenizer = Tokenizer(WordPiece({entry: number for number, entry in enumerate(entries)}, unk_token="[UNK]"))
