@@ -133,10 +133,9 @@ def test_metadata_of_numpy_and_pandas(index):
 
 
 @pytest.fixture
-def three(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as three:
-        three.add(["one", "two", "three"], ["a", "b", "c"], [{"n": 1}, {"n": 2}, {"n": 3}])
-        yield three
+def three(index):
+    index.add(["one", "two", "three"], ["a", "b", "c"], [{"n": 1}, {"n": 2}, {"n": 3}])
+    return index
 
 
 def test_export_writes_arrays_and_lines(three, tmp_path):

@@ -63,14 +63,8 @@ def test_ids_continue_above_all_that_are_in_use(index):
 def test_the_forms_of_a_query(index, monkeypatch):
     assert index.search("a") == []
     assert index.search(["a", "b"]) == [[], []]
-    for nothing in (
-        {"query": ["a", "b"], "fuse": True},
-        {"query": [], "fuse": True},
-        {"query": np.ones(8)},
-        {"query": []},
-    ):
-        assert index.search(**nothing) == []
-    assert index.search("a", mmr=0.5, group="id", offset=3) == []
+    assert index.search([]) == index.search([], fuse=True) == index.search(["a", "b"], fuse=True) == []
+    assert index.search(np.ones(8)) == index.search("a", mmr=0.5, group="id", offset=3) == []
     assert "no document has the id 0" in error(index.search, like=0)
     index.add(["a", "b", "c"])
     assert index.search([]) == []
