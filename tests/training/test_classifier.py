@@ -25,8 +25,8 @@ from tests.conftest import make_model
 from tests.helpers.errors import error
 from tests.training.toy import forty_texts
 
-# Good and bad reviews in turn.
-ROWS = [line.split("\t") for line in Path("docs/samples/reviews.tsv").read_text(encoding="utf-8").splitlines()[:32]]
+# Good and bad reviews in turn, as many as words need to be read.
+ROWS = [line.split("\t") for line in Path("docs/samples/reviews.tsv").read_text(encoding="utf-8").splitlines()[:40]]
 LABELS, TEXTS = map(list, zip(*ROWS, strict=True))
 NEW = ["delicious and friendly", "dirty and rude", "a lovely story", "a boring waste of time"]
 TRUE = ["good", "bad", "good", "bad"]
@@ -37,7 +37,7 @@ def classifier() -> TextClassifier:
     return TextClassifier().fit(TEXTS, LABELS)
 
 
-def test_sixteen_texts_a_class(classifier):
+def test_twenty_texts_a_class(classifier):
     assert classifier.classes_.tolist() == ["bad", "good"]
     assert classifier.predict(NEW).tolist() == TRUE
     assert classifier.score(NEW, TRUE) == 1
@@ -75,7 +75,7 @@ def test_fitting_and_predicting_few_texts_loads_no_torch():
         (["a", "b"], ["x"], "X and y must be of equal length, got 2 texts and 1 labels"),
         (["a", "b"], ["x", ["y"]], "y must hold one label for each text, or a list of labels for each, got both"),
         (["a", "b"], np.array([[1, 2], [0, 1]]), "y of shape (texts, classes) must hold 0 and 1 only"),
-        (TEXTS, [[1, 0, 0], [0, 1, 1]] * 16, "y of 0 and 1 for each class must be an array, got [1, 0, 0]; give numpy"),
+        (TEXTS, [[1, 0, 0], [0, 1, 1]] * 20, "y of 0 and 1 for each class must be an array, got [1, 0, 0]; give numpy"),
     ],
 )
 def test_texts_and_labels_that_cannot_be_used(texts, labels, message):
