@@ -20,13 +20,19 @@ from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 
 
-def test_a_folder_and_the_default(tiny_model, tiny_model_path, sentences, monkeypatch):
+def test_a_folder_and_the_default(tiny_model, tiny_model_path, tokenizer, sentences, monkeypatch):
     encoder = load_encoder(str(tiny_model_path))
     assert encoder.name == str(tiny_model_path)
     assert encoder.fingerprint == fingerprint(tiny_model)
     np.testing.assert_allclose(encoder.encode(sentences), tiny_model.encode(sentences), atol=1e-6)
     monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else pytest.fail(path))
     assert load_encoder("default").fingerprint == fingerprint(tiny_model)
+    # How a model is asked is part of its key.
+    model = make_model(tokenizer)
+    model.prompts, model.default_prompt_name = {"query": "ask: "}, "query"
+    plain, asked = as_encoder(tiny_model, "m"), as_encoder(model, "m")
+    assert plain.fingerprint == asked.fingerprint
+    assert plain.key != asked.key
 
 
 def test_a_slip_of_a_baseline_names_them_all():
@@ -39,15 +45,6 @@ def test_a_slip_of_a_baseline_names_them_all():
     assert error(load_encoder, "tfidf+words") == message
     said = "an encoder must have a method encode(list of texts) -> array, got an int"
     assert error(as_encoder, 3) == said
-
-
-def test_how_a_model_is_asked_is_part_of_the_key(tokenizer):
-    model = make_model(tokenizer)
-    plain = as_encoder(model, "m")
-    model.prompts, model.default_prompt_name = {"query": "ask: "}, "query"
-    asked = as_encoder(model, "m")
-    assert plain.fingerprint == asked.fingerprint
-    assert plain.key != asked.key
 
 
 def test_anything_that_encodes():

@@ -166,6 +166,10 @@ def test_position_weights_by_hand():
     torch.testing.assert_close(relative, torch.tensor([[1 / 3, 2 / 3, 0.5], [2 / 3, 1 / 3, 0.5]]))
     none = second_order.position_weights(offsets_of(4), ln2, kind="none", scale="sum")
     torch.testing.assert_close(none, torch.full((4, 1), 0.25))
+    # Flat positions have a gradient: p_3 (3 - mean of i) = (3 - 2) / 3.
+    s = torch.zeros(2, requires_grad=True)
+    second_order.position_weights(offsets_of(3), s, kind="absolute", scale="sum")[2].sum().backward()
+    torch.testing.assert_close(s.grad, torch.full((2,), 1 / 3))
 
 
 @pytest.mark.parametrize("kind", sorted(second_order.POSITIONS))
@@ -184,12 +188,6 @@ def test_documents_do_not_see_each_other(kind):
     weights = partial(second_order.position_weights, s=torch.randn(4), kind=kind, scale="mean")
     alone = torch.cat([weights(offsets_of(3)), weights(offsets_of(5))])
     torch.testing.assert_close(weights(offsets_of(3, 0, 5)), alone)
-
-
-def test_flat_positions_have_a_gradient():
-    s = torch.zeros(2, requires_grad=True)
-    second_order.position_weights(offsets_of(3), s, kind="absolute", scale="sum")[2].sum().backward()
-    torch.testing.assert_close(s.grad, torch.full((2,), 1 / 3))  # p_3 (3 - mean of i) = (3 - 2) / 3
 
 
 def test_first_contexts():

@@ -12,7 +12,7 @@ from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training.distillation import job
 from ctx_embed.training.distillation.teacher import TeacherCache
 from ctx_embed.training.labelled_texts import hashes_of
-from ctx_embed.training.options import DistillationOptions, Source, read_recipe
+from ctx_embed.training.options import Source, read_recipe
 from tests.helpers.errors import error
 
 NAMES = {"corpus", "epochs", "teacher", "learning_rate", "held_out", "sources", "encoder_options"}
@@ -98,11 +98,6 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     assert summary == {**counts, "held_out_distance": last}
     assert last < first
     assert made["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
-
-
-def test_a_tenth_is_held_out_unless_more_is_asked_for():
-    assert [DistillationOptions().for_texts(count).held_out for count in (5_000, 100_000)] == [500, 4096]
-    assert DistillationOptions(held_out=20).for_texts(5_000).held_out == 20
 
 
 def weights(folder) -> dict[str, torch.Tensor]:

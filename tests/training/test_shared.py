@@ -62,13 +62,10 @@ def test_batches_cover_all_rows_once(lengths, batch_size, seed):
     assert sorted(map(len, alike)) == sorted(map(len, plain))
 
 
-def test_the_order_is_given_by_seed_and_epoch():
+def test_seed_and_epoch_give_the_order_and_batches_of_like_length_are_of_neighbours_by_length():
     places = [(seed, epoch) for seed in range(3) for epoch in range(3)] * 2
     orders = {tuple(np.concatenate(list(seeded_batches(50, 8, seed, epoch)))) for seed, epoch in places}
     assert len(orders) == 9
-
-
-def test_batches_of_like_length_are_of_neighbours_by_length_in_a_seeded_order():
     lengths = np.random.default_rng(0).permutation(40)
     spans = [sorted(lengths[batch].tolist()) for batch in like_length_batches(lengths, 8, 0, 0)]
     assert sorted(spans) == [list(range(start, start + 8)) for start in range(0, 40, 8)]
@@ -93,22 +90,18 @@ def test_all_copies_of_a_text_are_on_one_side():
 # Checkpoints
 
 
-@pytest.fixture
-def output(tmp_path):
-    return tmp_path / "model"
-
-
 def test_identity_is_of_values_and_their_order():
     assert identity({"a": 1, "b": [2]}, "x") == identity({"b": [2], "a": 1}, "x")
     assert len({identity(1), identity("1"), identity(2), identity(1, 2), identity([1, 2]), identity(None)}) == 6
 
 
-def test_a_state_comes_back_to_the_same_run_only(output):
+def test_a_state_comes_back_to_the_same_run_only(tmp_path):
+    output = tmp_path / "model"
     assert Checkpoint(output, "run").load() is None
-    assert list(output.parent.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     state = {"weights": {"w": torch.arange(3.0)}, "history": [{"epoch": 1, "loss": 0.5}]}
     Checkpoint(output, "run").save(state)
-    assert [path.name for path in output.parent.iterdir()] == ["model.partial"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.partial"]
     loaded = Checkpoint(output, "run").load()
     assert loaded.pop("weights")["w"].tolist() == [0, 1, 2]
     assert loaded == {"history": state["history"]}
@@ -117,8 +110,8 @@ def test_a_state_comes_back_to_the_same_run_only(output):
     assert Checkpoint(output, "run").load() is None
 
 
-def test_a_full_disk_leaves_the_state_before(output):
-    checkpoint = Checkpoint(output, "run")
+def test_a_full_disk_leaves_the_state_before(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "model", "run")
     checkpoint.save({"step": 1})
     with full_disk(100_000), pytest.raises(UnwritableError, match=r"cannot write .*checkpoint.pt: File too large"):
         checkpoint.save({"weights": torch.zeros(1_000_000)})
@@ -127,8 +120,8 @@ def test_a_full_disk_leaves_the_state_before(output):
 
 
 @pytest.mark.parametrize("damage", [lambda whole: b"", lambda whole: whole[: len(whole) // 2], {"no": "run"}, [1, 2]])
-def test_a_damaged_state_or_one_of_something_else_is_none(output, damage):
-    checkpoint = Checkpoint(output, "run")
+def test_a_damaged_state_or_one_of_something_else_is_none(tmp_path, damage):
+    checkpoint = Checkpoint(tmp_path / "model", "run")
     checkpoint.save({"step": 1})
     if callable(damage):
         checkpoint.path.write_bytes(damage(checkpoint.path.read_bytes()))
@@ -139,8 +132,8 @@ def test_a_damaged_state_or_one_of_something_else_is_none(output, damage):
     assert checkpoint.load() == {"step": 2}
 
 
-def test_remove_takes_what_runs_left_and_nothing_else(output):
-    checkpoint = Checkpoint(output, "run")
+def test_remove_takes_what_runs_left_and_nothing_else(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "model", "run")
     checkpoint.save({"step": 1})
     (checkpoint.folder / ".checkpoint.pt.killed").write_bytes(b"half")
     checkpoint.remove()
@@ -226,11 +219,9 @@ def test_a_small_vocabulary_by_hand():
 def test_the_most_frequent_pairs_come_first():
     texts = ["xy " * 3001 + "pq " * 3000 + "mn"]
     letters = ["[PAD]", "[UNK]", "##n", "##q", "##y", "m", "n", "p", "q", "x", "y"]
-    assert entries(learn_vocabulary(texts, size=11, progress=False)) == letters
-    assert entries(learn_vocabulary(texts, size=12, progress=False)) == [*letters, "xy"]
-    assert entries(learn_vocabulary(texts, size=13, progress=False)) == [*letters, "xy", "pq"]
     # A pair that occurs once is no word.
-    assert entries(learn_vocabulary(texts, size=99, progress=False)) == [*letters, "xy", "pq"]
+    for size, pairs in ((11, []), (12, ["xy"]), (13, ["xy", "pq"]), (99, ["xy", "pq"])):
+        assert entries(learn_vocabulary(texts, size, progress=False)) == letters + pairs
 
 
 def test_a_size_too_small_for_the_letters():
@@ -276,10 +267,7 @@ def test_a_tokenizer_that_cannot_be_read(tmp_path):
     for content in (b"garbage", b"\xff\xfe", b"{}"):
         path.write_bytes(content)
         assert error(read_tokenizer, path).startswith(f"{path}: no tokenizer (")
-
-
-def test_a_tokenizer_without_an_unknown_token_is_refused_before_any_work(tmp_path):
-    path = tmp_path / "tokenizer.json"
+    # Without an unknown token it is refused before any work.
     message = f"{path}: must have an unknown token for words that it lacks{{}}, got none; add it, or make a tokenizer"
     for model, named in (
         (WordPiece({"the": 0}, unk_token="[UNK]"), " ([UNK])"),

@@ -26,7 +26,10 @@ from tests.training.toy import same, state
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
 
 
-def test_the_learning_rate_by_hand():
+def test_options_by_hand():
+    # A tenth is held out, unless more is asked for.
+    assert [DistillationOptions().for_texts(count).held_out for count in (5_000, 100_000)] == [500, 4096]
+    assert DistillationOptions(held_out=20).for_texts(5_000).held_out == 20
     options = DistillationOptions(learning_rate=2.0)
     # Of 40 steps, two rise; 38 fall along half a cosine.
     assert [options.learning_rate_at(step, 40) for step in (0, 1, 2, 40)] == pytest.approx([1, 2, 2, 0])
@@ -54,11 +57,6 @@ def test_the_table_by_hand():
     # Centred 1 and -1, weighted 1/2 and 1, whose standard deviation is 3/4.
     assert table == pytest.approx(np.array([[0.5 * 0.1 / 0.75], [-0.1 / 0.75]]))
     assert table.dtype == np.float32
-
-
-def test_entry_texts(tokenizer):
-    entries = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
-    assert entry_texts(tokenizer) == [entry.removeprefix("##") for entry in entries]
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +114,8 @@ def stop(run, step) -> None:
 
 
 def test_a_student_begins_as_static_embeddings(start, tokenizer, texts, teacher):
+    entries = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
+    assert entry_texts(tokenizer) == [entry.removeprefix("##") for entry in entries]
     student = start().student
     ids, _ = TextTokenizer(tokenizer)(texts)
     frequencies = np.bincount(ids, minlength=tokenizer.get_vocab_size()) / len(ids)
