@@ -20,6 +20,8 @@ from ctx_embed.texts import as_texts
 from ctx_embed.vectors import comparable
 
 VECTORS = "sentence_embedding"
+# For more values than this torch would start threads of its own, for each of the threads that embed.
+SERIAL_VALUES = (1 << 15) - 1
 # The names of encode's arguments after the texts, in their order.
 _ARGUMENTS = list(signature(sentence_transformers.SentenceTransformer.encode).parameters)[2:]
 
@@ -100,13 +102,17 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
 
         def embedded(texts: list[str]) -> tuple[NDArray[Any], int]:
             ids, lengths = first.text_tokenizer.read(texts, options["prompt"], first.max_seq_length)
-            features = {"sentence_embedding": torch.from_numpy(packed.embed(ids, lengths))}
+            contexts, empty = packed.embed(ids, lengths), lengths == 0
             if first.normalized:
-                features["sentence_embedding"][torch.from_numpy(lengths == 0)] = 0
+                contexts[empty] = 0
+            parts = []
             with torch.inference_mode():
-                for module in others:
-                    features = module(features)
-            return features["sentence_embedding"].numpy(), int((lengths == 0).sum())
+                for part in torch.from_numpy(contexts).split(max(1, SERIAL_VALUES // contexts.shape[1])):
+                    features = {VECTORS: part}
+                    for module in others:
+                        features = module(features)
+                    parts.append(features[VECTORS].numpy())
+            return np.concatenate(parts), int(empty.sum())
 
         vectors, unread = embed_in_batches(inputs, embedded, BATCH_TEXTS, options["show_progress_bar"])
         if unread:
