@@ -5,95 +5,38 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.kernel import PATHS, Kernel
+from ctx_embed.kernel import Kernel
 
-# Maximum bytes of stored products: enough for 62,000 of the default model's 99,000 entries.
-HELD_BYTES = 112 << 20
 # Maximum number of remembered words, about 8 MB. When there are more, the table starts empty again.
 MOST_WORDS = 1 << 18
-# What embedding in C returns: -2 stands for an id beyond the table.
-WITHOUT_MEMORY = -1
 # C reads words 8 bytes at a time.
 END = "\0" * 9
 
-Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 Lengths = NDArray[np.int64]
 
-# The arrays of C's ctx_parameters, in their order after the numbers.
-_ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
 
-
-def _at(array: NDArray[Any]) -> int:
+def address(array: NDArray[Any]) -> int:
     """Return where a contiguous array's values begin."""
     try:
         # A quarter of the time of reading NumPy's own description; but read-only and empty arrays have no such buffer.
         return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
     except (TypeError, ValueError):
-        address: int = array.__array_interface__["data"][0]
-        return address
+        return int(array.__array_interface__["data"][0])
 
 
-def _held(owner: Any, pointer: int | None, free: Any) -> int:
+def held_by(owner: Any, pointer: int | None, free: Any) -> int:
     """Return a pointer that is freed with its owner."""
     if not pointer:
         raise MemoryError("not enough memory for the model")
     weakref.finalize(owner, free, pointer).atexit = False
     return pointer
-
-
-class Attention:
-    """K steps over a token table. Several threads may embed at once; copies and pickles are the callers' concern.
-
-    The table (entries, m) is float32, or int8 to be multiplied by ``scales`` (entries,); it is not copied. The
-    parameters are ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and ``c0`` if the options need them.
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        config: Mapping[str, Any],
-        table: NDArray[Any],
-        scales: Floats | None,
-        parameters: Mapping[str, Floats],
-    ) -> None:
-        m, K, u = (config[name] for name in ("dimension", "steps", "rank"))
-        bag = config["positions"] == "none"
-        mean = config["scale"] == "mean"
-        shared = bag and mean and config["initial_context"] != "uniform"
-        self._table, self._scales = np.require(table, None, "C"), scales
-        arrays = {name: np.require(values, np.float32, "C") for name, values in parameters.items()}
-        arrays.setdefault("c0", np.ones(m, np.float32))
-        arrays["levels" if scales is not None else "rows"] = self._table
-        if scales is not None:
-            self._scales = arrays["scales"] = np.require(scales, np.float32, "C")
-        width = 4 * ((m if shared else 0) + (K - shared) * u)
-        if bag:
-            arrays.pop("s", None)
-        sizes = (m, K, u, len(table), shared, mean, config["positions"] == "relative", HELD_BYTES // width)
-        pointers = (_at(arrays[name]) if name in arrays else 0 for name in _ARRAYS)
-        # Numbers and pointers of a structure have 8 bytes each.
-        given = np.array([*sizes, PATHS[kernel.name], *pointers], np.int64)
-        self._embed = kernel.ctx_embed
-        self._model = _held(self, kernel.ctx_model_new(_at(given)), kernel.ctx_free)
-
-    def embed(self, ids: Ids, lengths: Lengths, contexts: Floats, counts: NDArray[np.float64] | None = None) -> None:
-        """Replace the first contexts (B, m) of packed texts by the last; texts without tokens keep theirs.
-
-        ``counts`` (N,) says how often each id occurs; None: once.
-        """
-        given = None if counts is None else _at(counts)
-        failed = self._embed(self._model, _at(ids), _at(lengths), given, len(lengths), _at(contexts))
-        if failed == WITHOUT_MEMORY:
-            raise MemoryError("not enough memory to embed these texts")
-        if failed:
-            raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
 
 
 class PhrasesInC:
@@ -107,8 +50,8 @@ class PhrasesInC:
         order = np.argsort(buckets)
         starts = np.searchsorted(buckets[order], np.arange((1 << bits) + 1, dtype=np.uint64)).astype(np.int32)
         self._arrays = keys[order], (entries + order).astype(np.int32), starts
-        self._given = np.array([width, 64 - bits, *map(_at, self._arrays)], np.int64)
-        self.pointer = _at(self._given)
+        self._given = np.array([width, 64 - bits, *map(address, self._arrays)], np.int64)
+        self.pointer = address(self._given)
 
 
 class Words:
@@ -123,7 +66,7 @@ class Words:
         kinds = np.zeros(128, np.uint8)
         kinds[[ord(character) for character in cuts]] = 1
         seed = int.from_bytes(os.urandom(8), "little") >> 1
-        self._table = _held(self, kernel.ctx_words_new(seed, MOST_WORDS, _at(kinds)), kernel.ctx_free)
+        self._table = held_by(self, kernel.ctx_words_new(seed, MOST_WORDS, address(kinds)), kernel.ctx_free)
         self._find, self._ids, self._add = kernel.ctx_words_find, kernel.ctx_words_ids, kernel.ctx_words_add
         self.reads_wordpiece = wordpiece is not None
         if wordpiece is not None:
@@ -136,7 +79,7 @@ class Words:
 
         ``ids`` (I,) are those of the unknown words in ``found``, and ``starts`` (U + 1,) where each word's begin.
         """
-        return bool(self._add(self._table, found.data, found.spans, _at(ids), _at(starts), len(found.unknown)))
+        return bool(self._add(self._table, found.data, found.spans, address(ids), address(starts), len(found.unknown)))
 
 
 class Found:
@@ -156,7 +99,7 @@ class Found:
         self._words, self._count, self._size = words, count, size
         # One array for all that C writes: to get the addresses of four takes longer than C needs for a short text.
         self._scratch = np.zeros(count + 2 * size + (size + slots) // 2 + 1, np.int64)
-        self._ends = _at(self._scratch)
+        self._ends = address(self._scratch)
         self.spans = self._ends + 8 * count
         self._records = self.spans + 16 * size
         missing = words._find(
@@ -183,11 +126,11 @@ class Found:
         """
         table, merged = self._words._table, None if phrases is None else phrases.pointer
         lengths, size = np.empty(self._count, np.int64), self._known
-        others = (None, None) if ids is None or starts is None else (_at(ids), _at(starts))
+        others = (None, None) if ids is None or starts is None else (address(ids), address(starts))
         given = self._records, self._ends, self._count, *others
         if starts is not None:
             words = self._scratch[self._count + 2 * self._size :].view(np.int32)[: self._scratch[self._count - 1]]
             size += np.diff(starts)[-1 - words[words < 0]].sum()
         result = np.empty(size, np.int32)
-        left = self._words._ids(table, merged, *given, _at(result), _at(lengths))
+        left = self._words._ids(table, merged, *given, address(result), address(lengths))
         return result[:left], lengths

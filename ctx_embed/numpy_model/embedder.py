@@ -19,8 +19,8 @@ from tokenizers import Tokenizer
 
 from ctx_embed import second_order
 from ctx_embed.errors import InputError, UnknownTextsWarning, require_size, unknown_name
-from ctx_embed.kernel import kernel
-from ctx_embed.kernel.library import Attention
+from ctx_embed.kernel import PATHS, kernel
+from ctx_embed.kernel.library import address, held_by
 from ctx_embed.numpy_model.saved import (
     DEFAULT_MODEL,
     PHRASES,
@@ -43,6 +43,12 @@ BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 4096
 # Threads share texts of more characters than this.
 PARALLEL_CHARACTERS = 1 << 15
+# Maximum bytes of products that the kernel stores: enough for 62,000 of the default model's 99,000 entries.
+HELD_BYTES = 112 << 20
+# The arrays of the kernel's ctx_parameters, in their order after the numbers.
+ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
+# What the kernel returns without memory; -2 stands for an id beyond the table.
+WITHOUT_MEMORY = -1
 # Without the kernel: maximum tokens to send through the steps at once; longer texts are summed block by block.
 BLOCK_TOKENS = 4096
 
@@ -167,7 +173,8 @@ class CosineParts:
 class PackedContextualizer:
     """A Contextualizer that embeds packed token ids, from the options and parameters of the steps by name.
 
-    Parameters must not change. ``s`` are the slopes (m,) of the position weights; None without position weights.
+    Parameters must not change. ``s`` are the slopes (m,) of the position weights, None without. Several threads may
+    embed at once.
     """
 
     def __init__(self, config: Mapping[str, Any], table: TokenTable, parameters: Mapping[str, Floats]) -> None:
@@ -181,10 +188,21 @@ class PackedContextualizer:
         self.c0: Floats = parameters["c0"] if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
         # Without position weights, slopes are not used.
         self._slopes = self.c0 if self.s is None else self.s
-        compiled = kernel()
-        self._attention = None
-        if compiled is not None:
-            self._attention = Attention(compiled, config, table.values, table.scales, parameters)
+        self._kernel = kernel()
+        if self._kernel is None:
+            return
+        (K, u, m), bag, mean = self.steps.U.shape, self.s is None, self.scale == "mean"
+        shared = bag and mean and self.initial_context != "uniform"
+        width = 4 * ((m if shared else 0) + (K - shared) * u)
+        arrays = {"scales": table.scales, "c0": self.c0, "s": self.s, **self.steps._asdict()}
+        # The kernel reads the table where it is.
+        self._arrays = {name: np.require(a, np.float32, "C") for name, a in arrays.items() if a is not None}
+        self._arrays["rows" if table.scales is None else "levels"] = np.require(table.values, None, "C")
+        sizes = (m, K, u, len(table.values), shared, mean, self.positions == "relative", HELD_BYTES // width)
+        pointers = (address(self._arrays[name]) if name in self._arrays else 0 for name in ARRAYS)
+        # Numbers and pointers of a structure have 8 bytes each.
+        given = np.array([*sizes, PATHS[self._kernel.name], *pointers], np.int64)
+        self._model = held_by(self, self._kernel.ctx_model_new(address(given)), self._kernel.ctx_free)
 
     def first_contexts(self, ids: Ids, lengths: Lengths) -> Floats:
         """Return c^0 of packed texts, (B, m)."""
@@ -198,16 +216,21 @@ class PackedContextualizer:
         ``counts`` (N,) says how often each id occurs in its text, of one text without positions; None: once.
         """
         # The kernel checks ids of 32 bits itself.
-        checked = self._attention is not None and ids.dtype == np.int32
+        checked = self._kernel is not None and ids.dtype == np.int32
         if not checked and len(ids) and not 0 <= ids.min() <= ids.max() < len(self.table.values):
             raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
-        if self._attention is None:
+        if self._kernel is None:
             return self._by_equations(ids, lengths, counts)
         contexts = np.empty((len(lengths), self.dimension), np.float32)
         contexts[:] = self.first_contexts(ids, lengths) if self.initial_context == "uniform" else self.c0
         times = None if counts is None else np.ascontiguousarray(counts, np.float64)
         ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
-        self._attention.embed(ids, lengths, contexts, times)
+        given = (address(ids), address(lengths), None if times is None else address(times))
+        failed = self._kernel.ctx_embed(self._model, *given, len(lengths), address(contexts))
+        if failed == WITHOUT_MEMORY:
+            raise MemoryError("not enough memory to embed these texts")
+        if failed:
+            raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
         return contexts
 
     # Weights that have diverged give infinities and NaN, as with torch; callers report those.

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from ctx_embed import kernel as loading
 from ctx_embed import second_order
-from ctx_embed.kernel import kernel, kernel_name, library
-from ctx_embed.kernel.library import Attention
+from ctx_embed.kernel import kernel, kernel_name
+from ctx_embed.numpy_model import embedder
+from ctx_embed.numpy_model.embedder import PackedContextualizer
+from ctx_embed.numpy_model.saved import TokenTable
 from ctx_embed.runtime import Embedder
 from ctx_embed.second_order import INITIAL_CONTEXTS, POSITIONS, SCALES, Steps
 from tests.helpers.errors import error
@@ -47,16 +49,14 @@ class Model:
         if self.initial_context == "ones":
             self.c0 = np.ones(m, np.float32)
 
-    def attention(self, path: str, held: int | None = None) -> Attention:
+    def compiled(self, path: str, held: int = embedder.HELD_BYTES) -> PackedContextualizer:
         parameters: dict[str, Any] = {**self.steps._asdict(), "s": self.s, "c0": self.c0}
-        before = library.HELD_BYTES
-        try:
-            library.HELD_BYTES = before if held is None else held
-            kernel, _ = loading._loaded()
-            kernel.name = path
-            return Attention(kernel, self.config, self.values, self.scales, parameters)
-        finally:
-            library.HELD_BYTES = before
+        kernel, _ = loading._loaded()
+        kernel.name = path
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(embedder, "HELD_BYTES", held)
+            patch.setattr(embedder, "kernel", lambda: kernel)
+            return PackedContextualizer(self.config, TokenTable(self.values, self.scales), parameters)
 
     def first(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         contexts = second_order.initial_context(self.initial_context, self.c0, ids, np.append(0, lengths.cumsum()))
@@ -76,12 +76,6 @@ class Model:
     def texts(self, lengths: list[int], entries: int) -> tuple[np.ndarray, np.ndarray]:
         ids = self.generator.integers(0, entries, sum(lengths)).astype(np.int32)
         return ids, np.array(lengths, np.int64)
-
-
-def embedded(attention: Attention, model: Model, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    contexts = model.first(ids, lengths)
-    attention.embed(ids, lengths, contexts)
-    return contexts
 
 
 options = st.tuples(*map(st.sampled_from, (sorted(POSITIONS), SCALES, sorted(INITIAL_CONTEXTS))))
@@ -110,7 +104,7 @@ def test_the_kernel_agrees_with_the_equations(path, seed, m, u, K, options, int8
     # With few features a sum near 0, which LayerNorm divides by, may turn a last digit into a large difference.
     for _ in range(3):
         own = np.maximum(own, np.abs(model.by_equations(ids, counts, np.float64, 2**-23) - exact).max(1))
-    found = np.abs(embedded(model.attention(path), model, ids, counts) - exact).max(1)
+    found = np.abs(model.compiled(path).embed(ids, counts) - exact).max(1)
     # Eight times NumPy's error in float32, or what is hardly more than the last digit.
     assert (found <= 8 * own + 4e-6 * np.abs(exact).max(1)).all()
 
@@ -121,12 +115,12 @@ def test_the_kernel_agrees_with_the_equations(path, seed, m, u, K, options, int8
 def test_a_context_depends_on_the_text_alone(path, seed, options, lengths, m):
     model = Model(seed, m, 12, 3, options)
     ids, counts = model.texts(lengths * 3, ENTRIES)
-    together = embedded(model.attention(path), model, ids, counts)
+    together = model.compiled(path).embed(ids, counts)
     width = 4 * 16 * 4
-    for attention in (model.attention(path), model.attention(path, held=0), model.attention(path, held=30 * width)):
-        texts = [(attention, model, part, np.array([len(part)])) for part in np.split(ids, counts.cumsum()[:-1])]
+    for compiled in (model.compiled(path), model.compiled(path, held=0), model.compiled(path, held=30 * width)):
+        texts = [(part, np.array([len(part)])) for part in np.split(ids, counts.cumsum()[:-1])]
         with ThreadPoolExecutor(4) as pool:
-            alone = list(pool.map(embedded, *zip(*texts[::-1], strict=True)))
+            alone = list(pool.map(compiled.embed, *zip(*texts[::-1], strict=True)))
         assert (np.concatenate(alone)[::-1] == together).all()
 
 
@@ -137,7 +131,7 @@ def test_70_000_tokens(path, kind):
         model = Model(1, m, u, 2, (kind, "mean", "learned"), int8=False)
         ids, counts = model.texts([70_000], ENTRIES)
         exact = model.by_equations(ids, counts, np.float64)
-        found = embedded(model.attention(path), model, ids, counts)
+        found = model.compiled(path).embed(ids, counts)
         assert np.abs(found - exact).max() <= 1e-4 * np.abs(exact).max()
 
 
@@ -145,11 +139,9 @@ def test_70_000_tokens(path, kind):
 def test_counts_stand_for_repetitions(path):
     model = Model(2, 40, 9, 3, ("none", "sum", "ones"))
     ids, counts = np.arange(300, dtype=np.int32), np.random.default_rng(0).integers(1, 9, 300)
-    attention = model.attention(path)
-    repeated = embedded(attention, model, np.repeat(ids, counts).astype(np.int32), np.array([counts.sum()]))
-    contexts = model.first(ids, np.array([300]))
-    attention.embed(ids, np.array([300]), contexts, counts.astype(np.float64))
-    assert (contexts == repeated).all()
+    compiled = model.compiled(path)
+    repeated = compiled.embed(np.repeat(ids, counts).astype(np.int32), np.array([counts.sum()]))
+    assert (compiled.embed(ids, np.array([300]), counts) == repeated).all()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -157,9 +149,9 @@ def test_huge_values_become_infinite_and_nothing_else(path):
     model = Model(3, 16, 4, 2, ("none", "mean", "ones"), int8=False)
     model.values[5] = 3e38
     ids, counts = np.array([5, 6, 7, 8], np.int32), np.array([2, 2])
-    found = embedded(model.attention(path), model, ids, counts)
+    found = model.compiled(path).embed(ids, counts)
     assert not np.isfinite(found[0]).all()
-    assert (found[1] == embedded(model.attention(path), model, ids[2:], counts[1:])[0]).all()
+    assert (found[1] == model.compiled(path).embed(ids[2:], counts[1:])[0]).all()
 
 
 # The choice of a path
