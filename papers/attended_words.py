@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.progress import Meter
-from ctx_embed.systems import AttentionWeights, attention_weights
+from ctx_embed.systems.attention import AttentionWeights, attention_weights
 from papers.classifier_cells import quick_training, single_part, trained
 from papers.experiment import Cell, Claim, Column, Experiment, Figures, Found, Outcome, Settings, Verdict, number
 from papers.inputs import Workplace

@@ -19,7 +19,6 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.modules import Contextualizer
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL
-from ctx_embed.systems.attention import AttentionWeights, attention_weights
 from ctx_embed.systems.encoder import TableOptions
 from ctx_embed.systems.heads import AttentivePooling, Bilinear, Lama, LamaCtx, StructuredSelfAttention
 from ctx_embed.systems.pooling import (
@@ -31,18 +30,6 @@ from ctx_embed.systems.pooling import (
     SelfAttention,
 )
 from ctx_embed.systems.transformer import TransformerEncoder, UseTransformer
-
-__all__ = [
-    "SYSTEMS",
-    "AttentionWeights",
-    "attention_weights",
-    "option_defaults",
-    "parameter_count",
-    "require_options",
-    "system",
-    "untrained",
-    "without_vocabulary",
-]
 
 SYSTEMS: dict[str, type[TokenEncoder]] = {
     "contextualizer": Contextualizer,

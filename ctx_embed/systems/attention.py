@@ -29,8 +29,6 @@ GROUP_TOKENS = 8192
 # A group's shortest document has at least this fraction of the tokens of its longest, so there is little padding.
 LIKE_LENGTH = 0.75
 
-# Groups of documents of similar length -----------------------------------------------------------------------
-
 
 class Group(NamedTuple):
     """Documents (G,) of similar length, and the places (G, L) of their tokens among all packed ones.
@@ -80,9 +78,6 @@ def rows_of_documents(
     return rows.index_copy(0, torch.cat([group.documents for group in groups]), torch.cat(parts).to(rows.dtype))
 
 
-# Over documents ------------------------------------------------------------------------------------------------
-
-
 def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
     """Return the greatest value (B, d) of each document's rows (N, d); zero for an empty document."""
     documents = document_ids(offsets)[:, None].expand_as(values)
@@ -122,9 +117,6 @@ def unit(vectors: Tensor) -> Tensor:
     return vectors / torch.where(length > 0, length, 1)
 
 
-# Every token to every token ------------------------------------------------------------------------------------
-
-
 def self_attention(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scale: float) -> Tensor:
     """Return softmax(scale * Q K^T) V within each document, (N, h, d), in memory that is linear in its length.
 
@@ -147,9 +139,6 @@ def self_attention(query: Tensor, key: Tensor, value: Tensor, groups: list[Group
 def self_attention_weights(query: Tensor, key: Tensor, scale: float) -> Tensor:
     """Return softmax(scale * Q K^T) of one document, (h, n, n) from (n, h, d); row i is what token i looks at."""
     return torch.softmax(scale * torch.einsum("ihd,jhd->hij", query, key), dim=2)
-
-
-# A model's attention over texts -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

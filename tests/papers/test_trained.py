@@ -6,7 +6,7 @@ import torch
 from tokenizers import Tokenizer
 
 from ctx_embed.eval.scoring.probes import folds_of
-from ctx_embed.systems import AttentionWeights
+from ctx_embed.systems.attention import AttentionWeights
 from papers import find_experiment
 from papers.attended_words import most_attended, words_of
 from papers.classifier_cells import (

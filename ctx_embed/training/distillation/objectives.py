@@ -189,9 +189,6 @@ class SecondTeacher(Objective):
         return {"held_out_second_distance": float(similarity_loss(student, target.to(student.device)))}
 
 
-# Labels ---------------------------------------------------------------------------------------------------------
-
-
 class LabelHead(nn.Module):
     """A linear classifier over the last ``dimension`` dimensions of the embedding at unit length."""
 
@@ -326,9 +323,6 @@ class TaughtLabels(Objective):
             return student.sum() * 0
         targets = self.probabilities[torch.from_numpy(places[places >= 0])].to(student.device)
         return F.cross_entropy(self.head(student[known]), targets)
-
-
-# Pairs ----------------------------------------------------------------------------------------------------------
 
 
 def contrast_loss(first: Tensor, second: Tensor, teacher: Tensor, known: Tensor | None = None) -> Tensor:
