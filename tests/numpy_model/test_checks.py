@@ -109,6 +109,7 @@ def without_the_first_module(folder: Path) -> None:
     (folder / MODULES).write_text(json.dumps(json.loads((folder / MODULES).read_text())[1:]))
 
 
+PREPEND = {"type": "Prepend", "prepend": "abc " * 1000}
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a|b)" * 1000}, "behavior": "Isolated", "invert": False}
 HOSTILE: dict[str, tuple[Change, str]] = {
     "a chain of phrases": (chain, "phrase 63 must stand for at most 64 entries, got 65"),
@@ -117,10 +118,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a long replacement": (replaced({"String": "a"}, "a" * 10_000), "at most 100 characters of one, got 10000"),
     "replacements of replacements": (replaced({"String": "a"}, "aa", 30), "characters of one, got 1073741824"),
     "many normalizers": (normalized(*[{"type": "Lowercase"}] * 100_000), "must have at most 100 normalizers and"),
-    "a long beginning": (
-        normalized(*[{"type": "Prepend", "prepend": "abc " * 1000}] * 50),
-        "at most 100 characters may be put before a text, got 200,000",
-    ),
+    "a long beginning": (normalized(*[PREPEND] * 50), "at most 100 characters may be put before a text, got 200,000"),
     "a long pattern": (edited(TOKENIZER, pre_tokenizer=SPLIT), "must have at most 1000 characters, got 5000"),
     "no tokenizer": (written(TOKENIZER, "{}"), "no tokenizer"),
     "a deep tokenizer": (written(TOKENIZER, DEEP), "no tokenizer"),
@@ -156,10 +154,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "an empty module": (written(MODULES, "[{}]"), "must have a name, a path and a type, got {}"),
     "many modules": (written(MODULES, "[" + "1," * 400_000 + "1]"), "must be a list of 1 to 100 modules"),
     "a large file": (written(MODULES, " " * (1 << 21)), "must have at most 1,048,576 bytes, got 2,097,152"),
-    "enormous weights": (
-        lambda folder: os.truncate(folder / WEIGHTS, (1 << 40) + 1),
-        "must have at most 1,099,511,627,776 bytes, got 1,099,511,627,777",
-    ),
+    "enormous weights": (lambda folder: os.truncate(folder / WEIGHTS, (1 << 40) + 1), "must have at most 1,099,511,6"),
     "a path outside": (edited(MODULES, 0, path="../other"), "must lie inside the folder, got the path '../other'"),
     "an absolute path": (edited(MODULES, 1, path="/etc"), "must lie inside the folder, got the path '/etc'"),
     "half a character": (edited(MODULES, 1, path="\ud800"), "must lie inside the folder, got the path '\\ud800'"),

@@ -18,12 +18,12 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from ctx_embed import TextClassifier, load
 from ctx_embed.classify.head import Head
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.classify.predictor import SavedEncoder, TorchEncoder
 from ctx_embed.training.options import SupervisedOptions
 from ctx_embed.training.supervised.train import new_encoder, train_classifier
 from tests.conftest import make_model
 from tests.helpers.errors import error
-from tests.training.toy import forty_texts
 
 # Good and bad reviews in turn, as many as words need to be read.
 ROWS = [line.split("\t") for line in Path("docs/samples/reviews.tsv").read_text(encoding="utf-8").splitlines()[:40]]
@@ -206,7 +206,7 @@ def test_a_truncated_model_with_prompts_is_read_whole_and_without_them(tokenizer
 
 
 def test_an_encoder_that_needs_torch(tmp_path):
-    data, options = forty_texts(), SupervisedOptions(4, 8, 0.02)
+    data, options = Labelled(LABELS, TEXTS), SupervisedOptions(4, 8, 0.02)
     network, _ = train_classifier(new_encoder(None, data.texts, encoder="mean", dimension=8), data, data, options)
     network.predictor().save(tmp_path)
     loaded = TextClassifier.load(tmp_path)
