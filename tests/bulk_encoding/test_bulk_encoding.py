@@ -1,3 +1,5 @@
+"""Encoding into stores: every id once, the vectors of the shipped model, resuming, and how inputs are cut."""
+
 import gzip
 import io
 import json

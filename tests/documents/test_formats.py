@@ -1,3 +1,5 @@
+"""Every format is read whole and in reading order; broken files have a reason; workers limit time and memory."""
+
 import gzip
 import json
 import os

@@ -1,3 +1,5 @@
+"""The same table means the same, whoever wrote it and whatever reads it; a value comes back as it was written."""
+
 import csv
 import datetime
 import decimal
