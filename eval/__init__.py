@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ctx_embed.eval.encoders import load_encoder as load_encoder
     from ctx_embed.eval.evaluation import Evaluation as Evaluation
     from ctx_embed.eval.evaluation import EvaluationOptions as EvaluationOptions
+    from ctx_embed.eval.evaluation import ProbeEvaluator as ProbeEvaluator
     from ctx_embed.eval.evaluation import compare as compare
     from ctx_embed.eval.evaluation import evaluate as evaluate
     from ctx_embed.eval.reports import write_report as write_report
-    from ctx_embed.eval.sentence_evaluator import ProbeEvaluator as ProbeEvaluator
     from ctx_embed.eval.tasks.catalogue import find_tasks as find_tasks
     from ctx_embed.eval.tasks.data import DataReader as DataReader
 
@@ -32,7 +32,7 @@ _HOMES = {
     "DataReader": "ctx_embed.eval.tasks.data",
     "Evaluation": "ctx_embed.eval.evaluation",
     "EvaluationOptions": "ctx_embed.eval.evaluation",
-    "ProbeEvaluator": "ctx_embed.eval.sentence_evaluator",
+    "ProbeEvaluator": "ctx_embed.eval.evaluation",
     "as_encoder": "ctx_embed.encoders",
     "compare": "ctx_embed.eval.evaluation",
     "evaluate": "ctx_embed.eval.evaluation",

@@ -4,10 +4,11 @@ An :class:`Evaluation` has the options and results, and the JSON from which repo
 """
 
 import json
+import os
 import platform
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from ctx_embed import __version__, progress
 from ctx_embed.encoders import Encoder, as_encoder
@@ -40,6 +43,8 @@ from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, METRICS, PUBLISHED_SOU
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
+from ctx_embed.rows.reading import read_labelled
+from ctx_embed.texts import as_texts
 from ctx_embed.training.labelled_texts import are_known, warning
 
 # Increase this when a change of the code changes scores, so that stored ones are computed again.
@@ -244,7 +249,8 @@ def evaluate(
         raise InputError(f"{', '.join(names)} can only be scored on probe tasks, got none; add one, such as MR")
 
     def fail(error: InputError, context: str) -> None:
-        line = str(error) if str(error).startswith(context) else f"{context}: {error}"
+        # A task named by its file is read by its whole path.
+        line = str(error) if str(error).startswith((context, os.path.abspath(context))) else f"{context}: {error}"
         # An error in the data occurs for every encoder: report it once.
         if line not in result.failures:
             result.failures.append(line)
@@ -408,3 +414,56 @@ def compare(
             f"{' or '.join(names) or 'the results'}: must be an unchanged result of eval run ({damage:.100}); run it "
             "again"
         ) from error
+
+
+class ProbeEvaluator(SentenceEvaluator):
+    """The accuracy of a probe on the model's embeddings, for ``SentenceTransformerTrainer(evaluator=...)``.
+
+    A call returns ``{NAME_accuracy, NAME_std}`` as fractions of 1.
+
+    Args:
+        labels: one label for each text; a list, array, series or generator.
+        texts: the texts to classify, likewise.
+        name: prefix of the metrics' names.
+        protocol: as for :class:`ctx_embed.eval.EvaluationOptions`, without ``paper``.
+        seed: seed of the folds.
+
+    Raises:
+        InputError: labels and texts differ in number, or the protocol is unknown.
+    """
+
+    def __init__(
+        self,
+        labels: Iterable[str],
+        texts: Iterable[str],
+        *,
+        name: str = "",
+        protocol: ProtocolName = "quick",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        labels, texts = [str(label) for label in labels], as_texts(texts)
+        if len(labels) != len(texts):
+            raise InputError(f"there must be as many labels as texts, got {len(labels)} labels and {len(texts)} texts")
+        if protocol not in PROTOCOLS:
+            raise unknown_name("protocol", protocol, PROTOCOLS)
+        self.examples = Examples(labels, [(text,) for text in texts], None)
+        self.name, self.protocol, self.seed = name, protocol, seed
+        self.primary_metric = "accuracy"
+
+    @classmethod
+    def from_file(cls, path: str | Path, **options: Any) -> "ProbeEvaluator":
+        """Return an evaluator over a ``label<TAB>text`` file; ``options`` are those of the class."""
+        return cls(*read_labelled(path), **options)
+
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        """Score the model; the arguments are those of other sentence-transformers evaluators."""
+        assert isinstance(model, SentenceTransformer)
+        embed = EmbeddingCache(as_encoder(model, self.name or "model"))
+        score = scoring.score_probe(self.examples, embed, PROTOCOLS[self.protocol], self.seed)
+        scores = {"accuracy": score.mean / 100, "std": score.std / 100}
+        metrics = self.prefix_name_to_metrics(scores, self.name)
+        self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
+        return metrics

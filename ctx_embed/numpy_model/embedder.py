@@ -443,13 +443,13 @@ class Embedder:
             state.restore(stored)
         return state
 
-    def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
+    def encode_query(self, texts: str | Iterable[str], *, prompt: str | None = None, **options: Any) -> NDArray[Any]:
         """Embed queries like :meth:`encode`, with the model's prompt for queries if it has one."""
-        return self._encode_for("query", texts, options)
+        return self.encode(texts, prompt=self._task_prompt("query", prompt), **options)
 
-    def encode_document(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
+    def encode_document(self, texts: str | Iterable[str], *, prompt: str | None = None, **options: Any) -> NDArray[Any]:
         """Embed documents like :meth:`encode`, with the model's prompt for documents if it has one."""
-        return self._encode_for("document", texts, options)
+        return self.encode(texts, prompt=self._task_prompt("document", prompt), **options)
 
     def explain(self, text: str, vector: Any, task: Literal["query", "document"] = "document") -> CosineParts:
         """Return what each token of a text adds to the cosine of its vector with another one, exactly.
@@ -512,13 +512,10 @@ class Embedder:
             raise unknown_name("prompt", self.default_prompt_name, self.prompts)
         return self.prompts[self.default_prompt_name]
 
-    def _task_prompt(self, task: str) -> str | None:
-        """Return the prompt for queries or documents; None if the model has none."""
-        return next((self.prompts[name] for name in TASK_PROMPTS[task] if name in self.prompts), None)
-
-    def _encode_for(self, task: str, texts: str | Iterable[str], options: dict[str, Any]) -> NDArray[Any]:
-        prompt = options.pop("prompt", None)
-        return self.encode(texts, prompt=self._task_prompt(task) if prompt is None else prompt, **options)
+    def _task_prompt(self, task: str, prompt: str | None = None) -> str | None:
+        """Return the given prompt, else the one for queries or documents; None if the model has none."""
+        names = (name for name in TASK_PROMPTS[task] if name in self.prompts)
+        return next((self.prompts[name] for name in names), None) if prompt is None else prompt
 
 
 def _unpickled(folder: str, expected: str, attributes: dict[str, Any]) -> Embedder:

@@ -16,13 +16,12 @@ from sentence_transformers.sentence_transformer import losses
 from ctx_embed import eval as front
 from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.eval.encoders import load_encoder
-from ctx_embed.eval.evaluation import EvaluationOptions, compare, evaluate
+from ctx_embed.eval.evaluation import EvaluationOptions, ProbeEvaluator, compare, evaluate
 from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, notes, read_results, tables
 from ctx_embed.eval.scoring import score
 from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore, frozen, mean_of_seeds
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, spearman
 from ctx_embed.eval.scoring.score import difference
-from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 

@@ -104,6 +104,9 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
     assert (first, last) == (missing, "Error: 1 of 2 scores are missing; see the lines above")
     assert f"{reviews}, default: 100.0\n" in result.stderr
     assert report()["failures"] == [missing]
+    # An own file is named once.
+    Path("broken.tsv").write_text("no label\n")
+    assert run("--task", "broken.tsv").stderr.splitlines()[0].count("broken.tsv") == 1
 
 
 def test_mistakes_are_found_before_the_work(tmp_path, reviews):
