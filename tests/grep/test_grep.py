@@ -162,9 +162,8 @@ def test_the_scores_by_words_are_bm25():
     assert scores[2] > scores[1] > scores[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_mistakes(tree):
+    for arguments, said in (
         ({"paths": "nowhere"}, "nowhere: no such file or folder"),
         ({"paths": []}, "there must be at least one file or folder to search in, got none"),
         ({"question": " ?! "}, "the question must have a word, got ' ?! '"),
@@ -173,7 +172,5 @@ def test_the_scores_by_words_are_bm25():
         ({"include": [""]}, "must be globs such as"),
         ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),
         ({"model": "nowhere/at/all"}, "nowhere/at/all"),
-    ],
-)
-def test_mistakes(tree, arguments, said):
-    assert said in error(grep, **{"question": "passwords", "paths": tree, **arguments})
+    ):
+        assert said in error(grep, **{"question": "passwords", "paths": tree, **arguments})

@@ -108,9 +108,9 @@ def nested(levels: int) -> dict[str, Any]:
     return {"b": value}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_added_is_one_line_and_changes_nothing(index):
+    index.add(["kept"], ["stored"], [nested(DEEPEST_METADATA)])
+    for arguments, message in (
         (("one text",), "texts must be a list of strings, got a str; give [text]"),
         ((["a", 5],), "document 2: the text must be a string, got an int"),
         ((["a", "b"], ["x"]), "ids must have one entry for each of the 2 texts, got 1"),
@@ -128,14 +128,11 @@ def nested(levels: int) -> dict[str, Any]:
         ((["a"], None, [nested(990)]), "document 1: the metadata is nested more than 100 levels deep; flatten it"),
         ((["a"], None, [{"x": {1, 2}}]), "document 1: the metadata field 'x' cannot be stored as JSON (Object of"),
         ((["a"], None, [{"x": float("inf")}]), "document 1: the metadata field 'x' cannot be stored as JSON (Out of"),
-    ],
-)
-def test_what_cannot_be_added_is_one_line_and_changes_nothing(index, arguments, message):
-    index.add(["kept"], ["stored"], [nested(DEEPEST_METADATA)])
-    said = error(index.add, *arguments)
-    assert said.startswith(message)
-    assert "\n" not in said
-    assert index.count() == index.count("b is not null") == 1
+    ):
+        said = error(index.add, *arguments)
+        assert said.startswith(message)
+        assert "\n" not in said
+        assert index.count() == index.count("b is not null") == 1
     assert index.verify() == []
     assert index.add(["next"]) == [0]
 

@@ -269,9 +269,8 @@ def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, mon
     assert estimated_count(["-"]) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
+def test_files_that_cannot_be_read(file):
+    for name, content, message in (
         *(("a.jsonl", f'{{"text": "good"}}\n\n{line}\n', f", line 3: {message}") for line, message in BAD_JSON),
         ("a.csv", "", ": must begin with a header with the field 'text', got an empty file"),
         ("a.csv", "body,n\nx,1\n", ": no field 'text' (fields: 'body', 'n'); name the right one with --field"),
@@ -284,16 +283,13 @@ def test_folders_globs_and_uris_name_files_and_are_left_by_no_link(tmp_path, mon
         ("a.json", '[{"text": "a"}, {"text"', ", row 2: not JSON, or cut short (ends with "),
         ("a.parquet", b"PAR1 nothing", ": cannot be read as Parquet ("),
         ("a.parquet.gz", gzip.compress(b"PAR1" * 99, mtime=0)[:-4], ": cannot be read as Parquet ("),
-    ],
-    ids=range(19),
-)
-def test_files_that_cannot_be_read(file, name, content, message):
-    path = file(content, name)
-    said = error(read, path)
-    assert said.startswith(f"{path}{message}")
-    assert "\n" not in said
-    if name == "a.json" and content[0] == "{":
-        assert said.endswith("; give an object on each line, or one array of objects")
+    ):
+        path = file(content, name)
+        said = error(read, path)
+        assert said.startswith(f"{path}{message}")
+        assert "\n" not in said
+        if name == "a.json" and content[0] == "{":
+            assert said.endswith("; give an object on each line, or one array of objects")
 
 
 def test_tables_of_parquet_that_cannot_be_used(tmp_path):

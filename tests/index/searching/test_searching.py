@@ -208,9 +208,9 @@ def test_phrases_must_occur(articles, cut, monkeypatch):
     assert ids(articles.search('"asked for a ransom" zebra', mode="words")) == [articles.ids()[row]] == ["a23"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_searched_for_is_one_line(articles):
+    dimension = articles.describe()["dimension"]
+    for arguments, message in (
         ({"k": 0}, "k must be at least 1, got 0"),
         ({"k": "3"}, "k must be a whole number, at least 1, got '3'"),
         ({"mode": "word"}, "unknown mode 'word': did you mean 'words'? known are dense, hybrid, words"),
@@ -237,15 +237,12 @@ def test_phrases_must_occur(articles, cut, monkeypatch):
         ({"rerank": "./nowhere"}, "./nowhere: no such model folder"),
         ({"rerank": 5}, "rerank must be a model or the name of one, got int"),
         ({"query": np.ones, "rerank": "default"}, "rerank needs texts; a reranker cannot read vectors"),
-    ],
-)
-def test_what_cannot_be_searched_for_is_one_line(articles, arguments, message):
-    dimension = articles.describe()["dimension"]
-    if callable(make := arguments.get("query")):
-        arguments = {**arguments, "query": make(dimension)}
-    said = error(articles.search, **{"query": "a text", **arguments})
-    assert message.replace("{dimension}", str(dimension)) in said
-    assert "\n" not in said
+    ):
+        if callable(make := arguments.get("query")):
+            arguments = {**arguments, "query": make(dimension)}
+        said = error(articles.search, **{"query": "a text", **arguments})
+        assert message.replace("{dimension}", str(dimension)) in said
+        assert "\n" not in said
 
 
 def test_hybrid_is_the_default_for_texts_and_dense_for_vectors(index):
