@@ -101,8 +101,6 @@ def test_tfidf_agrees_with_a_vectorizer_fitted_on_the_training_rows():
 
 
 # Embeddings and their cache
-
-
 NEEDED = "must return a row of numbers for each text, all of one length"
 ODD = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
 

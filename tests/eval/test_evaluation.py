@@ -285,21 +285,17 @@ def test_a_score_on_texts_seen_in_training_has_a_mark(report):
 
 
 # An evaluator for the trainer of sentence-transformers
-
-
 LABELS = ["0", "1"] * 10
 TEXTS = [f"{('a dull film', 'the good cat')[i % 2]} {'and rain ' * (i % 5)}" for i in range(20)]
 
 
-def test_it_gives_the_score_of_the_probe(tiny_model):
+def test_it_gives_the_score_of_the_probe(tiny_model, tmp_path):
     evaluator = ProbeEvaluator(LABELS, TEXTS, name="mine", seed=2)
     metrics = evaluator(tiny_model)
     expected = PROTOCOLS["quick"].score(frozen(as_encoder(tiny_model).encode(TEXTS)), LABELS, 2)
     assert metrics == {"mine_accuracy": expected.mean / 100, "mine_std": expected.std / 100}
     assert evaluator.primary_metric == "mine_accuracy"
-
-
-def test_files_series_arrays_and_generators(tiny_model, tmp_path):
+    # Of a file, series, arrays and generators it gives the same.
     path = tmp_path / "mine.tsv"
     path.write_text("".join(f"{label}\t{text}\n" for label, text in zip(LABELS, TEXTS, strict=True)))
     table = pd.DataFrame({"label": LABELS, "text": TEXTS})

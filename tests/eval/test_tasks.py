@@ -64,8 +64,6 @@ def test_names_and_paths_each_once_in_order(tmp_path, monkeypatch):
 
 
 # Data
-
-
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
 

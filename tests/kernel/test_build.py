@@ -19,15 +19,12 @@ from tests.kernel.wheels import check, machine_of
 
 COMPILER = shlex.split(os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), ""))
 DIGEST = f"{zlib.crc32(SOURCE.read_bytes()):08x}".encode()
-needs_compiler = pytest.mark.skipif(not COMPILER, reason="no C compiler")
 needs_zig = pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
 
 
 def has_avx2() -> bool:
     """Whether the Linux that runs here says so."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    flags = next((line for line in lines if line.startswith("flags")), "").split()
-    return {"avx2", "fma"} <= set(flags)
+    return {"avx2", "fma"} <= set(Path("/proc/cpuinfo").read_text().split())
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +47,8 @@ def test_a_library_names_its_source_and_processors_and_is_replaced_by_an_equal_o
     assert list(library.parent.iterdir()) == [library]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads ELF symbols with nm")
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("nm"), reason="reads ELF symbols with nm")
 def test_a_library_exports_its_calls_alone(library):
-    if not shutil.which("nm"):
-        pytest.skip("no nm")
     listed = subprocess.check_output(["nm", "-D", "--defined-only", library], text=True)
     names = {line.split()[-1] for line in listed.splitlines()}
     assert names
@@ -117,7 +112,7 @@ def compiled(folder: Path, *command: str, avx2: bool) -> Path:
     return program
 
 
-@needs_compiler
+@pytest.mark.skipif(not COMPILER, reason="no C compiler")
 @pytest.mark.slow
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing(sanitizers, tmp_path):

@@ -155,8 +155,6 @@ def test_huge_values_become_infinite_and_nothing_else(path):
 
 
 # The choice of a path
-
-
 TEXTS = ["", "a", "Zürich, 北京 \0 and don't!", "same " * 40]
 TEXTS += [" ".join(f"word{n * k % 97} of the {k}" for k in range(n)) for n in range(1, 60)]
 # Prints what embeds texts, and writes c^K of all texts at once, then of each alone, in another order.

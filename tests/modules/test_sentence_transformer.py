@@ -90,8 +90,6 @@ def test_threads_that_share_a_pool_take_turns(shipped_model, monkeypatch, precis
 
 
 # What programs over transformers do with model.tokenizer
-
-
 TEXT = "I don't know, said one of the men."
 
 

@@ -166,6 +166,11 @@ def test_position_weights_by_hand():
     torch.testing.assert_close(relative, torch.tensor([[1 / 3, 2 / 3, 0.5], [2 / 3, 1 / 3, 0.5]]))
     none = second_order.position_weights(offsets_of(4), ln2, kind="none", scale="sum")
     torch.testing.assert_close(none, torch.full((4, 1), 0.25))
+    # Documents do not see each other.
+    for kind in second_order.POSITIONS:
+        weights = partial(second_order.position_weights, s=torch.randn(4), kind=kind, scale="mean")
+        alone = torch.cat([weights(offsets_of(3)), weights(offsets_of(5))])
+        torch.testing.assert_close(weights(offsets_of(3, 0, 5)), alone)
     # Flat positions have a gradient: p_3 (3 - mean of i) = (3 - 2) / 3.
     s = torch.zeros(2, requires_grad=True)
     second_order.position_weights(offsets_of(3), s, kind="absolute", scale="sum")[2].sum().backward()
@@ -181,13 +186,6 @@ def test_weights_sum_to_one_or_average_one_at_any_length(kind, n):
         assert weights.isfinite().all()
         total = weights.double().sum(0)
         torch.testing.assert_close(total, torch.full_like(total, expected), rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("kind", sorted(second_order.POSITIONS))
-def test_documents_do_not_see_each_other(kind):
-    weights = partial(second_order.position_weights, s=torch.randn(4), kind=kind, scale="mean")
-    alone = torch.cat([weights(offsets_of(3)), weights(offsets_of(5))])
-    torch.testing.assert_close(weights(offsets_of(3, 0, 5)), alone)
 
 
 def test_first_contexts():

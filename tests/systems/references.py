@@ -84,7 +84,8 @@ def use_transformer(module, ids):
 
 def dan(module, ids):
     ids = ids.tolist()
-    rows = [module.embedding.weight[i] for i in ids]
+    # Of no token, the layers' value at zero.
+    rows = [module.embedding.weight[i] for i in ids] or [torch.zeros_like(module.embedding.weight[0])]
     for first, second in pairwise(ids):
         bucket = ((first * 2654435761 + second * 2246822507) // 32768) % module.buckets
         rows.append(module.bigrams.weight[bucket])

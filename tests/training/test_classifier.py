@@ -101,7 +101,7 @@ def test_scikit_learn(classifier):
     assert search.best_estimator_.predict(NEW).tolist() == TRUE
 
 
-def test_parameters_and_clones(classifier):
+def test_parameters_and_clones(classifier, tiny_model):
     other = TextClassifier(class_weight="balanced", random_state=3)
     assert other.get_params()["random_state"] == 3
     assert clone(other.set_params(epochs=2)).get_params() == other.get_params()
@@ -110,15 +110,13 @@ def test_parameters_and_clones(classifier):
     # Help names types.
     for method in (TextClassifier.fit, TextClassifier.predict, TextClassifier.score):
         assert "Any" not in str(inspect.signature(method)).replace("NDArray[Any]", "")
-
-
-def test_a_given_model_is_neither_changed_nor_copied_by_a_clone(tiny_model):
+    # A given model is neither changed nor copied by a clone.
     before = tiny_model.encode(["a good film"])
-    classifier = TextClassifier(tiny_model, frozen=False, epochs=1)
-    assert clone(classifier).model is tiny_model
-    classifier.fit(TEXTS, LABELS)
+    given = TextClassifier(tiny_model, frozen=False, epochs=1)
+    assert clone(given).model is tiny_model
+    given.fit(TEXTS, LABELS)
     assert np.array_equal(tiny_model.encode(["a good film"]), before)
-    assert not np.array_equal(classifier.predictor_.encoder.model.encode(["a good film"]), before)
+    assert not np.array_equal(given.predictor_.encoder.model.encode(["a good film"]), before)
 
 
 def test_several_labels():

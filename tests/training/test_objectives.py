@@ -93,9 +93,7 @@ def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
     assert torch.isfinite(loss)
     said = error(objectives.Partners, PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
     assert "pairs must be at least 2, got 1; give a source of pairs" in said
-
-
-def test_the_share_of_held_out_partners_found():
+    # The share of held-out partners found is measured.
     pairs = np.array([[0, 1], [1, 0], [2, 3], [4, 5]])
     partners = objectives.Partners(PACKED, pairs, np.array([2, 4]), np.eye(6, dtype=np.float16), SAME, 2, 0, ALONE)
     first, second = torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[1.0, 0], [1, 1]])

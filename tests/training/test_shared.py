@@ -204,7 +204,7 @@ def entries(tokenizer: Tokenizer) -> list[str]:
     return sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
 
 
-def test_a_small_vocabulary_by_hand():
+def test_small_vocabularies_by_hand():
     # "ab" three times, "abb" twice, "c" once: a+##b stands five times, then ab+##b twice, and no other pair is left.
     tokenizer = learn_vocabulary(["ab ab AB", "Abb, ább", "c"], size=100, progress=False)
     assert entries(tokenizer) == ["[PAD]", "[UNK]", "##b", ",", "a", "b", "c", "ab", "abb"]
@@ -214,9 +214,7 @@ def test_a_small_vocabulary_by_hand():
     # Letters are the most frequent ones.
     few = learn_vocabulary(["a a b b d c e"], 100, letters=3, progress=False)
     assert entries(few) == ["[PAD]", "[UNK]", "a", "b", "c"]
-
-
-def test_the_most_frequent_pairs_come_first():
+    # The most frequent pairs come first.
     texts = ["xy " * 3001 + "pq " * 3000 + "mn"]
     letters = ["[PAD]", "[UNK]", "##n", "##q", "##y", "m", "n", "p", "q", "x", "y"]
     # A pair that occurs once is no word.
@@ -224,13 +222,22 @@ def test_the_most_frequent_pairs_come_first():
         assert entries(learn_vocabulary(texts, size, progress=False)) == letters + pairs
 
 
-def test_a_size_too_small_for_the_letters():
+def test_what_no_vocabulary_is_learned_from():
     message = "size must be at least 7, one entry for each letter of the texts, got 5"
     assert error(learn_vocabulary, ["cat"], 5, progress=False) == message
     assert learn_vocabulary(["cat"], 7, progress=False).get_vocab_size() == 7
     message = "the texts must have at least one word to learn a vocabulary from, got none"
     for texts in ([], [" \t", "\n"], ["\u0300", "\x00\x01"]):
         assert error(learn_vocabulary, texts, 100, progress=False) == message
+
+    # Texts are read once, and an error among them goes through.
+    def broken():
+        yield "the cat"
+        raise InputError("line 2 is broken")
+
+    assert error(learn_vocabulary, broken(), 100, progress=False) == "line 2 is broken"
+    learned = learn_vocabulary(iter(["the cat", "the cat \ud800"]), 100, progress=False)
+    assert learned.encode("the cat").tokens == ["the", "cat"]
 
 
 DETERMINISM = """
@@ -248,16 +255,6 @@ def test_the_same_texts_give_the_same_vocabulary_in_every_process():
     command = [sys.executable, "-c", DETERMINISM]
     hashes = {line for _ in range(2) for line in subprocess.check_output(command, text=True).split()}
     assert len(hashes) == 1
-
-
-def test_texts_are_read_once_and_an_error_among_them_goes_through():
-    def texts():
-        yield "the cat"
-        raise InputError("line 2 is broken")
-
-    assert error(learn_vocabulary, texts(), 100, progress=False) == "line 2 is broken"
-    learned = learn_vocabulary(iter(["the cat", "the cat \ud800"]), 100, progress=False)
-    assert learned.encode("the cat").tokens == ["the", "cat"]
 
 
 def test_a_tokenizer_that_cannot_be_read(tmp_path):

@@ -49,6 +49,8 @@ def test_blocks_are_consecutive_sentences_of_one_file(files):
     assert sorted(block.families for block in blocks) == [("a",), ("a",) * 4, ("a",) * 4, ("b",) * 4, ("c",)]
     assert tuple(f"sentence {number} of a.txt" for number in range(4, 8)) in blocks_of(files)
     assert (reading.genre("books.00.txt.gz"), reading.genre(".hidden")) == ("books", ".hidden")
+    # A block's key is the sha256 of the texts joined by line feeds; what caches hold is lost when this changes.
+    assert Block(("a", "b")).key == Block(("a", "b"), ("x", "y")).key == "7e18f737311b2dc3b2f269dd78396b03"
 
 
 def test_the_order_depends_on_the_blocks_and_the_seed_alone(files):
@@ -80,11 +82,6 @@ def test_spans_of_one_word_and_more(files):
     assert reading.spans([line, line], 9) == ["five", "one two"]  # a place that the text decides
     assert reading.spans(["a  b"], 0) == ["a  b"]
     assert {len(text.split()) for block in blocks_of(files, span_words=2) for text in block} == {1, 2}
-
-
-def test_a_key_is_a_hash_of_the_texts_alone():
-    # The sha256 of the texts joined by line feeds; what caches hold is lost when this changes.
-    assert Block(("a", "b")).key == Block(("a", "b"), ("x", "y")).key == "7e18f737311b2dc3b2f269dd78396b03"
 
 
 @pytest.mark.parametrize("fair", [False, True])
@@ -172,9 +169,7 @@ def test_more_texts_begin_with_the_same_blocks(tmp_path, monkeypatch):
     blocks = blocks_of([path], fair=True)
     assert [len(block) for block in blocks] == [4, 4, 3]
     assert blocks_of([path], fair=True, texts=6) == blocks[:2]
-
-
-def test_a_text_whose_partner_is_cut_off_has_none(tmp_path, monkeypatch):
+    # A text whose partner is cut off has none.
     monkeypatch.setattr(reading, "FAIR_BLOCK_TEXTS", 3)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"query": f"q{n}", "passage": f"p{n}"}) + "\n" for n in range(4)))

@@ -274,8 +274,6 @@ def test_averaged_weights_are_the_ones_kept(start):
 
 
 # Phrases
-
-
 LIKED = ["i don't like new york at all", "they don't like the new york times", "new ideas and york hams"] * 10
 
 
