@@ -67,7 +67,7 @@ soak: $(VENV)/installed-dev ## readers and writers of one index, while servers a
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.soak.soak $(MINUTES)
 
 kernel: ## compile ctx_embed/kernel again after a change
-	$(PYTHON) ctx_embed/kernel/build.py
+	$(PYTHON) build_kernel.py
 
 sanitize: $(VENV)/installed-dev ## the kernel's tests under the compiler's sanitizers
 	$(BIN)/pytest -q --slow tests/kernel/test_build.py -k "sanitizers or processors"
@@ -79,7 +79,7 @@ wheels: $(VENV)/installed-dev ## an sdist, and a wheel for each platform, in dis
 	mkdir -p build/source
 	$(BIN)/python -m build --no-isolation --sdist --outdir $(DIST)
 	tar -xzf $(DIST)/*.tar.gz --strip-components 1 -C build/source
-	for platform in $$($(BIN)/python -c "from ctx_embed.kernel.build import TARGETS; print(*TARGETS)"); do \
+	for platform in $$($(BIN)/python -c "from build_kernel import TARGETS; print(*TARGETS)"); do \
 		CTX_EMBED_PLATFORM=$$platform $(BIN)/python -m build --no-isolation --wheel --outdir $(DIST) build/source || exit 1; \
 	done
 	$(BIN)/python -m tests.kernel.wheels $(DIST)

@@ -7,7 +7,7 @@ Python's place for such lists is ``.dist-info/sboms`` (PEP 770). The list depend
 on its source and the compiler, so two builds of the same sources are equal.
 
 ``CTX_EMBED_PLATFORM=musllinux_1_2_aarch64`` compiles for another platform, with the package ziglang; the names are
-those of ctx_embed/kernel/build.py. Without it the kernel is compiled for this machine if it has a compiler, and the
+those of build_kernel.py. Without it the kernel is compiled for this machine if it has a compiler, and the
 wheel is one for any platform if not.
 """
 
@@ -164,7 +164,7 @@ class CustomBuildHook(BuildHookInterface):
         project = self.metadata.config["project"]
         path.write_text(json.dumps(bill_of_materials(root, project), indent=1) + "\n", encoding="utf-8")
         build_data["sbom_files"].append(str(path))
-        kernel = run_path(str(root / KERNEL / "build.py"))
+        kernel = run_path(str(root / "build_kernel.py"))
         if version == "editable":
             kernel["build"](root / KERNEL)
             return

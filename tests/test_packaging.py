@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import ctx_embed
+from build_kernel import SOURCE, TARGETS
 from ctx_embed.kernel import LIBRARY
-from ctx_embed.kernel.build import SOURCE, TARGETS
 
 if sys.version_info >= (3, 11):
     import tomllib

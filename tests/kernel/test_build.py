@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ctx_embed.kernel.build import SOURCE, TARGETS, ZIG, build
+import build_kernel
+from build_kernel import SOURCE, TARGETS, ZIG, build
 from tests.kernel.wheels import check, machine_of
 
 COMPILER = shlex.split(os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), ""))
@@ -76,9 +77,10 @@ def test_an_error_of_the_compiler_is_one_line_and_the_library_stays(library, cap
 
 
 def test_the_file_runs_without_the_package(tmp_path):
-    for path in (SOURCE, SOURCE.with_name("build.py")):
-        shutil.copy(path, tmp_path)
-    command, variables = [sys.executable, "-I", "-S", "build.py"], {**os.environ, "CC": "no-such-compiler"}
+    shutil.copy(build_kernel.__file__, tmp_path)
+    (tmp_path / "ctx_embed" / "kernel").mkdir(parents=True)
+    shutil.copy(SOURCE, tmp_path / "ctx_embed" / "kernel")
+    command, variables = [sys.executable, "-I", "-S", "build_kernel.py"], {**os.environ, "CC": "no-such-compiler"}
     run = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert run.stderr.startswith("contextualizer.c is not compiled, NumPy will do its work (no-such-compiler: ")

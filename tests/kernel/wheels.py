@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from ctx_embed.kernel.build import SOURCE, TARGETS
+from build_kernel import SOURCE, TARGETS
 
 
 def machine_of(library: bytes) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""Compiles contextualizer.c to a shared library, with the standard library only.
+"""Compiles ctx_embed/kernel/contextualizer.c to a shared library, with the standard library only.
 
-``python ctx_embed/kernel/build.py`` compiles in place; hatch_build.py calls it for wheels and editable installs.
+``python build_kernel.py`` compiles in place; hatch_build.py calls it for wheels and editable installs.
 """
 
 import os
@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("contextualizer.c")
+SOURCE = Path(__file__).parent / "ctx_embed" / "kernel" / "contextualizer.c"
 # The platforms of release wheels, as file names have them and as ziglang names them.
 TARGETS = {
     "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
