@@ -96,11 +96,7 @@ class ContextualizerPooling(Module):
 
     Args:
         dimension: m, the features of a token embedding and of the result.
-        steps: K.
-        rank: u of the attention's factors.
-        positions: ``none``, ``relative`` or ``absolute``.
-        scale: ``mean`` or ``sum``.
-        initial_context: ``ones``, ``learned`` or ``uniform``.
+        steps, rank, positions, scale, initial_context: as for :class:`ctx_embed.Contextualizer`.
 
     Raises:
         InputError: a size below 1 or an unknown option.

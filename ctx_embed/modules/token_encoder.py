@@ -130,7 +130,7 @@ class Features(dict[str, Tensor]):
 class TokenEncoder(InputModule):
     """A sentence-transformers input module over a token table; subclasses define how packed tokens become embeddings.
 
-    Its arguments are those of :class:`ctx_embed.Contextualizer`.
+    Its arguments are explained at :class:`ctx_embed.Contextualizer`, which adds those of its steps.
     """
 
     # The arguments of ``__init__`` that are saved as the module's configuration; each subclass lists its own.

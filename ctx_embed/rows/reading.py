@@ -1,6 +1,7 @@
 """Read documents and labelled texts: row by row, in blocks, or as they arrive, always in bounded memory."""
 
 import json
+import math
 import os
 import zlib
 from collections import Counter
@@ -182,6 +183,44 @@ def header_hint(labels: Sequence[str]) -> str:
         return ""
     hint = "if that is a header, name its columns with --field and --label-field"
     return f"the label {labels[0]!r} occurs once, on the first line; {hint}"
+
+
+def read_fields(
+    path: str | Path,
+    shape: str,
+    columns: Sequence[int] = (),
+    *,
+    scored: int | None = None,
+    head: bool = False,
+    more: bool = False,
+) -> list[tuple[str, ...]]:
+    """Return the fields of lines of a ``shape``, without blank lines; with ``more``, further fields may follow.
+
+    A row has the fields ``columns`` in their order, of which the first is stripped; by default all, as they are. The
+    field ``scored`` must be a number. With ``head``, the first line names the fields. A file that is not UTF-8 is read
+    as Latin-1, as old sets need.
+    """
+    count = shape.count("<TAB>") + 1
+    rows: list[tuple[str, ...]] = []
+    for number, line in read_lines(path, fallback="latin-1"):
+        if not line.strip() or (head and number == 1):
+            continue
+        row = tuple(line.split("\t"))
+        wrong = len(row) < count or (len(row) > count and not more)
+        if wrong or (scored is not None and not is_number(row[scored])):
+            raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
+        rows.append((row[columns[0]].strip(), *(row[place] for place in columns[1:])) if columns else row)
+    if not rows:
+        raise InputError(f"{path}: must have lines of {shape}, got none")
+    return rows
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def read_columns(source: str | Path) -> Iterator[str]:

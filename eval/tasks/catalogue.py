@@ -8,7 +8,6 @@ datasets' original releases, as its loaders read them.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.rows.reading import read_labelled, read_lines
+from ctx_embed.rows.reading import is_number, read_fields, read_labelled, read_lines
 from ctx_embed.texts import well_formed
 
 # A row holds a label and one or two texts, a score and two texts, an id and a text, or two ids and a relevance.
@@ -30,31 +29,6 @@ WHOLE_NUMBER = re.compile(r"\s*-?\d+\s*")
 def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
     """Return the rows of a user's labelled file, see :func:`ctx_embed.rows.reading.read_labelled`."""
     return list(zip(*read_labelled(path, text_field, label_field), strict=True))
-
-
-def table(
-    shape: str, columns: Sequence[int] = (), *, scored: int | None = None, head: bool = False, more: bool = False
-) -> Reader:
-    """Return a reader of lines with tab-separated fields, named in ``shape``; with ``more``, further fields may follow.
-
-    A row has the fields ``columns`` in their order, of which the first is stripped; by default all, as they are. The
-    field ``scored`` must be a number. With ``head``, the first line names the fields.
-    """
-    count = shape.count("<TAB>") + 1
-
-    def read(path: Path) -> list[Row]:
-        rows: list[Row] = []
-        for number, line in _lines(path):
-            row = tuple(line.split("\t"))
-            if head and number == 1:
-                continue
-            wrong = len(row) < count or (len(row) > count and not more)
-            if wrong or (scored is not None and not _is_number(row[scored])):
-                raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
-            rows.append((row[columns[0]].strip(), *(row[place] for place in columns[1:])) if columns else row)
-        return _some(rows, path, f"lines of {shape}")
-
-    return read
 
 
 def lines_of(label: str) -> Reader:
@@ -93,7 +67,7 @@ def sts_input(path: Path) -> list[Row]:
     for number, (score, pair) in enumerate(zip(scores, pairs, strict=True), 1):
         if len(pair) < 2:
             raise InputError(f"{path}, line {number}: must be text<TAB>text, got {pair[0][:40]!r}")
-        if score and not _is_number(score):
+        if score and not is_number(score):
             raise InputError(f"{judged}, line {number}: the score must be a number, got {score[:40]!r}")
         if score:
             rows.append((score, pair[0], pair[1]))
@@ -123,7 +97,7 @@ def beir_documents(path: Path) -> list[Row]:
 def beir_judgements(path: Path) -> list[Row]:
     """Return the rows of ``query-id<TAB>corpus-id<TAB>score``, with or without a header. The score is an integer."""
     shape = "query-id<TAB>corpus-id<TAB>score"
-    first, *others = table(shape)(path)
+    first, *others = read_fields(path, shape)
     rows = _some([first, *others] if WHOLE_NUMBER.fullmatch(first[2]) else others, path, f"lines of {shape}")
     for query, document, relevance in rows:
         if not WHOLE_NUMBER.fullmatch(relevance):
@@ -142,33 +116,26 @@ def _some(rows: list[Row], path: Path, needed: str) -> list[Row]:
     return rows
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 _SICK = "pair_ID<TAB>sentence_A<TAB>sentence_B<TAB>relatedness_score<TAB>entailment_judgment"
 _MRPC = "Quality<TAB>#1 ID<TAB>#2 ID<TAB>#1 String<TAB>#2 String"
 _STS_BENCHMARK = "genre<TAB>file<TAB>year<TAB>id<TAB>score<TAB>text<TAB>text"
 # The formats as the catalogue names them. Those with capitals are SentEval's.
 READERS: dict[str, Reader] = {
     "label, text": labelled,
-    "label, stars, text": table("label<TAB>stars<TAB>text", (0, 2)),
-    "label, text, text": table("label<TAB>text<TAB>text"),
-    "score, text, text": table("score<TAB>text<TAB>text", scored=0),
+    "label, stars, text": partial(read_fields, shape="label<TAB>stars<TAB>text", columns=(0, 2)),
+    "label, text, text": partial(read_fields, shape="label<TAB>text<TAB>text"),
+    "score, text, text": partial(read_fields, shape="score<TAB>text<TAB>text", scored=0),
     "documents": beir_documents,
     "judgements": beir_judgements,
     "positive": lines_of("1"),
     "negative": lines_of("0"),
     "SST fine": words_after("label text"),
-    "SST binary": table("text<TAB>label", (1, 0)),
+    "SST binary": partial(read_fields, shape="text<TAB>label", columns=(1, 0)),
     "TREC": words_after("COARSE:fine question"),
-    "MRPC": table(_MRPC, (0, 3, 4), head=True),
-    "SICK entailment": table(_SICK, (4, 1, 2), scored=3, head=True, more=True),
-    "SICK relatedness": table(_SICK, (3, 1, 2), scored=3, head=True, more=True),
-    "STS benchmark": table(_STS_BENCHMARK, (4, 5, 6), scored=4, more=True),
+    "MRPC": partial(read_fields, shape=_MRPC, columns=(0, 3, 4), head=True),
+    "SICK entailment": partial(read_fields, shape=_SICK, columns=(4, 1, 2), scored=3, head=True, more=True),
+    "SICK relatedness": partial(read_fields, shape=_SICK, columns=(3, 1, 2), scored=3, head=True, more=True),
+    "STS benchmark": partial(read_fields, shape=_STS_BENCHMARK, columns=(4, 5, 6), scored=4, more=True),
     "STS input": sts_input,
 }
 

@@ -244,7 +244,7 @@ def test_pairs_of_a_file(tmp_path):
     path.write_text("2.5\ta cat\tthe cat\n\n0\ta cat\ta dog\n")
     assert read_pairs(path) == Pairs([2.5, 0.0], ("a cat", "a cat"), ("the cat", "a dog"))
     path.write_text("good\ta\tb\n")
-    assert error(read_pairs, path) == f"{path}, line 1: 'good\\ta\\tb' is not score<TAB>text<TAB>text"
+    assert error(read_pairs, path) == f"{path}, line 1: must be score<TAB>text<TAB>text, got 'good\\ta\\tb'"
     path.write_text("1\ta\tb\n")
     assert error(read_pairs, path) == f"{path}: must have at least two pairs, got 1"
 

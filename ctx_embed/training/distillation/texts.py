@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows.reading import read_columns, read_documents, read_labelled_rows, read_lines
+from ctx_embed.rows.reading import read_columns, read_documents, read_fields, read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
 from ctx_embed.training.labelled_texts import words_of
 from ctx_embed.training.options import Source
@@ -312,20 +312,8 @@ class Pairs(NamedTuple):
 
 def read_pairs(path: str | Path) -> Pairs:
     """Read the pairs of a file of lines ``score<TAB>text<TAB>text``."""
-    scores: list[float] = []
-    texts: list[list[str]] = []
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        score, *columns = line.rstrip("\n").split("\t")
-        try:
-            scores.append(float(score))
-        except ValueError:
-            columns = []
-        if len(columns) != 2:
-            raise InputError(f"{path}, line {number}: {line[:40]!r} is not score<TAB>text<TAB>text")
-        texts.append([well_formed(column) for column in columns])
-    if len(texts) < 2:
-        raise InputError(f"{path}: must have at least two pairs, got {len(texts)}")
-    first, second = zip(*texts, strict=True)
-    return Pairs(scores, first, second)
+    rows = read_fields(path, "score<TAB>text<TAB>text", scored=0)
+    if len(rows) < 2:
+        raise InputError(f"{path}: must have at least two pairs, got {len(rows)}")
+    scores, first, second = zip(*rows, strict=True)
+    return Pairs(list(map(float, scores)), *(tuple(map(well_formed, texts)) for texts in (first, second)))
