@@ -106,8 +106,11 @@ def require_device(device: str | torch.device | None) -> None:
         raise InputError(f"device {device!r} cannot be used here ({reason})") from None
 
 
-def _local_folder(path: str, **hub: Any) -> Path:
-    """Return ``path`` if it is a folder, otherwise the downloaded folder of the model of that name on the hub."""
+def _local_folder(given: str | Path | None, **hub: Any) -> Path:
+    """Return the folder of the default model (None or ``default``), of a path, or of a name on the hub, downloaded."""
+    if given is None or str(given) == "default":
+        return DEFAULT_MODEL
+    path = str(given)
     if os.path.exists(path):
         return Path(path)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -158,7 +161,7 @@ def _quiet_transformers() -> Iterator[None]:
 
 def model_folder(path: str | Path | None, **hub: Any) -> Path:
     """Return the folder of the default model (None or ``default``), of a path or of a name on the hub."""
-    folder = DEFAULT_MODEL if path is None or str(path) == "default" else _local_folder(str(path), **hub)
+    folder = _local_folder(path, **hub)
     modules_of(folder)
     return folder
 
@@ -174,7 +177,7 @@ def load_embedder(
         from ctx_embed.numpy_model import Embedder
 
         try:
-            return Embedder.load(model_folder(path, local_files_only=local_files_only))
+            return Embedder.load(_local_folder(path, local_files_only=local_files_only))
         except UnsupportedModelError as error:
             if backend == "numpy":
                 raise
@@ -257,7 +260,7 @@ def load(
     from ctx_embed.saved_card import Card, IdentifiedCard
 
     require_device(device)
-    folder = model_folder(
+    folder = _local_folder(
         path, cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
     )
     entries, config = modules_of(folder), settings_of(folder)

@@ -268,7 +268,7 @@ class TextTokenizer:
         found = []
         for is_long, run in groupby(words, lambda word: len(word) > LONG_WORD):
             if not is_long:
-                found += self._tokenized([normalised(word) for word in run])
+                found += self._tokenized(all_normalised(list(run)))
                 continue
             by_bert = "BertNormalizer" in _kinds(self.tokenizer.normalizer)
             ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
