@@ -308,9 +308,9 @@ def translated(
     joined: Callable[[str, Sequence[T]], T],
     negated: Callable[[T], T],
 ) -> T:
-    """Return a filter in the language of a database, put together from comparisons, `contains` and `is null`.
+    """Return a filter in the language of a database.
 
-    ``condition`` translates one of these, never to null; ``joined`` joins parts by "and" or "or".
+    ``condition`` translates a comparison, `contains` or `is null`, never to null; ``joined`` joins parts by and or or.
     """
 
     def visit(tree: Filter) -> T:
@@ -319,11 +319,7 @@ def translated(
         if isinstance(tree, Junction):
             return joined(tree.word, [visit(part) for part in tree.parts])
         if isinstance(tree, Among):
-            same = joined("or", [visit(Comparison(tree.path, "=", value)) for value in tree.values])
-            return negated(joined("or", [condition(IsNull(tree.path)), same])) if tree.negated else same
-        if isinstance(tree, IsNull):
-            present = condition(IsNull(tree.path))
-            return negated(present) if tree.negated else present
+            return joined("or", [visit(Comparison(tree.path, "=", value)) for value in tree.values])
         day = tree.value if isinstance(tree, Comparison) and isinstance(tree.value, str) else ""
         if isinstance(tree, Comparison) and len(day) == len("2024-01-31") and moment_of(day):
             following = next_day(day)

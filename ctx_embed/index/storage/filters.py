@@ -72,7 +72,7 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class Comparison:
-    """A field compared by ``operator``, one of = < <= > >=, with a value of its own type."""
+    """A field compared by ``operator``, one of < <= > >= (and = in stores), with a value of its own type."""
 
     path: Path
     operator: str
@@ -81,11 +81,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Among:
-    """A field whose value is in a list; ``negated``: a field with a value that is not in it (``!=``, ``not in``)."""
+    """A field whose value is in a list, which may have one value (``=``)."""
 
     path: Path
     values: tuple[Value, ...]
-    negated: bool
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,9 @@ class Contains:
 
 @dataclass(frozen=True)
 class IsNull:
-    """A field that is null or missing; ``negated``: a field that has a value."""
+    """A field that is null or missing."""
 
     path: Path
-    negated: bool = False
 
 
 @dataclass(frozen=True)
@@ -252,26 +250,31 @@ class _Parser:
             raise self.error(f"it has more than {_MOST_COMPARISONS} comparisons; use 'in' with a list")
         path = self.path()
         self.compared.append(path)
+        missing = IsNull(path)
         if self.takes("is"):
-            negated = self.takes("not") is not None
+            negated = self.takes("not")
             self.needed("null", "'null'")
             self.optional.add(path)
-            return IsNull(path, negated)
+            return Not(missing) if negated else missing
         if self.takes("contains"):
             return Contains(path, self.value())
-        negated = self.takes("not") is not None
+        negated = self.takes("not")
         if self.takes("in"):
             self.needed("(", "'('")
             values = [self.value()]
             while self.takes(","):
                 values.append(self.value())
             self.needed(")", "',' or ')'")
-            return Among(path, tuple(values), negated)
-        token = None if negated else self.takes(*_OPERATORS)
-        if token is None:
-            raise self.unexpected("'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is")
-        operator, value = _OPERATORS[token.text], self.value()
-        return Among(path, (value,), negated=True) if operator == "!=" else Comparison(path, operator, value)
+            operator = "!=" if negated else "="
+        else:
+            token = None if negated else self.takes(*_OPERATORS)
+            if token is None:
+                raise self.unexpected("'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is")
+            operator, values = _OPERATORS[token.text], [self.value()]
+        if operator not in ("=", "!="):
+            return Comparison(path, operator, values[0])
+        among = Among(path, tuple(values))
+        return among if operator == "=" else Junction("and", (Not(missing), Not(among)))
 
     def needed(self, kind: str, name: str) -> None:
         if not self.takes(kind):
@@ -328,7 +331,7 @@ def _sql(tree: Filter, values: list[Any]) -> str:
     path = _json_path(tree.path)
     if isinstance(tree, IsNull):
         values.append(path)
-        return f"(ifnull(json_type(metadata, ?), 'null') {'!=' if tree.negated else '='} 'null')"
+        return "(ifnull(json_type(metadata, ?), 'null') = 'null')"
     if isinstance(tree, Contains):
         values += [path, path, tree.value]
         element = (
@@ -340,21 +343,16 @@ def _sql(tree: Filter, values: list[Any]) -> str:
         values += [path, path, tree.value]
         return f"({element} OR ifnull(json_type(metadata, ?) = 'text' AND instr({_FIELD}, ?) > 0, 0))"
     if isinstance(tree, Among):
-        present = _sql(IsNull(tree.path, negated=True), values) if tree.negated else ""
-        either = " OR ".join(_among(path, tree.values, values))
-        return f"({present} AND NOT ({either}))" if tree.negated else f"({either})"
+        return f"({' OR '.join(_among(path, tree.values, values))})"
     start = moment_of(tree.value)
     if start is None:
         values += [path, path, tree.value]
         return _typed(_TYPES[type(tree.value)], f"{_FIELD} {tree.operator} ?")
     # A date stands for its whole day.
-    is_day = len(str(tree.value)) == _DAY
-    end = f"{start[:8]}{_LAST}" if is_day else start
-    bounds = {"=": (start, end), "<": (start,), ">=": (start,), "<=": (end,), ">": (end,)}[tree.operator]
-    compared = "BETWEEN ? AND ?" if tree.operator == "=" else f"{tree.operator} ?"
-    values += [path, path, *bounds, path, tree.value]
+    ends = tree.operator in ("<=", ">") and len(str(tree.value)) == _DAY
+    values += [path, path, f"{start[:8]}{_LAST}" if ends else start, path, tree.value]
     # Fields that are other strings than dates, whose moment is NULL, are compared as strings.
-    return _typed("'text'", f"coalesce(moment_of({_FIELD}) {compared}, {_FIELD} {tree.operator} ?)")
+    return _typed("'text'", f"coalesce(moment_of({_FIELD}) {tree.operator} ?, {_FIELD} {tree.operator} ?)")
 
 
 def _typed(kinds: str, comparison: str) -> str:
