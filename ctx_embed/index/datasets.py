@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.folder import IndexFolder, View
+from ctx_embed.index.storage.folder import View
 from ctx_embed.rows.reading import unwrapped
 from ctx_embed.texts import Embedded
 
@@ -26,8 +25,6 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
     """
     from datasets import Dataset
 
-    folder = IndexFolder(index.path)
-
     def rows(view: View) -> list[dict[str, Any]]:
         passages = list(view.store.passages())
         vectors = view.vectors.get(np.array([row for row, _ in passages], np.int64))
@@ -36,8 +33,7 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
             for (_, passage), vector in zip(passages, vectors, strict=True)
         ]
 
-    with closing(folder):
-        found = folder.read(rows)
+    found = index._folder.read(rows)
     if len({type(row["id"]) for row in found}) > 1:
         raise InputError(f"{index.path}: the ids must be all integers or all strings for a data set, got both")
     # Dataset.from_list drops a column that the first row lacks.
@@ -54,14 +50,9 @@ def add_dataset(
 ) -> int:
     """Add the rows of one split of a Hugging Face data set, loaded or streamed, and return their number.
 
-    All columns that are not named become metadata, and so do the fields of an object in the column ``metadata`` (or
-    JSON, as :func:`to_dataset` writes it).
-
-    Args:
-        index: the index to add to; its model must have made the embeddings.
-        dataset: the rows.
-        text: the column of texts. embedding: the column of embeddings; None embeds the texts.
-        identifier: the column of ids; None numbers the documents.
+    The columns ``text``, ``embedding`` (None embeds the texts) and ``identifier`` (None numbers the documents) have
+    these names. All other columns become metadata, and so do the fields of an object in the column ``metadata`` (or
+    JSON, as :func:`to_dataset` writes it). The index's model must have made the embeddings.
     """
     if isinstance(dataset, dict):
         raise InputError(f"the data set must be one split, got several; choose one of {', '.join(map(repr, dataset))}")

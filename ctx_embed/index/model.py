@@ -103,18 +103,17 @@ class IndexModel:
                 f"{_built(folder, settings)}, which cannot be loaded ({error}): say where it is now with --model PATH "
                 f"(in Python model=PATH), or embed the documents with another model: {_reembed(folder, None)}"
             ) from None
-        cls.require(folder, settings, embedder)
+        embedder.require(folder, settings)
         return embedder
 
-    @staticmethod
-    def require(folder: Path, settings: Settings, embedder: IndexModel) -> None:
+    def require(self, folder: Path, settings: Settings) -> None:
         """Raise an OtherModelError that names both models, unless the index was built with this one."""
-        if (embedder.fingerprint, embedder.dimension) != (settings.model_fingerprint, settings.dimension):
-            given = "this one" if embedder.reference is None else f"the model {embedder.reference!r}"
+        if (self.fingerprint, self.dimension) != (settings.model_fingerprint, settings.dimension):
+            given = "this one" if self.reference is None else f"the model {self.reference!r}"
             raise OtherModelError(
                 f"{_built(folder, settings)}, dimension {settings.dimension}; {given} has the fingerprint "
-                f"{embedder.fingerprint[:12]}, dimension {embedder.dimension}: open it with the model it was built "
-                f"with, or embed its documents again: {_reembed(folder, embedder.reference)}"
+                f"{self.fingerprint[:12]}, dimension {self.dimension}: open it with the model it was built "
+                f"with, or embed its documents again: {_reembed(folder, self.reference)}"
             )
 
     @cached_property

@@ -74,7 +74,7 @@ CHANGES = [
         "DELETE FROM documents WHERE row = 7",
         ["search"],
         f"damaged (documents are missing); {REMEDY}",
-        ["1 of 50 rows belong to no document, or to several", "holds 47 documents, but its count is 48", WORDS],
+        ["there are rows that belong to no document, or to several", "holds 47 documents, but its count is 48", WORDS],
     ),
     ("INSERT INTO words (words, rowid, text) VALUES ('delete', 7, 'text 7')", [], "", [WORDS]),
     ("UPDATE vectors_1 SET code = substr(code, 2) WHERE row = 7", ["search", "upsert"], VECTOR, [VECTOR]),

@@ -108,15 +108,10 @@ def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int
 
 @dataclass(frozen=True)
 class Topic:
-    """A cluster.
+    """A cluster: its number of passages, typical words, ids and texts of central passages that differ, and a label.
 
-    Args:
-        size: the number of its passages.
-        words: its typical words.
-        examples: the ids and texts of its most central passages, none of which nearly repeats another.
-        label: its first words, different from all other labels; ``topic N`` if it has no words.
-        documents: the ids of the documents that have most of their passages in it, in the order of addition. If two
-            topics have equally many passages of a document, its first passage decides.
+    The label is its first words, different from all other labels. ``documents`` are the ids of those with most of their
+    passages in it, in the order of addition; if two topics have equally many, the first passage decides.
     """
 
     size: int
@@ -226,16 +221,11 @@ def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters
 
 @dataclass(frozen=True)
 class Field:
-    """A metadata field.
+    """A metadata field: its name, its most frequent type, and the number of documents that have it.
 
-    Attributes:
-        name: its name.
-        type: ``number``, ``string``, ``boolean``, ``list`` or ``object``, whichever most documents have.
-        documents: the number of documents that have it.
-        lowest: the smallest number, or the first string in the order of code points; None for other types.
-        highest: the largest number or last string.
-        values: the most frequent values (for lists, the most frequent strings in them), each with its number of
-            documents.
+    ``type`` is ``number``, ``string``, ``boolean``, ``list`` or ``object``. Numbers and strings (by code points) have
+    a ``lowest`` and a ``highest`` value. ``values`` are the most frequent ones, or the most frequent strings in lists,
+    each with its number of documents.
     """
 
     name: str

@@ -12,7 +12,7 @@ import numpy as np
 from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import totals
-from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS, Database
+from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS, Database, expanded
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.faiss_file import crc32_of
 from ctx_embed.index.storage.folder import View
@@ -101,32 +101,25 @@ def _tables(store: Database) -> Iterator[str]:
 
 def _vectors(store: Database) -> Iterator[str]:
     """Yield a problem for damaged vectors, for vectors without a passage, and for rows without exactly one document."""
-    view = View(store)
+    view, firsts = View(store), np.array(store.firsts(), np.int64).reshape(-1, 2)
     store.settings_named(NEXT)
-    owners, firsts = np.zeros(len(view.rows), np.int64), store.firsts()
-    for row, passages in firsts:
-        place = int(np.searchsorted(view.rows, row))
-        # A document whose rows do not follow each other is damaged, too.
-        if place == len(view.rows) or view.rows[place] != row or passages < 1 or place + passages > len(view.rows):
-            yield f"{store.path}: a document has the row {row}, which the index lacks"
-            break
-        owners[place : place + passages] += 1
-    else:
-        if wrong := int((owners != view.live).sum()):
-            yield f"{store.path}: {wrong} of {len(view.rows)} rows belong to no document, or to several"
+    needed, passages = view.rows[view.live], firsts[:, 1]
+    # Damaged numbers may be huge.
+    fit = bool(((passages >= 1) & (passages <= len(view.rows))).all()) and int(passages.sum()) == len(needed)
+    if not fit or (np.sort(expanded(firsts[:, 0], passages)) != needed).any():
+        yield f"{store.path}: there are rows that belong to no document, or to several"
     if len(firsts) != view.state.documents:
         yield f"{store.path}: holds {len(firsts)} documents, but its count is {view.state.documents}"
     if (following := store.next_row()) != view.state.next_row:
         yield f"{store.path}: has {following} rows, but its count is {view.state.next_row}"
     lengths, found = [], [view.vectors.zeros()]
-    # Damaged numbers may be huge.
     with np.errstate(over="ignore", invalid="ignore"):
         for rows, vectors in view.vectors.blocks():
             found.append(rows)
             lengths.append(np.linalg.norm(vectors, axis=1))
     if not np.all(np.abs(np.concatenate([np.ones(1), *lengths]) - 1) < 1e-2):
         yield f"{store.path}: has vectors that are not of length 1"
-    stored, needed = np.sort(np.concatenate(found)), view.rows[view.live]
+    stored = np.sort(np.concatenate(found))
     if len(stored) != len(needed) or (stored != needed).any():
         yield f"{store.path}: has vectors of {len(stored)} passages, but {len(needed)} passages"
 
@@ -148,11 +141,7 @@ def _faiss(store: Database) -> Iterator[str]:
 def _words(store: Database) -> Iterator[str]:
     """Yield a problem if the word lists are not those of the texts."""
     expected = [0, 0, 0, 0]
-    texts = (
-        (row, indexed(document.text[start:stop]))
-        for document in store.all()
-        for row, (start, stop) in enumerate(document.spans, document.row)
-    )
+    texts = ((row, indexed(text)) for document in store.all() for row, text in document.texts())
     while part := list(islice(texts, PASSAGES_AT_ONCE)):
         with closing(sqlite3.connect(":memory:")) as again:
             again.execute(WORDS)

@@ -36,7 +36,6 @@ from ctx_embed.files import (
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.following.records import Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE, Database
 from ctx_embed.index.storage.documents import checked_id
@@ -297,7 +296,7 @@ def _build(plan: Plan) -> Built:
             stack.enter_context(_only_build(plan.partial))
             ours = True
             if plan.adds:
-                IndexModel.require(plan.target, read_settings(plan.target), index.embedder)
+                index.embedder.require(plan.target, read_settings(plan.target))
             built = _fill(index, plan, documents)
         if plan.adds:
             remove_folder(plan.partial)

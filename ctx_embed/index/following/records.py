@@ -40,18 +40,10 @@ SHOWN = 160
 
 @dataclass
 class Synced:
-    """The report of a synchronisation.
+    """The report of a synchronisation: numbers of files, and of the documents and passages added or replaced.
 
-    Args:
-        added: the number of files that are new in the index.
-        changed: the number of files whose documents were replaced.
-        removed: the number of files whose documents were removed, as the files are gone or now left out.
-        unchanged: the number of files that have not changed.
-        documents: the number of documents added or replaced.
-        passages: the number of their passages.
-        skipped: how many files and folders were left out, by reason.
-        lacking: the number of files that need the extra ``documents``, by suffix.
-        failed: the reasons why files could not be read, by their path within the folder.
+    Files are removed if they are gone or left out now. ``skipped`` counts files and folders by reason, ``lacking``
+    files that need the extra ``documents`` by suffix; ``failed`` says why files could not be read, by path.
     """
 
     added: int = 0
@@ -171,13 +163,9 @@ def record(store: Database, folder: FollowedFolder, file: File, *values: Any) ->
 
 
 class Location(NamedTuple):
-    """The place of a passage.
+    """The place of a passage: ``name``, the metadata field ``source``; the file, if it is found; line and page from 1.
 
-    Args:
-        name: the metadata field ``source``: a path, relative to the followed folder if there is one.
-        path: the file, if it is found.
-        line: the number of the passage's first line in the file, from 1, if known.
-        page: the number of its page, from 1, if known.
+    The name is a path relative to the followed folder if there is one; line and page are None if unknown.
     """
 
     name: str

@@ -80,12 +80,10 @@ def sync_folder(
     dry_run: bool = False,
     progress: bool = False,
 ) -> Synced:
-    """Bring an index in step with a folder, see :meth:`SearchIndex.sync`, and return the report.
+    """Bring an index in step with a folder, see :meth:`SearchIndex.sync`, and return the report (``result`` continued).
 
-    Args:
-        given: values of :class:`FolderOptions` by name; None and () stand for the values of the last run.
-        result: a report to continue.
-        prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
+    ``given`` are values of :class:`FolderOptions` by name; None and () stand for those of the last run. ``prefixed``:
+    sources begin with the folder's name even if it is the first folder of the index.
     """
     path = require_source_folder(folder)
     inside = os.path.realpath(index.path)
