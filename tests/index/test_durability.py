@@ -336,6 +336,8 @@ def test_a_backup_replaces_nothing(index, tmp_path):
     (tmp_path / "taken" / "mine.txt").write_text("keep me")
     for name in ("taken", "index"):
         assert error(index.backup, tmp_path / name) == f"{tmp_path / name}: already exists; choose another name"
+    inside = index.path / "copy"
+    assert error(index.backup, inside) == f"{inside}: lies in an index; choose another folder"
     assert "does not exist; create it first" in error(index.backup, tmp_path / "no" / "copy")
     result = Command("index backup").succeeds(tmp_path / "index", tmp_path / "copy")
     assert result == f"{tmp_path / 'copy'}: 1 document\n"

@@ -16,6 +16,7 @@ import numpy as np
 
 from ctx_embed.errors import REMEDY, DamagedError, InputError
 from ctx_embed.index.storage.database import (
+    DATABASE,
     DATABASE_FILES,
     FAISS_SUFFIX,
     ROWS_AT_ONCE,
@@ -66,7 +67,9 @@ def is_free(folder: Path) -> bool:
 
 
 def require_free(folder: Path) -> None:
-    """Raise InputError if a folder for a copy exists and is not empty."""
+    """Raise InputError if a folder for a copy exists and is not empty, or lies in an index."""
+    if (folder.parent / DATABASE).is_file():
+        raise InputError(f"{folder}: lies in an index; choose another folder")
     if not is_free(folder):
         raise InputError(f"{folder}: already exists; choose another name")
 
