@@ -13,7 +13,6 @@ from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableE
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import totals
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS, Database, expanded
-from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.faiss_file import crc32_of
 from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import schema
@@ -188,11 +187,8 @@ def _vectors_of_texts(store: Database, embedder: IndexModel) -> Iterator[str]:
     except InputError:
         # The other checks report this.
         return
-    texts = []
-    for row, (document, *_) in passages.items():
-        of_document = embedded_texts(document.text, document.metadata, document.spans, view.settings.titled)
-        texts.append(of_document[row - document.row])
-    again = embedder.documents(texts)
+    titled = view.settings.titled
+    again = embedder.documents([of.embedded(titled)[row - of.row] for row, (of, *_) in passages.items()])
     with np.errstate(over="ignore", invalid="ignore"):
         apart = int((~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)).sum())
     if apart:

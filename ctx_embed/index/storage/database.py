@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, LateError, UnwritableError
 from ctx_embed.files import has_locks
-from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span
+from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts
 from ctx_embed.index.storage.filters import ALL, Condition, moment_of
 from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
 
@@ -267,6 +267,10 @@ class Stored:
     def texts(self) -> list[tuple[int, str]]:
         """Return the row and the text of each passage."""
         return [(row, self.text[start:stop]) for row, (start, stop) in enumerate(self.spans, self.row)]
+
+    def embedded(self, titled: bool) -> list[str]:
+        """Return the text to embed for each passage, see :func:`embedded_texts`."""
+        return embedded_texts(self.text, self.metadata, self.spans, titled)
 
 
 class Passage(NamedTuple):

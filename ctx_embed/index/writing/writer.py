@@ -211,14 +211,10 @@ class Edit:
             text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
             for text in rows
         }
-        # Vectors are copied before their documents are replaced. A text itself is compared, not only its hash.
-        by_hash = {digest: text for text, digest in hashes.items()}
-        known: dict[str, int] = {}
-        for digest, row in self.store.run_among("SELECT hash, row FROM hashes WHERE hash IN ({})", sorted(by_hash)):
-            # The row may belong to a deleted document.
-            with suppress(InputError):
-                if self.store.fetch([row])[row].text == by_hash[digest]:
-                    known[by_hash[digest]] = row
+        # Vectors are copied before their documents are replaced. The row of a hash may belong to a deleted document.
+        there = f"SELECT row FROM hashes WHERE hash IN ({{}}) AND row IN (SELECT row FROM {self._vectors.name})"
+        alike = self.store.fetch(row for (row,) in self.store.run_among(there, sorted(hashes.values())))
+        known = {passage.text: row for row, passage in alike.items()}
         wanted = dict.fromkeys(text for text, vector in zip(embedded, given, strict=True) if vector is None)
         old = [text for text in wanted if text in known]
         new = [text for text in wanted if text not in known]
@@ -264,14 +260,12 @@ class Edit:
             if fields == document.metadata:
                 continue
             written = metadata_json(fields, number)
-            spans = document.spans
-            old, new = (embedded_texts(document.text, of, spans, self._titled) for of in (document.metadata, fields))
-            if old == new:
+            if document.embedded(self._titled) == replace(document, metadata=fields).embedded(self._titled):
                 self.store.run("UPDATE documents SET metadata = ? WHERE row = ?", (written, document.row))
                 self.store.store_checksums("row = ?", document.row)
                 self.edited()
             else:
-                again.append(Embedded(document.text, document.id, fields, spans=spans))
+                again.append(Embedded(document.text, document.id, fields, spans=document.spans))
         automatic = self.store.automatic([document.id for document in again if document.id is not None])
         self.add_all(again, replacing=True)
         self.store.record_automatic(automatic, [])
@@ -365,13 +359,9 @@ class Writer:
                 try:
                     new = faiss_file.write(View(store), self.embedder, anew=anew)
                 except RuntimeError as error:
+                    said = "%s: FAISS cannot build %s; search compares every vector (%s)"
                     if not self._reported:
-                        _LOG.warning(
-                            "%s: FAISS cannot build %s; search compares every vector (%s)",
-                            self.folder.folder,
-                            self.folder.settings.factory,
-                            faiss_file.reason(error),
-                        )
+                        _LOG.warning(said, store.folder, store.present().factory, faiss_file.reason(error))
                     self._reported = True
                 if new is None and old is None:
                     return
@@ -453,13 +443,8 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                     table = max(table, following.table + 1)
                 for statement in schema(table):
                     store.run(statement)
-                of_model: dict[str, Any] = {
-                    "model_fingerprint": embedder.fingerprint,
-                    "model": embedder.reference,
-                    "table": table,
-                }
-                of_model |= {"dimension": embedder.dimension, "unrelated": embedder.unrelated}
-                following = replace(present, **of_model)
+                of_model: Any = {"model_fingerprint": embedder.fingerprint, "model": embedder.reference, "table": table}
+                following = replace(present, **of_model, dimension=embedder.dimension, unrelated=embedder.unrelated)
                 store.store_settings(following, NEXT)
         vectors = VectorTable(store, following)
         (last,) = store.run_one(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
@@ -471,9 +456,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                 passages = [
                     (document.row, row, text)
                     for document in documents
-                    for row, text in enumerate(
-                        embedded_texts(document.text, document.metadata, document.spans, present.titled), document.row
-                    )
+                    for row, text in enumerate(document.embedded(present.titled), document.row)
                 ]
                 # Equal texts are embedded once.
                 place_of = {text: place for place, text in enumerate(dict.fromkeys(text for *_, text in passages))}
