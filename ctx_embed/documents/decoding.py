@@ -68,27 +68,22 @@ def opened(path: str) -> Iterator[BufferedReader]:
         raise UnreadableFileError(f"cannot be read ({error.strerror})") from None
 
 
-def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> bytes:
-    """Return the bytes of a regular file, unpacked if it is gzip, within limits on their number and on the time."""
-    blocks, size, end = [], 0, time.monotonic() + seconds
+def read_text(path: str, encoding: str | None = None) -> str:
+    """Return the text of a regular file, unpacked if it is gzip, within limits on its bytes and on the time."""
+    blocks, size, end = [], 0, time.monotonic() + SECONDS
     try:
         with opened(path) as file:
             stream = unpacked(file)
-            while size <= most and (block := stream.read(_BLOCK_BYTES)):
+            while size <= MOST_BYTES and (block := stream.read(_BLOCK_BYTES)):
                 blocks.append(block)
                 size += len(block)
                 if time.monotonic() > end:
-                    raise UnreadableFileError(f"takes longer than {seconds:g} s")
+                    raise UnreadableFileError(f"takes longer than {SECONDS:g} s")
     except BROKEN_GZIP as error:
         raise UnreadableFileError(f"broken gzip ({error})") from None
-    if size > most:
-        raise UnreadableFileError(f"larger than {most >> 20} MB")
-    return b"".join(blocks)
-
-
-def read_text(path: str, encoding: str | None = None) -> str:
-    """Return the text of a file, see :func:`decode`."""
-    return decode(read_bytes(path), encoding, path)
+    if size > MOST_BYTES:
+        raise UnreadableFileError(f"larger than {MOST_BYTES >> 20} MB")
+    return decode(b"".join(blocks), encoding, path)
 
 
 def decode(raw: bytes, encoding: str | None = None, name: str | None = None) -> str:

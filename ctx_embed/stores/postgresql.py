@@ -49,10 +49,8 @@ class PostgreSQL(Database):
             from pgvector.psycopg import register_vector
         except ImportError:
             raise missing_extra("PostgreSQL", "pgvector") from None
-        try:
+        with self._reporting_errors():
             connection = psycopg.connect(self.address, autocommit=True)
-        except psycopg.Error as error:
-            raise InputError(f"{self.name}: cannot connect ({_first_line(error)})") from None
         try:
             connection.execute("SET client_min_messages = warning")
             # Another process may create the extension at the same moment.
@@ -61,20 +59,15 @@ class PostgreSQL(Database):
             register_vector(connection)
         except psycopg.Error as error:
             connection.close()
-            raise InputError(f"{self.name}: pgvector must be installed on the server ({_first_line(error)})") from None
+            said = without_secrets(str(error).strip().split("\n")[0])
+            raise InputError(f"{self.name}: pgvector must be installed on the server ({said})") from None
         return connection
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
         """Yield the connection inside a transaction; report the server's errors in one line."""
-        connection = self._opened
-        import psycopg
-
-        try:
-            with connection.transaction():
-                yield connection
-        except psycopg.Error as error:
-            raise InputError(f"{self.name}: {_first_line(error)}") from None
+        with self._reporting_errors(), self._opened.transaction():
+            yield self._opened
 
     def _has(self, name: str) -> bool:
         table = self._quoted if name == self.collection_name else f'"{name}"'
@@ -178,10 +171,6 @@ class PostgreSQL(Database):
             for query in queries:
                 vector = Vector(query)
                 yield connection.execute(statement, [vector, *values, vector, k]).fetchall()
-
-
-def _first_line(error: Exception) -> str:
-    return without_secrets(str(error).strip().split("\n")[0])
 
 
 def _json(value: Any) -> str:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from ctx_embed.documents.decoding import UnreadableFileError, read_bytes
+from ctx_embed.documents.decoding import UnreadableFileError, read_text
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
 from ctx_embed.documents.walking import File, Rules, Skipped, walk
@@ -72,16 +72,17 @@ def test_a_file_that_becomes_a_link_out_of_the_folder_is_not_read(tmp_path, suff
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_no_file_is_waited_for(tmp_path):
+def test_no_file_is_waited_for(tmp_path, monkeypatch):
     make(tmp_path, ["kept.txt"])
     os.mkfifo(tmp_path / ".gitignore")
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "input.txt").symlink_to("/dev/stdin")
     assert names(tmp_path, follow_links=True) == ["kept.txt"]
     with pytest.raises(UnreadableFileError, match="not a regular file"):
-        read_bytes(str(tmp_path / "pipe.txt"))
+        read_text(str(tmp_path / "pipe.txt"))
+    monkeypatch.setattr("ctx_embed.documents.decoding.SECONDS", 0)
     with pytest.raises(UnreadableFileError, match="takes longer than 0 s"):
-        read_bytes(str(tmp_path / "kept.txt"), seconds=0)
+        read_text(str(tmp_path / "kept.txt"))
 
 
 def test_files_of_any_date_come_sorted_by_their_whole_path(tmp_path):
