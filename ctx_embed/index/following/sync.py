@@ -268,7 +268,10 @@ class _Step:
         # The metadata that the documents of the file get, by their ids.
         new: dict[Id, dict[str, Any]] = {}
         problem: UnreadableFileError | None = None
-        digest, before = b"", None
+        digest = b""
+        # A table is stored as it is read, but as a whole or not at all.
+        before = self.edit.state, self.edit.counted, self.result.passages, [*self._documents], self._characters
+        store.run("SAVEPOINT file")
         try:
             if not file.size:
                 # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
@@ -284,31 +287,20 @@ class _Step:
             else:
                 texts = list(extract(file.path)) if is_table else texts
                 parts = iter([list(documents_of(named, texts, options.documents))])
-            part, following = next(parts, None), next(parts, None)
-            if following is not None:
-                # A long table is stored as it is read, but as a whole or not at all.
-                self.store()
-                store.run("SAVEPOINT file")
-                before = self.edit.state, self.edit.counted, self.result.passages
-            while part is not None:
-                if has_records and following is None and not _is_as_listed(file):
-                    raise _TryAgainError("changed while it was read")
+            for part in parts:
                 self._add(part, record, new)
-                part, following = following, next(parts, None)
+            if has_records and not _is_as_listed(file):
+                raise _TryAgainError("changed while it was read")
             if not new:
                 raise UnreadableFileError(EMPTY, counted=True)
         except UnreadableFileError as error:
             problem = error
         except OSError as error:
             problem = _TryAgainError(f"cannot be read ({error.strerror})")
-        if before is not None:
-            if problem is None:
-                self.store()
-            else:
-                store.run("ROLLBACK TO file")
-                self.edit.state, self.edit.counted, self.result.passages = before
-                self._documents, self._characters = [], 0
-            store.run("RELEASE file")
+        if problem is not None:
+            store.run("ROLLBACK TO file")
+            self.edit.state, self.edit.counted, self.result.passages, self._documents, self._characters = before
+        store.run("RELEASE file")
         if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
             # Perhaps a download that was cut short: what the file said before stays until it can be read.
             records.record(store, self.folder, file, records.READ_AGAIN, b"", None, False)
