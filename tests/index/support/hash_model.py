@@ -63,6 +63,9 @@ class HashEmbedder:
         self.dimension = dimension
         self.documents = self.queries = self.quiet_queries = partial(hash_vectors, dimension=dimension)
 
+    def require(self, folder, settings) -> None:
+        assert (self.fingerprint, self.dimension) == (settings.model_fingerprint, settings.dimension)
+
     @staticmethod
     def knows(word: str) -> bool:
         return False
