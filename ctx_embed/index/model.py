@@ -151,9 +151,7 @@ class IndexModel:
             options = {} if batches_itself else {"batch_size": len(batch), "show_progress_bar": False}
             embeddings = encode([texts[place] for place in batch], **options)
             if embeddings.shape != (len(batch), self.dimension):
-                raise InputError(
-                    f"the model must return embeddings of shape ({self.dimension},), got {embeddings.shape[1:]}"
-                )
+                raise InputError(f"the model must return vectors ({self.dimension},), got {embeddings.shape[1:]}")
             finite = np.isfinite(embeddings).all(1)
             if not finite.all():
                 text = texts[batch[int(np.argmin(finite))]]

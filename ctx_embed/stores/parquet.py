@@ -172,9 +172,7 @@ class Parquet(Store):
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({said(error)})") from None
         except pyarrow.ArrowException as error:
-            raise InputError(
-                f"{path}: damaged ({said(error)}); delete the directory and encode its texts again"
-            ) from None
+            raise InputError(f"{path}: damaged ({said(error)}); delete it and encode its texts again") from None
 
     def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
         """Yield each batch of rows, with its file and the number of its first row in the file."""

@@ -147,7 +147,7 @@ def test_damaged_pages_and_definitions_are_found(path, database):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 4}, "{folder}: has format 4, but this ctx-embed reads 1; build it again"),
+        ({"format_version": 4}, "{folder}: has format 4, ctx-embed reads 1; build it again"),
         ({"format_version": None}, "{damaged} (its settings have no format_version)"),
         ({"format_version": True}, "{damaged} (the setting 'format_version' is missing or of the wrong type)"),
         ({"dimension": "8"}, "{damaged} (the setting 'dimension' is missing or of the wrong type)"),

@@ -40,7 +40,7 @@ def test_prompts_for_queries_and_documents_are_used_and_another_width_is_refused
     index.add(["asked", "other"])
     assert index.search("anything", k=1, mode="dense")[0].text == "asked"
     hash_model.dimension = 5
-    assert error(index.add, ["a"]) == "the model must return embeddings of shape (8,), got (5,)"
+    assert error(index.add, ["a"]) == "the model must return vectors (8,), got (5,)"
     assert index.count() == 2
 
 

@@ -388,13 +388,13 @@ def test_damaged_parts_are_one_line(tmp_path, embedder, rows):
         table = parquet.read_table(part)
         part.write_bytes(part.read_bytes()[:1000])
         for ask in (store.count, lambda: list(store.documents()), store.finish):
-            assert re.search(r"part-.*parquet: damaged \(.*; delete the directory and encode", error(ask))
+            assert re.search(r"part-.*parquet: damaged \(.*; delete it and encode", error(ask))
         ends = pyarrow.py_buffer(struct.pack("<3i", 0, 1, 2))
         not_utf8 = pyarrow.StringArray.from_buffers(2, ends, pyarrow.py_buffer(b"\xa0\xff"))
         place, metadata = table.column_names.index("text"), table.column_names.index("metadata")
         for damaged, message in (
-            (table.drop_columns(["text"]), r"damaged \(it lacks the column text\); delete the directory and encode"),
-            (table.set_column(place, "text", not_utf8), r"damaged \(.*UTF8.*\); delete the directory and encode"),
+            (table.drop_columns(["text"]), r"damaged \(it lacks the column text\); delete it and encode"),
+            (table.set_column(place, "text", not_utf8), r"damaged \(.*UTF8.*\); delete it and encode"),
             (table.set_column(metadata, "metadata", [["[1]", "{"]]), "the metadata of the row '.*' is damaged; encode"),
         ):
             parquet.write_table(damaged, part)

@@ -198,9 +198,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
         if not holds_only_an_index(target, LOCK):
             raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
         if plan.mode != "overwrite":
-            raise InputError(
-                f"{target}: already exists; add to it with --append or --upsert, or replace it with --overwrite"
-            )
+            raise InputError(f"{target}: already exists; add to it (--append, --upsert) or replace it (--overwrite)")
         with _without_writers(target):
             # If another process is writing, fail now rather than after the work.
             pass
@@ -257,9 +255,7 @@ def _remove_stale(plan: Plan) -> None:
     if not plan.partial.exists():
         return
     if not plan.partial.is_dir() or not holds_only_an_index(plan.partial, LOCK):
-        raise InputError(
-            f"{plan.partial}: exists but is not an interrupted build; delete it or choose another index name"
-        )
+        raise InputError(f"{plan.partial}: exists but is no interrupted build; delete it or choose another index name")
     # A folder without a lock file is a replaced index, or a build that never started.
     if (plan.partial / LOCK).is_file():
         if plan.resume:
@@ -335,9 +331,7 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
         known, next_id = _recorded(store), 0
         run = known[-1] if known else Run(uuid.uuid4().hex, plan.signature)
         if run.signature != plan.signature:
-            raise InputError(
-                f"{plan.partial}: was started with other sources or options; repeat those with --resume, or delete it"
-            )
+            raise InputError(f"{plan.partial}: was started with other sources or options; repeat those, or delete it")
         if not known:
             if plan.adds:
                 with closing(Database(plan.target)) as target_store:
@@ -473,9 +467,7 @@ def read_sources(
             if not embedding:
                 names = ", ".join(map(repr, document.metadata)) or "none"
                 missing = "null in the field" if embedding_field in document.metadata else "no field"
-                raise InputError(
-                    f"{file}, document {number}: {missing} {embedding_field!r} for the embedding (fields: {names})"
-                )
+                raise InputError(f"{file}, document {number}: {missing} {embedding_field!r} (fields: {names})")
             yield Embedded(document.text, document.id, metadata, embedding)
 
 

@@ -88,9 +88,7 @@ class Settings:
         if not isinstance(fields, dict) or not isinstance(fields.get("format_version"), int):
             raise ValueError("its settings have no format_version")
         if fields["format_version"] != FORMAT_VERSION:
-            raise InputError(
-                f"has format {fields['format_version']}, but this ctx-embed reads {FORMAT_VERSION}; build it again"
-            )
+            raise InputError(f"has format {fields['format_version']}, ctx-embed reads {FORMAT_VERSION}; build it again")
         unrelated, kinds = fields.get("unrelated"), get_type_hints(cls)
         if isinstance(unrelated, list):
             fields["unrelated"] = tuple(unrelated)

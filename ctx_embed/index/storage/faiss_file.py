@@ -215,9 +215,7 @@ def new_index(factory: str, dimension: int) -> Any:
         said = "no such kind"
     except (RuntimeError, MemoryError) as error:
         said = reason(error)
-    raise InputError(
-        f"FAISS factory {factory!r:.100}: {said}; try auto, Flat, SQ8, HNSW32, IVF256,Flat, IVF256,SQ8 or IVF256,PQ32"
-    )
+    raise InputError(f"FAISS factory {factory!r:.100}: {said}; try auto, Flat, SQ8, HNSW32, IVF256,SQ8 or IVF256,PQ32")
 
 
 def is_stale(store: Database) -> bool:

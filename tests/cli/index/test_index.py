@@ -59,7 +59,7 @@ def test_an_index_that_exists_needs_a_flag(texts, sentences):
     before = Path("old/index.sqlite").read_bytes()
     Path("broken.jsonl").write_text('{"text": "the cat", "id": "new"}\n{"text": \n')
     for arguments, message in (
-        ((rows, "old"), "old: already exists; add to it with --append or --upsert, or replace it with --overwrite"),
+        ((rows, "old"), "old: already exists; add to it (--append, --upsert) or replace it (--overwrite)"),
         (("broken.jsonl", "old", "--overwrite"), "broken.jsonl, line 2: not JSON (Expecting value: line 1 column 10"),
     ):
         assert fails("build", *arguments, input="\n").startswith(message)

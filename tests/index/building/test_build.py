@@ -162,7 +162,7 @@ def test_what_is_in_the_way_and_what_a_killed_writer_leaves_is_not(source, path,
     unfinished.mkdir()
     (unfinished / "precious").write_text("keep me")
     said = error(build_index, source, path, model=hash_model, mode="overwrite")
-    assert said == f"{unfinished}: exists but is not an interrupted build; delete it or choose another index name"
+    assert said == f"{unfinished}: exists but is no interrupted build; delete it or choose another index name"
     shutil.rmtree(unfinished)
     interrupted(source, path)
     (unfinished / f"{'0' * 32}.faiss.tmp").write_text("{")
@@ -216,9 +216,9 @@ def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path)
     lines = tmp_path / "a.jsonl"
     lines.write_text('{"text": "a", "vector": [1]}\n{"text": "b", "vector": null}\n')
     for source, field, message in (
-        (path, "nothing", "document 1: no field 'nothing' for the embedding (fields: 'vector', 'n')"),
-        (path, "vector", "document 2: no field 'vector' for the embedding (fields: 'n')"),
-        (str(lines), "vector", "document 2: null in the field 'vector' for the embedding (fields: 'vector')"),
+        (path, "nothing", "document 1: no field 'nothing' (fields: 'vector', 'n')"),
+        (path, "vector", "document 2: no field 'vector' (fields: 'n')"),
+        (str(lines), "vector", "document 2: null in the field 'vector' (fields: 'vector')"),
     ):
         assert error(read_sources, [source], embedding_field=field) == f"{source}, {message}"
 

@@ -375,7 +375,7 @@ def test_a_build_from_folders_and_files(tmp_path, folder, hash_model):
         (path / "folder").mkdir()
         assert "lies in the index itself" in error(index.sync, path / "folder")
         (path / "folder").rmdir()
-    assert "already exists; add to it with --append" in error(build, [lines, folder])
+    assert "already exists; add to it (--append" in error(build, [lines, folder])
     again = build(folder, mode="append").folders
     assert (again.unchanged, again.skipped["search index"]) == (6, 1)
     assert build([lines, folder], mode="append").documents == 2

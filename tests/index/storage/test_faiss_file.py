@@ -21,7 +21,7 @@ from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.stored import changed_settings, ids
 
 TEXTS = [f"text {number}" for number in range(300)]
-REMEDY = "; try auto, Flat, SQ8, HNSW32, IVF256,Flat, IVF256,SQ8 or IVF256,PQ32"
+REMEDY = "; try auto, Flat, SQ8, HNSW32, IVF256,SQ8 or IVF256,PQ32"
 
 
 @pytest.fixture(autouse=True)
