@@ -76,13 +76,8 @@ class Collection:
                 f"(fingerprint {each.model_fingerprint[:12]}, dimension {each.dimension})"
                 for each in (self, other)
             )
-            same = self.model == other.model
-            what = (
-                "another version of it made them, so embed the texts again"
-                if same
-                else "use that model or another target"
-            )
-            raise InputError(f"{name}: its vectors come from the model {here}, not from {there}; {what}")
+            hint = "use that model or another target, or embed all texts again"
+            raise InputError(f"{name}: its vectors come from the model {here}, not from {there}; {hint}")
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def test_another_model_is_refused_in_one_line_that_names_both(new_address, embed
         assert error(store.ensure, other) == (
             f"{store.name}: its vectors come from the model 'default' (fingerprint {embedder.fingerprint[:12]}, "
             "dimension 320), not from 'elsewhere' (fingerprint ffffffffffff, dimension 7); use that model or another "
-            "target"
+            "target, or embed all texts again"
         )
     if new_address.kind != "parquet":
         with stores.open(address, model=tiny_model_path) as store:

@@ -518,13 +518,7 @@ def merge_indexes(
                     meter.now("finishing")
                 return index.count()
     except TakenIdError as error:
-        owners = []
-        for folder in folders:
-            with closing(Database(folder)) as store:
-                owners += [str(folder)] if store.rows_of_ids([error.identifier]) else []
-        raise InputError(
-            f"{' and '.join(owners[:2])} both have a document {error.identifier!r}; --replace keeps the later one"
-        ) from None
+        raise InputError(f"two indexes have a document {error.identifier!r}; --replace keeps the later one") from None
 
 
 def copies(path: Path) -> Iterator[Embedded]:

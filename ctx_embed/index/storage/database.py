@@ -610,14 +610,11 @@ class Database:
     def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
         """Return a key for each row: its document, or the document's value of the field at ``path`` if it has one."""
         select = (
-            "SELECT row, json_type(metadata, ?), json_extract(metadata, ?) FROM documents WHERE row <= ? "
-            "ORDER BY row DESC LIMIT 1"
+            "SELECT row, json_type(metadata, ?), json_extract(metadata, ?) FROM json_each(?) AS asked "
+            "LEFT JOIN documents ON row = (SELECT max(row) FROM documents WHERE row <= asked.value) ORDER BY asked.key"
         )
-        keys: list[tuple[Any, ...]] = []
-        for row in rows:
-            document, kind, value = self.run_one(select, (path or "$.id", path or "$.id", row))
-            keys.append((document,) if path is None or kind in (None, "null") else (kind, value))
-        return keys
+        found = self.run(select, (path or "$.id", path or "$.id", str(rows)))
+        return [(row,) if path is None or kind in (None, "null") else (kind, value) for row, kind, value in found]
 
     def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
         """Return the documents with the given ids, by id; ids that do not exist are left out."""
