@@ -47,25 +47,26 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
     place = f"{user}{at}{place}"
     scheme, colon, rest = place.partition(":")
     name = name or "passages"
+    store: Store
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         from ctx_embed.stores.postgresql import PostgreSQL
 
-        return PostgreSQL(place, name, model)
-    if colon and scheme in ("lancedb", "qdrant"):
+        store = PostgreSQL(place, name)
+    elif colon and scheme in ("lancedb", "qdrant"):
         if not rest:
             raise InputError(f"{without_secrets(text)}: names no folder or server; write {scheme}:FOLDER#{name}")
-        if scheme == "lancedb":
-            from ctx_embed.stores.lancedb import LanceDB
-
-            return LanceDB(rest, name, model)
+        from ctx_embed.stores.lancedb import LanceDB
         from ctx_embed.stores.qdrant import Qdrant
 
-        return Qdrant(rest, name, model)
-    if "://" not in text and (Path(text) / DATABASE).is_file():
+        store = LanceDB(rest, name) if scheme == "lancedb" else Qdrant(rest, name)
+    elif "://" not in text and (Path(text) / DATABASE).is_file():
         raise InputError(
             f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build "
             "--from-parquet DIRECTORY INDEX`. To search it, use ctx_embed.SearchIndex"
         )
-    from ctx_embed.stores.parquet import Parquet
+    else:
+        from ctx_embed.stores.parquet import Parquet
 
-    return Parquet(text, model)
+        store = Parquet(text)
+    store.model = model
+    return store

@@ -1,21 +1,15 @@
 """A table of LanceDB: ``lancedb:FOLDER#TABLE``, on a disk or in an object store."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.columns import EMBEDDING, ID, LIST, METADATA, TEXT, arrow_schema, arrow_table, metadata_of
 from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
-
-if TYPE_CHECKING:
-    from ctx_embed.index.model import Model
 
 # A table with fewer rows gets no index: LanceDB compares a query with all of them in milliseconds.
 LEAST_INDEXED = 20_000
@@ -34,8 +28,8 @@ class LanceDB(Database):
 
     parallel = False
 
-    def __init__(self, folder: str, table: str, model: str | Path | Model | None = None) -> None:
-        super().__init__(f"lancedb:{folder}", table, model)
+    def __init__(self, folder: str, table: str) -> None:
+        super().__init__(f"lancedb:{folder}", table)
         self.folder = folder
         self._commits = 0
 

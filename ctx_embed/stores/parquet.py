@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow import parquet
 
-    from ctx_embed.index.model import Model
-
 PART, SUFFIX = "part-", ".parquet"
 # Rows in a row group, and rows read at a time: 21 MB of vectors with 320 dimensions.
 ROWS_AT_ONCE = 16_384
@@ -39,8 +37,8 @@ ROWS_AT_ONCE = 16_384
 class Parquet(Store):
     """A directory of Parquet files: a folder, or a URI that pyarrow reads; it need not exist."""
 
-    def __init__(self, path: str | Path, model: str | Path | Model | None = None) -> None:
-        super().__init__(str(path), model)
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(str(path))
         self.fs, self.folder = filesystem(str(path))
 
     @cached_property

@@ -1,22 +1,16 @@
 """A table of PostgreSQL with pgvector: ``postgresql://USER@HOST/DATABASE#TABLE``."""
 
-from __future__ import annotations
-
 import decimal
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctx_embed.errors import InputError, missing_extra, without_secrets
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull
 from ctx_embed.stores.store import COLLECTION, NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 from ctx_embed.texts import well_formed
-
-if TYPE_CHECKING:
-    from ctx_embed.index.model import Model
 
 # pgvector cannot index vectors of more dimensions than this.
 MOST_INDEXED_DIMENSIONS = 2000
@@ -31,8 +25,8 @@ Sql = tuple[str, list[Any]]
 class PostgreSQL(Database):
     """A table, perhaps ``SCHEMA.TABLE``, with the columns ``id``, ``text``, ``metadata`` and ``embedding``."""
 
-    def __init__(self, address: str, table: str, model: str | Path | Model | None = None) -> None:
-        super().__init__(address, table, model)
+    def __init__(self, address: str, table: str) -> None:
+        super().__init__(address, table)
         names = table.split(".", 1)
         if not table.isprintable() or '"' in table or not all(0 < len(name.encode()) <= 63 for name in names):
             raise InputError(

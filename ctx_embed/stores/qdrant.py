@@ -8,8 +8,6 @@ element of a list; stored separately, lists match only `contains`, as the filter
 finds whole words in upper or lower case, where other stores find any substring.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import os
@@ -17,15 +15,11 @@ import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
-
-if TYPE_CHECKING:
-    from ctx_embed.index.model import Model
 
 # The payload's mark of a point whose vector is zeros.
 UNDIRECTED = "undirected"
@@ -41,8 +35,8 @@ _NAMESPACE = uuid.UUID("8a1d1f9c-5a0e-4f0b-9d52-3c2f6d1b7e10")
 class Qdrant(Database):
     """A collection of Qdrant, on a server or in a folder."""
 
-    def __init__(self, place: str, collection: str, model: str | Path | Model | None = None) -> None:
-        super().__init__(f"qdrant:{place}", collection, model)
+    def __init__(self, place: str, collection: str) -> None:
+        super().__init__(f"qdrant:{place}", collection)
         self.place = place
         self.is_server = "://" in place
         self.parallel = self.is_server

@@ -110,10 +110,11 @@ class Store(AbstractContextManager["Store"], ABC):
 
     # Whether several processes may upsert at once.
     parallel = True
+    # Embeds queries; None: the model that made the vectors.
+    model: str | Path | Model | None = None
 
-    def __init__(self, name: str, model: str | Path | Model | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = without_secrets(name)
-        self.model = model
 
     @property
     def collection(self) -> Collection | None:
@@ -254,8 +255,8 @@ class Store(AbstractContextManager["Store"], ABC):
 class Database(Store):
     """A store whose documents and notes are tables of a database, which a subclass opens as ``_opened``."""
 
-    def __init__(self, place: str, collection: str, model: str | Path | Model | None = None) -> None:
-        super().__init__(f"{place}#{collection}", model)
+    def __init__(self, place: str, collection: str) -> None:
+        super().__init__(f"{place}#{collection}")
         if collection == NOTES:
             raise InputError(f"{self.name}: {NOTES} holds notes; choose another name")
         self.collection_name = collection

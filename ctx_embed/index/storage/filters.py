@@ -117,7 +117,7 @@ class Junction:
     parts: tuple[Filter, ...]
 
 
-Filter: TypeAlias = "Comparison | Among | Contains | IsNull | Not | Junction"
+Filter: TypeAlias = Comparison | Among | Contains | IsNull | Not | Junction
 
 
 @dataclass(frozen=True)
