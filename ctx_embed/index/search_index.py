@@ -10,7 +10,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -33,8 +33,6 @@ from ctx_embed.options import takes
 from ctx_embed.texts import Document, require_explainable
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ctx_embed.index.analysis.exploring import Field, Pair, Similarity, Topic
     from ctx_embed.index.analysis.verification import Problems
     from ctx_embed.index.following.records import Location, Synced
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 COPIED_PAGES = 4096
 
 
-class SearchIndex:
+class SearchIndex(AbstractContextManager["SearchIndex"]):
     """A searchable collection of documents; get one from :meth:`create` or :meth:`open`. It is a context manager.
 
     An index has one writer at a time and any number of readers, in threads and processes. A reader sees a change
@@ -616,10 +614,6 @@ class SearchIndex:
     def __bool__(self) -> bool:
         """Return True, even for an index without documents."""
         return True
-
-    def __enter__(self) -> Self:
-        """Return the index."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Close the index."""

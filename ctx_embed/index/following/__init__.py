@@ -6,10 +6,10 @@ What counts as changed, and what is done about it, is in ``sync.py``; what is st
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.options import documented, option, types_of
+from ctx_embed.errors import InputError
+from ctx_embed.options import documented, option, require_valid
 
 
 @documented
@@ -43,6 +43,4 @@ class FolderOptions:
             if isinstance(globs, str) or not all(isinstance(glob, str) for glob in globs):
                 raise InputError(f"{name} must be a list of globs, got {globs!r}")
             object.__setattr__(self, name, tuple(globs))
-        units = get_args(types_of(FolderOptions)["documents"])
-        if self.documents not in (None, *units):
-            raise unknown_name("unit of documents", self.documents, units)
+        require_valid(self)

@@ -367,9 +367,9 @@ class Writer:
                     return
                 faiss_file.listed(store, new)
                 store.finish(store.state())
-            # Readers know the new file now; only a writer may remove the old one.
-            with store.writing(patience=0):
-                faiss_file.remove_unlisted(store)
+            # Readers know the new file now.
+            if old is not None:
+                old.path(store.folder).unlink(missing_ok=True)
 
     def compact(self, dtype: str | None = None) -> int:
         """Compact the index and give its space back, see :meth:`SearchIndex.compact`."""

@@ -410,7 +410,7 @@ def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model):
         (["-", "-"], {}, "standard input is named twice, but can be read only once"),
         ("a.txt", {"include": ["*.md"]}, "--include, --exclude and --follow-links choose files of a folder; name one"),
         (".", {"embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
-        ("a.txt", {"documents": "line"}, "unknown unit of documents 'line': did you mean 'lines'? known are"),
+        ("a.txt", {"documents": "line"}, "unknown documents 'line': did you mean 'lines'? known are"),
         ("a.txt", {"documents": "records"}, "a.txt: only JSONL, CSV, TSV and Parquet files have records"),
         ("a.pdf", {}, "a.pdf: no such file"),
         ("a.txt", {"path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
