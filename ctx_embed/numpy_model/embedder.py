@@ -199,9 +199,9 @@ class PackedContextualizer:
         self._arrays = {name: np.require(a, np.float32, "C") for name, a in arrays.items() if a is not None}
         self._arrays["rows" if table.scales is None else "levels"] = np.require(table.values, None, "C")
         sizes = (m, K, u, len(table.values), shared, mean, self.positions == "relative", HELD_BYTES // width)
-        pointers = (address(self._arrays[name]) if name in self._arrays else 0 for name in ARRAYS)
+        pointers = dict(zip(self._arrays, map(address, self._arrays.values()), strict=True))
         # Numbers and pointers of a structure have 8 bytes each.
-        given = np.array([*sizes, PATHS[self._kernel.name], *pointers], np.int64)
+        given = np.array([*sizes, PATHS[self._kernel.name], *(pointers.get(name, 0) for name in ARRAYS)], np.int64)
         self._model = held_by(self, self._kernel.ctx_model_new(address(given)), self._kernel.ctx_free)
 
     def first_contexts(self, ids: Ids, lengths: Lengths) -> Floats:
