@@ -296,7 +296,7 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
     of_passages = np.array([0, 1, 1, 2, 0, 1, 0, 0, 2])
     np.testing.assert_array_equal(exploring.topics_of_documents(documents, of_passages), [1, 2, 1, 0])
     words = [["a", "b", "c", "d"], ["a", "b", "c", "e"], ["a", "b", "c"], [], ["a"], []]
-    assert exploring.labels_of(words) == ["a b c", "a b c e", "a b c 3", "topic 4", "a", "topic 6"]
+    assert exploring.labels_of(words) == ["a b c", "a b c 2", "a b c 3", "topic 4", "a", "topic 6"]
 
 
 def test_a_low_threshold_costs_no_more_than_a_high_one(index, monkeypatch):

@@ -178,12 +178,11 @@ def topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
 
 
 def labels_of(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return a label for each topic: its first three words, or more if an earlier topic has the same label."""
+    """Return a label for each topic: its first three words, and its number if an earlier one has the same words."""
     labels: list[str] = []
     for number, own in enumerate(words, 1):
-        choices = [" ".join(own[:count]) for count in range(min(LABEL_WORDS, len(own)), len(own) + 1) if own]
-        choices += [f"{' '.join(own[:LABEL_WORDS])} {number}" if own else f"topic {number}"]
-        labels.append(next(choice for choice in choices if choice not in labels))
+        label = " ".join(own[:LABEL_WORDS])
+        labels.append(label if own and label not in labels else f"{label or 'topic'} {number}")
     return labels
 
 

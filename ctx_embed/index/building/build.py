@@ -10,7 +10,7 @@ import os
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import astuple, dataclass, replace
 from itertools import chain, count, islice, takewhile
 from pathlib import Path, PurePath
@@ -381,11 +381,9 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
     elif plan.progress and plan.embedded is None and not plan.reads_whole_files:
         expected = estimated_count(plan.files)
     replacing = plan.mode == "upsert" or plan.embedded is not None
-    with ExitStack() as stack:
-        target = None
-        if plan.adds and plan.mode == "append":
-            target = stack.enter_context(closing(Database(plan.target)))
-        meter = stack.enter_context(Meter("indexing", expected, "documents", done=run.documents, shown=plan.progress))
+    appended = closing(Database(plan.target)) if plan.adds and plan.mode == "append" else nullcontext()
+    bar = Meter("indexing", expected, "documents", done=run.documents, shown=plan.progress)
+    with appended as target, bar as meter:
         more = True
         while more:
             with index.writer.editing(tidy=False, counted=run.documents) as edit:
