@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,12 +14,10 @@ from ctx_embed.cli.main import Group
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, SUITES, TASKS
+from ctx_embed.texts import aligned
 
 if TYPE_CHECKING:
     from ctx_embed.eval.scoring.probes import ProtocolName
-
-# Width of tables in characters if the output is not a terminal.
-WIDTH_OF_FILES = 200
 
 
 @click.group(cls=Group)
@@ -122,21 +119,9 @@ def run(
         if as_json:
             click.echo(json.dumps(report, indent=2, ensure_ascii=False))
         else:
-            from rich.console import Console
-            from rich.table import Table
-            from rich.text import Text
-
-            console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
             for table in tables(report):
-                # Make the cells Text, because rich might read a name as markup.
-                shown = Table()
-                for place, column in enumerate(table.columns):
-                    shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
-                for rows in table.sections:
-                    for row in rows:
-                        shown.add_row(*map(Text, row), end_section=row is rows[-1])
-                click.echo(table.title)
-                console.print(shown)
+                rows = [row for section in table.sections for row in section]
+                click.echo(f"{table.title}\n{aligned([table.columns, *rows])}\n")
             for line in notes(report):
                 click.echo(line)
     if result.failures:

@@ -89,3 +89,14 @@ def as_list(values: Any, name: str, needed: str) -> list[Any]:
         remedy = "; give [text]" if name == "texts" and isinstance(values, str) else ""
         raise InputError(f"{name} must be {needed}, got {described(values)}{remedy}")
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return the rows of a table as lines: the first column is left-aligned, the others right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.rows.reading import header_hint, read_labelled
+from ctx_embed.texts import aligned
 
 Label = str | int | float
 SEVERAL = (tuple, list, set, frozenset)
@@ -239,27 +240,16 @@ def as_text(report: dict[str, Any]) -> str:
         of_classes[-1].append(str(row["texts"]))
     means = (f"{report[f'macro_{name}']:.3f}" for name in ("precision", "recall", "f1"))
     of_classes.append(["mean", *means, str(report["texts"])])
-    parts = [f"accuracy {report['accuracy']:.4f}{exact}", _aligned(of_classes)]
+    parts = [f"accuracy {report['accuracy']:.4f}{exact}", aligned(of_classes)]
     if "confusion" in report:
         names, counts = [str(row["label"]) for row in report["classes"]], np.array(report["confusion"])
         if len(names) <= WIDEST_MATRIX:
             rows = [[name, *map(str, row)] for name, row in zip(names, counts.tolist(), strict=True)]
-            parts.append(_aligned([["true \\ predicted", *names], *rows]))
+            parts.append(aligned([["true \\ predicted", *names], *rows]))
         else:
             np.fill_diagonal(counts, 0)
             order = np.argsort(-counts, axis=None, kind="stable")
             most = [divmod(int(cell), len(names)) for cell in order[:MOST_MISTAKES]]
             mistakes = [[names[i], names[j], str(counts[i, j])] for i, j in most if counts[i, j]]
-            parts.append(_aligned([["true", "predicted", "texts"], *mistakes]))
+            parts.append(aligned([["true", "predicted", "texts"], *mistakes]))
     return "\n\n".join(parts)
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    """Return rows as lines: the first column is left-aligned, the others right-aligned."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    )

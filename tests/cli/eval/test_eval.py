@@ -30,7 +30,7 @@ def report() -> dict:
 
 
 def rows_of(stdout: str) -> list[list[str]]:
-    return [re.split(r"\s*│\s*", line)[1:-1] for line in stdout.splitlines() if line.startswith("│")]
+    return [re.split(r" {2,}", line) for line in stdout.splitlines() if re.match(r"\S.* {2,}\S", line)]
 
 
 def test_one_table_for_all_encoders(reviews, tiny_model, tiny_model_path):
