@@ -13,8 +13,7 @@ from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation import objectives
 from ctx_embed.training.distillation import student as students
-from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
-from ctx_embed.training.distillation.phrases import Composition
+from ctx_embed.training.distillation.trainer import LazyAdamW
 from tests.conftest import SENTENCES
 from tests.helpers.errors import error
 
@@ -146,7 +145,7 @@ def test_a_student_begins_as_the_shipped_model(sentences):
     target = before @ directions @ rotation
     cosines = (target * before).sum(1) / np.linalg.norm(target, axis=1)
     assert cosines.min() > 0.98
-    composition = Composition(student)
+    composition = students.Composition(student)
     # Each phrase has its own row alone; folded, the model is as it was.
     with composition.folded():
         assert model.encode(sentences) == pytest.approx(before, abs=1e-5)
@@ -269,7 +268,7 @@ def test_a_grown_student_begins_near_the_shipped_model(sentences):
     assert grown.entries == module.entries + 2
     ids, _ = grown.text_tokenizer(["purple idea"])
     assert grown.text_tokenizer.entry_texts()[ids[-1]] == "purple idea"
-    composition = Composition(grown)
+    composition = students.Composition(grown)
     students.leave_own_rows(grown)
     assert not grown.embedding.weight[-2:].any()
     with composition.folded():

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training.distillation import job
-from ctx_embed.training.distillation.teacher import TeacherCache
 from ctx_embed.training.labelled_texts import hashes_of
 from ctx_embed.training.options import Source, read_recipe
 from tests.helpers.errors import error
@@ -179,7 +178,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("options", "message"), FAILURES)
 def test_what_is_wrong_is_found_before_the_teacher_is_asked(distill, tmp_path, monkeypatch, options, message):
-    monkeypatch.setattr(TeacherCache, "embeddings", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(job.TeacherCache, "embeddings", lambda *_, **__: pytest.fail("too late"))
     assert error(distill, **options).startswith(message)
     assert sorted(os.listdir(tmp_path)) == ["corpus.txt"]
 

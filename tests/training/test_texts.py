@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed import load
 from ctx_embed.training.distillation import texts as reading
-from ctx_embed.training.distillation.teacher import TeacherCache, seen_in_part
+from ctx_embed.training.distillation.job import TeacherCache, seen_in_part
 from ctx_embed.training.distillation.texts import (
     Block,
     Pairs,
@@ -337,5 +337,5 @@ def test_texts_that_a_teacher_reads_in_part_are_counted(teacher, monkeypatch):
     teacher[0].max_seq_length = 20
     assert seen_in_part(teacher, texts[:2]) == 0
     assert seen_in_part(teacher, texts[3:]) == 3
-    monkeypatch.setattr("ctx_embed.training.distillation.teacher.SAMPLED_TEXTS", 1)
+    monkeypatch.setattr("ctx_embed.training.distillation.job.SAMPLED_TEXTS", 1)
     assert seen_in_part(teacher, texts[3:]) == 3

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from ctx_embed.modules import Contextualizer
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer
 from ctx_embed.training.distillation import objectives
-from ctx_embed.training.distillation.phrases import Composition, learn_phrases, more_phrases
-from ctx_embed.training.distillation.student import entry_texts, leave_own_rows, new_student, rotation_to, token_table
+from ctx_embed.training.distillation import student as students
 from ctx_embed.training.distillation.texts import Block, Mixture, Pairs
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.options import DistillationOptions
@@ -40,11 +39,11 @@ def test_options_by_hand():
 
 def test_the_rotation_by_hand_and_where_no_dimension_is_lost():
     embeddings = np.array([[0, 3, 0], [0, -3, 0], [-2, 0, 0], [0, 0, 1]], dtype=np.float16)
-    assert rotation_to(2, embeddings) == pytest.approx(np.array([[0, 1], [1, 0], [0, 0]]))
+    assert students.rotation_to(2, embeddings) == pytest.approx(np.array([[0, 1], [1, 0], [0, 0]]))
     embeddings = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float16)
-    rotation = rotation_to(6, embeddings)
+    rotation = students.rotation_to(6, embeddings)
     assert rotation.T @ rotation == pytest.approx(np.eye(6), abs=1e-6)
-    assert rotation == pytest.approx(rotation_to(6, embeddings[::-1]), abs=1e-5)
+    assert rotation == pytest.approx(students.rotation_to(6, embeddings[::-1]), abs=1e-5)
     # Of an eigenvector's two signs, the one that makes its largest entry positive.
     assert (rotation.max(0) == np.abs(rotation).max(0)).all()
     lengths = np.square(embeddings.astype(np.float32) @ rotation).sum(0)
@@ -53,7 +52,7 @@ def test_the_rotation_by_hand_and_where_no_dimension_is_lost():
 
 def test_the_table_by_hand():
     entries = np.array([[2.0], [0.0]], dtype=np.float32)
-    table = token_table(entries, np.array([1e-3, 0.0]), np.ones((1, 1), dtype=np.float32))
+    table = students.token_table(entries, np.array([1e-3, 0.0]), np.ones((1, 1), dtype=np.float32))
     # Centred 1 and -1, weighted 1/2 and 1, whose standard deviation is 3/4.
     assert table == pytest.approx(np.array([[0.5 * 0.1 / 0.75], [-0.1 / 0.75]]))
     assert table.dtype == np.float32
@@ -68,7 +67,7 @@ def texts(sentences) -> list[str]:
 @pytest.fixture(scope="module")
 def teacher(tiny_model, texts, tokenizer):
     """The teacher's embeddings of the texts, and those of the vocabulary's entries."""
-    return tiny_model.encode(texts).astype(np.float16), tiny_model.encode(entry_texts(tokenizer))
+    return tiny_model.encode(texts).astype(np.float16), tiny_model.encode(students.entry_texts(tokenizer))
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +80,8 @@ def start(tokenizer, mixture, teacher):
     """Begin a run: a new student of 8 dimensions under some options."""
 
     def begin(options=OPTIONS, checkpoint=None, run=None, mixture=mixture, kind=Distillation, **architecture):
-        sizes = {"steps": 2, "rank": 3, **architecture}
-        student, rotation = new_student(Contextualizer, tokenizer, mixture.texts, *teacher, 8, options.seed, **sizes)
+        given = Contextualizer, tokenizer, mixture.texts, *teacher, 8, options.seed
+        student, rotation = students.new_student(*given, **{"steps": 2, "rank": 3, **architecture})
         return kind(student, mixture, teacher[0], rotation, options, checkpoint, **(run or {}))
 
     return begin
@@ -115,11 +114,11 @@ def stop(run, step) -> None:
 
 def test_a_student_begins_as_static_embeddings(start, tokenizer, texts, teacher):
     entries = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
-    assert entry_texts(tokenizer) == [entry.removeprefix("##") for entry in entries]
+    assert students.entry_texts(tokenizer) == [entry.removeprefix("##") for entry in entries]
     student = start().student
     ids, _ = TextTokenizer(tokenizer)(texts)
     frequencies = np.bincount(ids, minlength=tokenizer.get_vocab_size()) / len(ids)
-    table = token_table(teacher[1], frequencies, rotation_to(8, teacher[0]))
+    table = students.token_table(teacher[1], frequencies, students.rotation_to(8, teacher[0]))
     assert np.array_equal(student.embedding.weight.detach().numpy(), table)
     assert not student.attention.W.any()
     assert (student.attention.b == 1).all()
@@ -235,7 +234,7 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
     distinct = [f"{text} {number}" for number in range(8) for text in sentences]
     labelled = (["film" if "film" in text else "other" for text in distinct], distinct)
     pairs = Pairs([1.0, 0.0, 0.5], sentences[:3], sentences[3:6])
-    phrases = learn_phrases(texts, tokenizer, 12, fewest=2)
+    phrases = students.learn_phrases(texts, tokenizer, 12, fewest=2)
 
     def begin(checkpoint=None):
         run = {"labelled": labelled, "pairs": pairs}
@@ -288,30 +287,30 @@ def phrase_texts(tokenizer, pairs) -> list[str]:
 
 
 def test_neighbours_beyond_chance_become_phrases_and_phrases_of_phrases(wordpiece):
-    pairs = learn_phrases(LIKED, wordpiece, 10)
+    pairs = students.learn_phrases(LIKED, wordpiece, 10)
     found = phrase_texts(wordpiece, pairs)
     assert len(found) == 5
     assert "new york" in found
     assert "don ' t like" in found
     assert "ideas new" not in found  # never across two texts
-    assert np.array_equal(pairs, learn_phrases(LIKED[::-1], wordpiece, 10))
+    assert np.array_equal(pairs, students.learn_phrases(LIKED[::-1], wordpiece, 10))
     tokens, _ = TextTokenizer(wordpiece, Phrases(pairs, wordpiece.get_vocab_size()))(LIKED[:1])
     assert len(tokens) < len(wordpiece.encode(LIKED[0]).ids)
     # Rare neighbours are none.
-    assert learn_phrases(LIKED[:3], wordpiece, 10) is learn_phrases(LIKED, wordpiece, 0) is None
-    assert learn_phrases([], wordpiece, 10) is None
+    assert students.learn_phrases(LIKED[:3], wordpiece, 10) is students.learn_phrases(LIKED, wordpiece, 0) is None
+    assert students.learn_phrases([], wordpiece, 10) is None
 
 
 @pytest.mark.parametrize("initial_context", ["ones", "uniform"])
 def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(wordpiece, initial_context):
     torch.manual_seed(0)
-    pairs = learn_phrases(LIKED, wordpiece, 10)
+    pairs = students.learn_phrases(LIKED, wordpiece, 10)
     encoder = Contextualizer(wordpiece, 6, steps=2, rank=3, phrases=pairs, initial_context=initial_context)
     own = encoder.embedding.weight.detach().clone()
     expected = own.clone()
     for number, (first, second) in enumerate(pairs.tolist(), wordpiece.get_vocab_size()):
         expected[number] = own[number] + expected[first] + expected[second]
-    composition = Composition(encoder)
+    composition = students.Composition(encoder)
     ids, lengths = encoder.text_tokenizer(LIKED[:3])
     ids = torch.from_numpy(ids.astype(np.int64))
     assert bool((ids >= wordpiece.get_vocab_size()).any())
@@ -327,7 +326,7 @@ def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(wordpiece, initi
     assert torch.equal(encoder.embedding.weight, own)
     composition.fold()
     torch.testing.assert_close(encoder.embedding.weight.detach(), expected)
-    leave_own_rows(encoder)
+    students.leave_own_rows(encoder)
     torch.testing.assert_close(encoder.embedding.weight.detach(), own)
 
 
@@ -338,13 +337,13 @@ def test_more_phrases_join_pieces_and_negated_words_after_those_known():
     entries = ["[PAD]", "[UNK]", "meta", "##sta", "##sis", *words.split()]
     tokenizer = Tokenizer(WordPiece({entry: number for number, entry in enumerate(entries)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    known = learn_phrases(texts, tokenizer, 2)
-    pairs = more_phrases(texts, tokenizer, known, 60)
+    known = students.learn_phrases(texts, tokenizer, 2)
+    pairs = students.more_phrases(texts, tokenizer, known, 60)
     assert np.array_equal(pairs[: len(known)], known)
     found = phrase_texts(tokenizer, pairs)
     # Pieces give the whole word, without a space, and no phrase ends in the midst of a word.
     assert "metastasis" in found
     assert not any(text.split()[-1] in ("meta", "metasta") for text in found if " " in text)
     assert "not found" in found
-    assert more_phrases(texts, tokenizer, known, 0) is known
-    assert more_phrases([], tokenizer, None, 5) is None
+    assert students.more_phrases(texts, tokenizer, known, 0) is known
+    assert students.more_phrases([], tokenizer, None, 5) is None
