@@ -24,21 +24,17 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 # Public names by the module that defines them, imported at first use: `import ctx_embed` loads no torch.
 _HOMES = {
-    "Contextualizer": "ctx_embed.modules",
-    "ContextualizerPooling": "ctx_embed.modules",
-    "Hit": "ctx_embed.index",
-    "InputError": "ctx_embed.errors",
-    "SearchIndex": "ctx_embed.index",
-    "TextClassifier": "ctx_embed.training.supervised.classifier",
-    "attention_weights": "ctx_embed.systems.attention",
-    "dedupe": "ctx_embed.deduplication",
-    "explain": "ctx_embed.explanations",
-    "load": "ctx_embed.loading",
-    "path": "ctx_embed.loading",
+    "ctx_embed.deduplication": "dedupe",
+    "ctx_embed.errors": "InputError",
+    "ctx_embed.explanations": "explain",
+    "ctx_embed.index": "Hit SearchIndex",
+    "ctx_embed.loading": "load path",
+    "ctx_embed.modules": "Contextualizer ContextualizerPooling",
+    "ctx_embed.systems.attention": "attention_weights",
+    "ctx_embed.training.supervised.classifier": "TextClassifier",
 }
 
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)
 
 
 def _use_one_thread() -> None:

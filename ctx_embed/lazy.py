@@ -8,8 +8,11 @@ from typing import Any
 from ctx_embed.errors import left_out
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562)."""
+def lazy_names(
+    package: str, names_of: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` (PEP 562) and ``__all__`` of a package, given the names of each module."""
+    homes = {name: module for module, names in names_of.items() for name in names.split()}
 
     def get(name: str) -> Any:
         if name not in homes:
@@ -27,4 +30,4 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     def names() -> list[str]:
         return sorted({*homes, *(name for name in vars(sys.modules[package]) if name.startswith("__"))})
 
-    return get, names
+    return get, names, sorted(homes)

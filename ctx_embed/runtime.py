@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_TEXTS", "DocumentState", "Embedder", "UnsupportedModelError"]
 
 # States need zipfile and more, which takes longer to load than a text to embed.
-__getattr__, _ = lazy_names(__name__, {"DocumentState": "ctx_embed.numpy_model.document_state"})
+__getattr__, *_ = lazy_names(__name__, {"ctx_embed.numpy_model.document_state": "DocumentState"})
 
 
 def __dir__() -> list[str]:

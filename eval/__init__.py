@@ -29,17 +29,12 @@ if TYPE_CHECKING:
     from ctx_embed.eval.tasks.data import DataReader as DataReader
 
 _HOMES = {
-    "DataReader": "ctx_embed.eval.tasks.data",
-    "Evaluation": "ctx_embed.eval.evaluation",
-    "EvaluationOptions": "ctx_embed.eval.evaluation",
-    "ProbeEvaluator": "ctx_embed.eval.evaluation",
-    "as_encoder": "ctx_embed.encoders",
-    "compare": "ctx_embed.eval.evaluation",
-    "evaluate": "ctx_embed.eval.evaluation",
-    "find_tasks": "ctx_embed.eval.tasks.catalogue",
-    "load_encoder": "ctx_embed.eval.encoders",
-    "write_report": "ctx_embed.eval.reports",
+    "ctx_embed.encoders": "as_encoder",
+    "ctx_embed.eval.encoders": "load_encoder",
+    "ctx_embed.eval.evaluation": "Evaluation EvaluationOptions ProbeEvaluator compare evaluate",
+    "ctx_embed.eval.reports": "write_report",
+    "ctx_embed.eval.tasks.catalogue": "find_tasks",
+    "ctx_embed.eval.tasks.data": "DataReader",
 }
 
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.index.search_index import SearchIndex
-    from ctx_embed.index.searching.hits import Hit, snippet
-
-__all__ = ["Hit", "SearchIndex", "snippet"]
+    from ctx_embed.index.search_index import SearchIndex as SearchIndex
+    from ctx_embed.index.searching.hits import Hit as Hit
+    from ctx_embed.index.searching.hits import snippet as snippet
 
 _HOMES = {
-    "Hit": "ctx_embed.index.searching.hits",
-    "SearchIndex": "ctx_embed.index.search_index",
-    "snippet": "ctx_embed.index.searching.hits",
+    "ctx_embed.index.search_index": "SearchIndex",
+    "ctx_embed.index.searching.hits": "Hit snippet",
 }
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

@@ -25,14 +25,11 @@ if TYPE_CHECKING:
     from ctx_embed.training.vocabulary import learn_vocabulary as learn_vocabulary
 
 _HOMES = {
-    "DistillationOptions": "ctx_embed.training.options",
-    "Source": "ctx_embed.training.options",
-    "SupervisedOptions": "ctx_embed.training.options",
-    "TextClassifier": "ctx_embed.training.supervised.classifier",
-    "distill": "ctx_embed.training.distillation.job",
-    "learn_vocabulary": "ctx_embed.training.vocabulary",
-    "train": "ctx_embed.training.supervised.job",
+    "ctx_embed.training.distillation.job": "distill",
+    "ctx_embed.training.options": "DistillationOptions Source SupervisedOptions",
+    "ctx_embed.training.supervised.classifier": "TextClassifier",
+    "ctx_embed.training.supervised.job": "train",
+    "ctx_embed.training.vocabulary": "learn_vocabulary",
 }
 
-__all__ = sorted(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)
