@@ -128,16 +128,15 @@ def _run(step: Step, names: dict[str, Any]) -> str:
     if step.kind == "bash":
         script = step.code.replace("\\\n", " ")
         return "".join(command(line) for line in script.splitlines() if line and not line.startswith("#"))
-    printed = io.StringIO()
     code = step.code
     if step.kind == "{code-cell}":
         if written := re.match(r"%%writefile (\S+)\n", code):
             return str(Path(written[1]).write_text(code[written.end() :], encoding="utf-8"))
         # The first lines may be options of the cell, such as `:tags: [remove-stderr]`.
         code = re.sub(r"\A(?::[\w-]+:.*\n)+", "", code)
-        code = "\n".join(_cell_line(line) for line in code.splitlines())
+        code = re.sub(r"^! *(.*)", lambda found: f"print(_command({found[1]!r}))", code, flags=re.MULTILINE)
         names["_command"] = command
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         tree = ast.parse(code)
         last = tree.body.pop() if step.kind == "{code-cell}" and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "<page>", "exec"), names)
@@ -146,10 +145,6 @@ def _run(step: Step, names: dict[str, Any]) -> str:
             show = getattr(value, "_repr_html_", getattr(value, "_repr_markdown_", value.__repr__))
             print("" if value is None else show())
     return printed.getvalue()
-
-
-def _cell_line(line: str) -> str:
-    return f"print(_command({line[1:].strip()!r}))" if line.startswith("!") else line
 
 
 def command(line: str) -> str:
