@@ -33,15 +33,9 @@ DOCUMENTS = {
 
 @dataclass
 class Server:
-    """A server process.
+    """A server process, and what it has written to standard error."""
 
-    Args:
-        url: without a slash at the end.
-        process: its output is a file.
-        log: what it has written to standard error.
-    """
-
-    url: str
+    url: str  # without a slash at the end
     process: subprocess.Popen
     log: Path
 

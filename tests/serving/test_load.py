@@ -47,29 +47,21 @@ def busy(large) -> Iterator[Server]:
         yield server
 
 
-def pause(server: Server, work: Callable[[], object]) -> float:
-    """Return the longest time that `/healthz` takes while a request is answered, in seconds."""
+def assert_others_are_answered(server: Server, work: Callable[[], object]) -> None:
+    """Assert that `/healthz` takes at most 0.1 s while a request is answered, once in 8: this machine may be busy."""
+    pauses: list[float] = []
     with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=server.url, timeout=60) as http:
         http.get("/healthz")
-        running = pool.submit(work)
-        longest = 0.0
-        while not running.done():
-            begin = time.perf_counter()
-            assert http.get("/healthz").status_code == 200
-            longest = max(longest, time.perf_counter() - begin)
-            time.sleep(0.005)
-        running.result()
-    return longest
-
-
-def shortest_pause(server: Server, work: Callable[[], object], enough: float = 0.1, tries: int = 8) -> float:
-    """Return the first longest wait below ``enough``, or the lowest of all tries: this machine may do other work."""
-    lowest = float("inf")
-    for _ in range(tries):
-        lowest = min(lowest, pause(server, work))
-        if lowest < enough:
-            break
-    return lowest
+        while len(pauses) < 8 and (not pauses or pauses[-1] > 0.1):
+            running = pool.submit(work)
+            pauses.append(0.0)
+            while not running.done():
+                begin = time.perf_counter()
+                assert http.get("/healthz").status_code == 200
+                pauses[-1] = max(pauses[-1], time.perf_counter() - begin)
+                time.sleep(0.005)
+            running.result()
+    assert pauses[-1] <= 0.1, pauses
 
 
 SEARCH, SHOWN, FILMS = f"{NAME}/search", {"snippets": ["<", ">"]}, [f"a dull film {n}" for n in range(64)]
@@ -98,7 +90,7 @@ def test_others_are_answered_while_the_largest_requests_run(busy, kind):
         answer = post(f"{busy.url}{route}", json=body | ({"seed": next(numbers)} if kind == "topics" else {}))
         assert answer.status_code == status or (status is None and answer.status_code in (200, 400)), answer.text[:300]
 
-    assert shortest_pause(busy, ask) < 0.1
+    assert_others_are_answered(busy, ask)
 
 
 @pytest.mark.parametrize("value", [b"1,", b"[],", b'{"a":1},', b'"a",', b"[[[[[]]]]],"])
@@ -110,7 +102,7 @@ def test_others_are_answered_while_a_hostile_body_is_read(busy, value):
     def ask() -> None:
         assert post(f"{busy.url}{NAME}/add", content=body, headers=JSON).status_code == 400
 
-    assert shortest_pause(busy, ask) < 0.1
+    assert_others_are_answered(busy, ask)
 
 
 @pytest.mark.parametrize(
@@ -300,23 +292,14 @@ def test_a_worker_that_dies_is_logged_and_replaced(tmp_path):
         connection.close()
 
 
-def analysing(server: Server) -> list[psutil.Process]:
-    """Return the processes in which a server analyses its indexes."""
-    found = []
+def analysing(server: Server) -> dict[int, float]:
+    """Return the processor seconds of the processes in which a server analyses its indexes, by their number."""
+    spent = {}
     for child in psutil.Process(server.process.pid).children(recursive=True):
         # A process that ends while it is looked at is not at work.
         with suppress(psutil.Error):
             if "anyio.to_process" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
-
-
-def spent_by(processes: list[psutil.Process]) -> dict[int, float]:
-    """Return the processor seconds of those processes that still run, by their number."""
-    spent = {}
-    for process in processes:
-        with suppress(psutil.Error):
-            spent[process.pid] = process.cpu_times().user
+                spent[child.pid] = child.cpu_times().user
     return spent
 
 
@@ -325,15 +308,14 @@ def test_topics_are_computed_once_for_all_visitors(busy, large):
     with ThreadPoolExecutor(8) as pool:
         answers = {pool.submit(post, url, json={"count": 7}) for _ in range(8)}
         assert len({answer.result().content for answer in answers}) == 1
-    (process,) = analysing(busy)
-    spent = process.cpu_times()
+    ((process, spent),) = analysing(busy).items()
     for _ in range(5):
         assert post(url, json={"count": 7}).status_code == 200
-    assert process.cpu_times().user - spent.user < 0.5
+    assert analysing(busy)[process] - spent < 0.5
     with SearchIndex.open(large) as index:
         index.update_metadata(1, {"changed": True})
     assert post(url, json={"count": 7}).status_code == 200
-    assert process.cpu_times().user > spent.user + 0.1
+    assert analysing(busy)[process] > spent + 0.1
 
 
 def test_an_analysis_ends_when_nobody_waits_for_it(large):
@@ -343,7 +325,7 @@ def test_an_analysis_ends_when_nobody_waits_for_it(large):
         # Killed, or idle if it had only begun.
         deadline = time.monotonic() + 60
         before = None
-        while before != (spent := spent_by(analysing(server))):
+        while before != (spent := analysing(server)):
             assert time.monotonic() < deadline
             before = spent
             time.sleep(0.5)

@@ -112,11 +112,6 @@ def asked(page) -> dict[str, list[str]]:
 # Searching
 
 
-def down(share: float) -> str:
-    """Return a share with two digits, rounded down."""
-    return str(Decimal(share).quantize(Decimal("0.01"), ROUND_FLOOR))
-
-
 def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
     page = visit()
     expect(page.locator("h1")).to_have_text("Search house")
@@ -125,8 +120,10 @@ def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
         found = index.search(ROOF, k=10, mode="hybrid")
     hits(page, 10)
     expect(page.locator(".hit .score .number")).to_have_text([str(rank) for rank in range(1, 11)])
-    shown = [f"meaning {hit.score:.2f}" for hit in found], [f"relevance {down(hit.relevance)}" for hit in found]
-    expect(page.locator(".hit .score .hint")).to_have_text([text for pair in zip(*shown, strict=True) for text in pair])
+    # A share is rounded down.
+    shares = [Decimal(hit.relevance).quantize(Decimal("0.01"), ROUND_FLOOR) for hit in found]
+    shown = [(f"meaning {hit.score:.2f}", f"relevance {share}") for hit, share in zip(found, shares, strict=True)]
+    expect(page.locator(".hit .score .hint")).to_have_text([text for pair in shown for text in pair])
     assert texts(page)[0] == found[0].text
     expect(page.locator("#status")).to_have_text("The 10 best matches")
     expect(page.locator(".summary")).to_have_text(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
@@ -55,17 +56,11 @@ def version_of(identifier: str, text: str) -> tuple[int, int]:
 
 @dataclass
 class Version:
-    """A state of a group: its number, or None when it is deleted, and the time of its writing.
+    """A state of a group."""
 
-    Args:
-        number: None for the state without documents.
-        began: when its writing began.
-        done: when it was acknowledged or first seen; infinite if it never was.
-    """
-
-    number: int | None
+    number: int | None  # None when it is deleted
     began: float
-    done: float = inf
+    done: float = inf  # when it was acknowledged or first seen
 
 
 class Ledger:
@@ -184,7 +179,6 @@ class Soak:
         self.path, self.groups, self.seconds, self.pause = path, groups, seconds, pause
         self.ledger = Ledger(groups)
         self.done: Counter[str] = Counter()
-        self.failures: list[BaseException] = []
         # Memory in MB and open files of each process, evenly over time.
         self.samples: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._over = threading.Event()
@@ -219,33 +213,25 @@ class Soak:
             ]
             readers = [*indexes, lambda: shared, lambda: reader.index]
             pids = {"server": steady.process.pid, "reader": reader._process.pid, "threads": None}
-            works: list[tuple[Callable[..., None], ...]] = [
-                *((self._write, index_of, place, len(indexes)) for place, index_of in enumerate(indexes)),
-                *((self._read, index_of, place) for place, index_of in enumerate(readers)),
-                (self._kill, servers),
-                (self._sample, pids),
-            ]
-            threads = [threading.Thread(target=self._guarded, args=work) for work in works]
-            for thread in threads:
-                thread.start()
-            self._over.wait(self.seconds)
-            self._over.set()
-            for thread in threads:
-                thread.join()
-            if self.failures:
-                raise self.failures[0]
+            with ThreadPoolExecutor(len(indexes) + len(readers) + 2) as pool:
+                works = [
+                    *(
+                        pool.submit(self._write, index_of, place, len(indexes))
+                        for place, index_of in enumerate(indexes)
+                    ),
+                    *(pool.submit(self._read, index_of, place) for place, index_of in enumerate(readers)),
+                    pool.submit(self._kill, servers),
+                    pool.submit(self._sample, pids),
+                ]
+                wait(works, self.seconds, FIRST_EXCEPTION)
+                self._over.set()
+            for work in works:
+                work.result()
             self._check_all(shared)
             self._check_all(reader.index)
         with SearchIndex.open(self.path) as index:
             assert index.verify() == []
             self._check_all(index)
-
-    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        try:
-            work(*arguments)
-        except BaseException as error:
-            self.failures.append(error)
-            self._over.set()
 
     def _write(self, index_of: Callable[[], Any], place: int, writers: int) -> None:
         """Change the groups of one writer until the time is over."""
