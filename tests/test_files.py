@@ -26,7 +26,7 @@ from ctx_embed.files import (
     require_replaceable,
 )
 from ctx_embed.index.storage.database import Database
-from tests.helpers.disk import full_disk
+from tests.helpers.errors import full_disk
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel
 

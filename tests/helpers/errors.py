@@ -1,8 +1,8 @@
-"""The messages of errors."""
+"""The messages of errors, and a disk that is full, without one."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -22,3 +22,15 @@ def _run_through(result: object) -> None:
     elif isinstance(result, AbstractContextManager):
         with result:
             pass
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Let this process write no file beyond a size inside the block: the system answers as a full disk does."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -27,8 +27,7 @@ from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, text
 from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 from tests.conftest import make_model
-from tests.helpers.disk import full_disk
-from tests.helpers.errors import error
+from tests.helpers.errors import error, full_disk
 
 # Batches
 
