@@ -1,15 +1,29 @@
-"""The sizes that `make size` prints are counted, and a size above its mark is told from one within it."""
+"""What is built and installed, what CONTRIBUTING says of the folders, and tools for those who work on them."""
 
+import ast
 import gzip
+import hashlib
+import importlib.metadata
+import importlib.util
 import json
+import os
+import platform
 import re
+import runpy
+import shutil
 import subprocess
+import sys
+import zipfile
+import zlib
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import ctx_embed
+from build_kernel import SOURCE, TARGETS
+from ctx_embed.kernel import LIBRARY
 from tests import size
 
 
@@ -72,3 +86,224 @@ def test_the_third_stage_leaves_these_files_out(development):
     held_out = [f"{file}.jsonl.gz" for file in development.HELD_OUT.values()]
     assert sources
     assert not [(file, name) for file in held_out for name in sources if fnmatch(file, name)]
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+SDIST = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
+LINKS = ("cli", "eval")
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
+
+
+def test_every_folder_says_who_calls_it():
+    for folder in {path.parent for top in ("ctx_embed", *LINKS) for path in (ROOT / top).rglob("*.py")}:
+        told = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        if folder != ROOT / "ctx_embed":
+            assert told.split("\n")[2].startswith(("Called by ", "``python -m ctx_embed`` ")), folder
+
+
+def test_contributing_names_each_folder_and_files_that_are_there():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture, table = page.split("```text\n")[1].partition("## Documentation")[0].split("```")[:2]
+    for folder in {path.parent.name for path in (ROOT / "ctx_embed").glob("*/__init__.py")}:
+        assert f"{folder}/" in picture, folder
+    for path in re.findall(r"`([a-z_]+/[\w/.]+)`", table):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_command_the_version_and_the_light_installation():
+    lines = (ROOT / "requirements-light.txt").read_text(encoding="utf-8").splitlines()
+    assert {line for line in lines if not line.startswith("#")} < set(PROJECT["project"]["dependencies"])
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="ctx-embed")
+    assert callable(script.load())
+    assert {"ctx-embed": script.value} == PROJECT["project"]["scripts"]
+    version = PROJECT["project"]["version"]
+    assert version == ctx_embed.__version__ == importlib.metadata.version("ctx-embed")
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0] == version
+    assert (ROOT / "tests" / "formats" / version).is_dir()
+
+
+def test_links_of_the_packages_page_lead_into_the_sources_or_are_text():
+    pytest.importorskip("hatchling", reason="the extra dev is not installed")
+    page = runpy.run_path(str(ROOT / "hatch_build.py"))["package_page"]
+    readme = "![a plot](docs/a.svg)\n\n[Docs](docs/index.md) and [this](#part), [that](https://b.org)."
+    assert page(readme, "1.2", None) == "Docs and [this](#part), [that](https://b.org)."
+    assert page(readme, "1.2", "https://a.org/x") == (
+        "![a plot](https://a.org/x/raw/v1.2/docs/a.svg)\n\n"
+        "[Docs](https://a.org/x/blob/v1.2/docs/index.md) and [this](#part), [that](https://b.org)."
+    )
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/clients.md", "docs/install.md", "LICENSE-MODEL.md"])
+def test_links_lead_to_files_that_an_sdist_holds(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            path = ((ROOT / page).parent / target).resolve().relative_to(ROOT)
+            assert (ROOT / path).exists(), target
+            assert path.parts[0] in SDIST, target
+
+
+def test_every_third_party_import_is_declared():
+    """Of the package's own code; extras may bring what only some files import, by the name in the second list."""
+    declared = " ".join(PROJECT["project"]["dependencies"]).lower().replace("-", "_")
+    names = {"sklearn": "scikit_learn", "faiss": "faiss_cpu"}
+    extras = str(PROJECT["project"]["optional-dependencies"]).lower().replace("-", "_")
+    extras += " llama_index pydantic pandas"  # of llama_index_core, langchain_core and datasets
+    standard = set(sys.stdlib_module_names) | {"ctx_embed", "__future__", "tomllib"}  # tomllib from 3.11 on
+    for path in [*(ROOT / "ctx_embed").glob("[!ce]*/**/*.py"), *(ROOT / "ctx_embed").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            for name in {module.partition(".")[0] for module in modules} - standard:
+                assert names.get(name, name) in declared + extras, f"{path.name} imports {name}"
+
+
+def clone(source: Path, weights: bool = True) -> Path:
+    """Copy the tracked files to ``source``, with or without the weights of the default model, and return it."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if not listed.stdout:
+        pytest.skip("not a clone")
+    for name in listed.stdout.splitlines():
+        if weights or not name.endswith(".safetensors"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name, follow_symlinks=False)
+    return source
+
+
+def build(kind: str, source: Path, folder: Path, **variables: str) -> Path:
+    """Build an ``sdist``, a ``wheel`` or an ``editable`` of ``source`` in ``folder`` offline, and return its path."""
+    pytest.importorskip("hatchling", reason="the extra dev is not installed")
+    folder.mkdir(exist_ok=True)
+    script = f"import sys; from hatchling import build; print(build.build_{kind}(sys.argv[1]))"
+    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"} | variables
+    command = [sys.executable, "-c", script, str(folder)]
+    run = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=True)
+    return folder / run.stdout.splitlines()[-1]
+
+
+def unpacked(sdist: Path, folder: Path) -> Path:
+    """Unpack an sdist in ``folder`` and return the folder that it holds."""
+    shutil.unpack_archive(sdist, folder, filter="data")
+    return folder / sdist.name.removesuffix(".tar.gz")
+
+
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_two_builds_are_equal_to_the_bit(kind, tmp_path):
+    # tests/kernel/test_build.py compares two builds of the kernel, which take longest.
+    variables = {"CC": "no-such-compiler"}
+    first = build(kind, clone(tmp_path / "first", weights=False), tmp_path / "one", **variables)
+    source = clone(tmp_path / "second", weights=False)
+    for path in source.rglob("*.py"):
+        os.utime(path, (1e9, 1e9))
+    (source / "cli" / "__pycache__").mkdir()
+    (source / "cli" / "__pycache__" / "main.pyc").write_bytes(b"compiled")
+    assert first.read_bytes() == build(kind, source, tmp_path / "two", **variables).read_bytes()
+
+
+def test_a_wheel_lists_its_dependencies_and_what_the_model_was_trained_on(tmp_path):
+    source = clone(tmp_path / "source", weights=False)
+    wheel = zipfile.ZipFile(build("wheel", source, tmp_path, CC="no-such-compiler"))
+    (name,) = (name for name in wheel.namelist() if ".dist-info/sboms/" in name)
+    bill = json.loads(wheel.read(name))
+    assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", ctx_embed.__version__)
+    *libraries, model = bill["components"]
+    listed = {each["properties"][0]["value"]: each["scope"] for each in libraries}
+    assert {line for line, scope in listed.items() if scope == "required"} == set(PROJECT["project"]["dependencies"])
+    assert "fastapi>=0.115" in listed
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    versions = {each["name"]: each.get("version") for each in libraries}
+    assert all(f"\n{name}=={versions[name]};" in constraints for name in ("numpy", "fastapi", "torch"))
+    # Only Python 3.10 needs tomli, and constraints.txt is for newer ones.
+    assert [name for name, version in versions.items() if version is None] == ["tomli"]
+    assert all(each["purl"].endswith(f"@{each['version']}") for each in libraries if "version" in each)
+    folder = ROOT / "ctx_embed" / "pretrained" / "default"
+    digests = {each["name"]: each["hashes"][0]["content"] for each in model["components"]}
+    assert digests["tokenizer.json"] == hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+    for path in (*folder.glob("*-stage.json"), folder / "training.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for files in (*(each["files"] for each in record["sources"]), record["labelled"]):
+            assert files.items() <= digests.items()
+    names = [each["bom-ref"] for each in (*bill["components"], *model["components"])]
+    assert len(names) == len(set(names))
+
+
+def kernels(wheel: Path) -> list[str]:
+    """Return the compiled libraries in a wheel."""
+    names = zipfile.ZipFile(wheel).namelist()
+    return [name for name in names if re.fullmatch(r".*/kernel/contextualizer\.(?!c$)\w+", name)]
+
+
+@needs_compiler
+def test_a_wheel_holds_the_kernel_and_names_its_platform(tmp_path):
+    source = clone(tmp_path / "source", weights=False)
+    (source / "ctx_embed" / "kernel" / "contextualizer.so").write_bytes(b"of an editable install")
+    (source / "ctx_embed" / "kernel" / "contextualizer.dll").write_bytes(b"of another system")
+    wheel = build("wheel", source, tmp_path)
+    archive = zipfile.ZipFile(wheel)
+    (name,) = kernels(wheel)
+    assert len(archive.read(name)) > 10_000
+    (about,) = (name for name in archive.namelist() if name.endswith("/WHEEL"))
+    lines = archive.read(about).decode().splitlines()
+    (tag,) = (line for line in lines if line.startswith("Tag: "))
+    assert tag.removeprefix("Tag: ") in wheel.name
+    assert "Root-Is-Purelib: false" in lines
+    if platform.libc_ver()[0] == "glibc":
+        minor = int(re.fullmatch(r"Tag: py3-none-manylinux_2_(\d+)_\w+", tag)[1])
+        assert 17 <= minor <= int(platform.libc_ver()[1].split(".")[1])
+
+
+def test_a_wheel_for_a_platform_is_that_or_an_error(tmp_path):
+    source = clone(tmp_path / "source", weights=False)
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        build("wheel", source, tmp_path, CTX_EMBED_PLATFORM="amiga")
+    assert "CTX_EMBED_PLATFORM must be one of" in error.value.stderr
+    for name in ("any", *(["musllinux_1_2_aarch64"] if importlib.util.find_spec("ziglang") else [])):
+        variables = {"CC": "no-such-compiler"} if name == "any" else {"CTX_EMBED_PLATFORM": name}
+        wheel = build("wheel", source, tmp_path, **variables)
+        assert wheel.name.endswith(f"-py3-none-{name}.whl")
+        assert len(kernels(wheel)) == (name != "any")
+        assert name == "any" or name in TARGETS
+
+
+@needs_compiler
+def test_an_editable_install_compiles_the_kernel_beside_its_source(tmp_path):
+    pytest.importorskip("editables")
+    source = clone(tmp_path / "source", weights=False)
+    folder = source / "ctx_embed" / "kernel"
+    (folder / LIBRARY.name).write_bytes(b"of an older source")
+    build("editable", source, tmp_path)
+    assert f"{zlib.crc32(SOURCE.read_bytes()):08x}".encode() in (folder / LIBRARY.name).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_all_files_and_nothing_else(tmp_path):
+    source = clone(tmp_path / "source")
+    wheel = build("wheel", unpacked(build("sdist", source, tmp_path), tmp_path / "unpacked"), tmp_path)
+    files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    wanted = {
+        os.path.relpath(os.path.join(folder, name), source)
+        for folder, _, names in os.walk(source / "ctx_embed", followlinks=True)
+        for name in names
+    }
+    assert files == wanted | set(kernels(wheel))
+    assert {name.partition("/")[0] for name in files} == {"ctx_embed"}
+
+
+@pytest.mark.slow
+def test_the_tests_of_an_sdist_run(tmp_path):
+    source = clone(tmp_path / "source")
+    folder = unpacked(build("sdist", source, tmp_path), tmp_path / "unpacked")
+    for path in source.rglob("*"):
+        name = path.relative_to(source)
+        assert (folder / name).exists() or name.parts[0] == ".ci", name
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    tests = ["tests/test_basics.py", "tests/test_development.py", "tests/test_loading.py", "tests/cli/test_errors.py"]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    subprocess.run([*command, *tests], cwd=folder, env=environment, check=True)

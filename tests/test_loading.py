@@ -310,11 +310,6 @@ def test_related_texts_are_nearer(shipped_model):
     assert similarity[2, 3] > similarity[2, :2].max() + 0.2
 
 
-@pytest.fixture
-def model(tokenizer):
-    return make_model(tokenizer)
-
-
 def test_a_fingerprint_by_hand(tokenizer, tiny_model):
     assert len(fingerprint(tiny_model)) == 64
     assert fingerprint(make_model(tokenizer)) == fingerprint(tiny_model)
@@ -325,7 +320,8 @@ def test_a_fingerprint_by_hand(tokenizer, tiny_model):
     assert fingerprint(torch.nn.Sequential(module)) == expected.hexdigest()
 
 
-def test_each_weight_and_the_dtype_count(model):
+def test_each_weight_and_the_dtype_count(tokenizer):
+    model = make_model(tokenizer)
     seen = {fingerprint(model)}
     for name, tensor in model.state_dict().items():
         with torch.no_grad():
@@ -358,7 +354,8 @@ def test_the_tokenizer_counts_but_not_its_padding_and_truncation(tokenizer, tiny
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_folder_of_smaller_numbers_has_one_fingerprint_as_float32(model, tmp_path, dtype):
+def test_a_folder_of_smaller_numbers_has_one_fingerprint_as_float32(tokenizer, tmp_path, dtype):
+    model = make_model(tokenizer)
     model.to(dtype).save_pretrained(str(tmp_path / "small"))
     loaded = load(tmp_path / "small")
     assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float32}
@@ -402,8 +399,7 @@ def test_no_folder_says_itself_what_its_model_is(cache, folder):
 
 def test_a_changed_file_gives_another(cache, folder):
     before = Embedder.load(folder).fingerprint
-    config = folder / "contextualizer_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "scale": "sum"}))
+    edit(folder / "contextualizer_config.json", scale="sum")
     assert Embedder.load(folder).fingerprint == fingerprint(load(folder)) != before
 
 

@@ -143,18 +143,12 @@ def test_weights_that_a_program_of_its_own_changed(tokenizer):
     assert f"made from | made, fingerprint `{fingerprint(ctx_embed.load('made'))}`" in card("changed")
 
 
-def labelled(name: str, count: int) -> None:
-    words = ("joy", "grief")
-    Path(name).write_text("".join(f"{words[i % 2]}\tthe {words[i % 2]} of {i}\n" for i in range(count)))
-
-
-run = Command("").succeeds
-
-
 def test_a_classifier():
-    labelled("mine|a.tsv", 40)
-    labelled("test.tsv", 8)
-    run("train", "mine|a.tsv", "-o", "model", "--from", "default", "--epochs", "1", "--runs", "1", "--test", "test.tsv")
+    for name, count in (("mine|a.tsv", 40), ("test.tsv", 8)):
+        rows = [f"{word}\tthe {word} of {number}\n" for number in range(count // 2) for word in ("joy", "grief")]
+        Path(name).write_text("".join(rows))
+    options = ("--from", "default", "--epochs", "1", "--runs", "1", "--test", "test.tsv")
+    Command("train").succeeds("mine|a.tsv", "-o", "model", *options)
     text = card("model")
     assert "# model\n\nA text classifier" in text
     assert "trained on labelled texts from ctx-embed/default" in text
@@ -165,29 +159,6 @@ def test_a_classifier():
     assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
     assert "77.6" not in text
     assert metadata_load("model/README.md")["license"] == "other"
-
-
-def test_a_classifier_from_scratch():
-    labelled("mine.tsv", 40)
-    small = "--dimension 8 --rank 2 --steps 1 --epochs 1"
-    run("train", "mine.tsv", "--from", "scratch", "-o", "model", *small.split())
-    text = card("model")
-    assert "trained on labelled texts from scratch" in text
-    assert "made from" not in text
-    assert "None is stated." in text
-    assert "license" not in metadata_load("model/README.md")
-
-
-def test_a_distilled_model(tiny_model_path):
-    Path("corpus.txt").write_text("".join(f"{sentence} {n}\n" for n in range(10) for sentence in SENTENCES))
-    small = "--dimension 8 --rank 2 --batch-size 16 --vocabulary-size 120 --epochs 1"
-    run("distill", "--corpus", "corpus.txt", "--teacher", tiny_model_path, "-o", "model", *small.split())
-    text = card("model")
-    assert f"distilled from {tiny_model_path}" in text
-    assert f"{tiny_model_path}, fingerprint `{fingerprint(ctx_embed.load(tiny_model_path))}`" in text
-    assert "72 texts were trained on." in text
-    assert "On 8 texts that were held out" in text
-    assert re.search(r"\| held out distance \| \d\.\d{4} \| \d\.\d{4} \|", text)
 
 
 def test_the_parts(here):
