@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from ctx_embed import load
+from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
 from tests.helpers.cli import Command
+from tests.test_sentence_transformers import card
 
 COMMAND = Command("distill")
 
@@ -74,7 +76,12 @@ def test_a_model(here):
     assert re.fullmatch(rf"took \d+ s; {following}", last)
     assert sorted(name for name in os.listdir() if name.startswith("m")) == ["model", "model.teacher"]
     assert load("model").encode(["the cat"]).shape == (1, 8)
-    assert "device 'warp' cannot be used here (" in run("a.txt", "-o", "other", "--device", "warp").stderr
+    text = card("model")
+    assert "distilled from teacher" in text
+    assert f"teacher, fingerprint `{fingerprint(load('teacher'))}`" in text
+    assert "64 texts were trained on." in text
+    assert "On 16 texts that were held out" in text
+    assert re.search(r"\| held out distance \| \d\.\d{4} \| \d\.\d{4} \|", text)
 
 
 def test_ways_to_name_a_corpus(here, monkeypatch, tmp_path_factory):

@@ -75,6 +75,13 @@ def test_mistakes_leave_no_file():
     said = fails("news.csv", "--field", "headline", "-o", "news.csv", "--overwrite")
     assert said == "cannot write news.csv: it is the input; choose another name"
     assert Path("news.csv").read_text() == NEWS
+    for arguments, message in (
+        (("-o", "o.npy", "--to", "t"), "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
+        (("-o", "o.npy", "--id", "key"), "--id needs --to TARGET."),
+        (("more", "-o", "o.npy"), "-o takes one INPUT; use --to TARGET for several."),
+        (("--to", "t", "--batch-size", 3), "--batch-size is for -o; --to has batches of its own."),
+    ):
+        assert COMMAND.fails("texts.txt", *arguments, code=2) == message
 
 
 def test_several_inputs_into_a_directory():
@@ -90,16 +97,6 @@ def test_several_inputs_into_a_directory():
     assert COMMAND.succeeds(*arguments) == "nothing to do: 3 embeddings of dimension 16 in out already\n"
     table = parquet.read_table("out", columns=["id", "text"]).to_pylist()
     assert sorted(row["id"] + row["text"] for row in table) == ["aoil, again", "bwages", "coil"]
-
-
-def test_options_of_the_other_output():
-    for arguments, message in (
-        (("-o", "o.npy", "--to", "t"), "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
-        (("-o", "o.npy", "--id", "key"), "--id needs --to TARGET."),
-        (("more", "-o", "o.npy"), "-o takes one INPUT; use --to TARGET for several."),
-        (("--to", "t", "--batch-size", 3), "--batch-size is for -o; --to has batches of its own."),
-    ):
-        assert COMMAND.fails("texts.txt", *arguments, code=2) == message
 
 
 def test_a_pipe_is_embedded_line_by_line():

@@ -1,17 +1,23 @@
 """Tests of the boundary, most in real processes: full disks, missing memory, closed streams and Ctrl-C."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import numpy as np
 import pytest
 import torch
 
-from ctx_embed.cli.main import errors_in_one_line
+import ctx_embed
+from ctx_embed.cli.main import COMMANDS, MainGroup, errors_in_one_line, main
+from ctx_embed.errors import InputError, installation
+from ctx_embed.kernel import kernel_name
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
 
@@ -153,3 +159,103 @@ def test_a_command_that_waits_for_a_pipe_ends_too():
         assert process.stderr.read().decode().splitlines()[-1].startswith("Interrupted; repeat the command")
         assert process.wait() == 130
         assert time.monotonic() - start < SECONDS
+
+
+ROOT = Path(__file__).parents[2]
+run = Command("").run
+
+
+def test_help_names_every_command_and_version_the_kernel():
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "Example: ctx-embed index build" in result.stdout
+    words = " ".join(result.stdout.split())
+    assert words.endswith(" ".join(f"{name} {line}" for name, line in sorted(COMMANDS.items())))
+    assert run("-h").stdout == result.stdout
+    version = run("-V").stdout
+    assert version == run("--version").stdout
+    assert version == f"ctx-embed, version {ctx_embed.__version__}\nkernel: {kernel_name()}\n"
+    result = run()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage: " in result.stderr
+
+
+def commands(group=main, names=()):
+    """Every command and group with its names."""
+    yield names, group
+    for name in group.list_commands(None) if isinstance(group, click.Group) else ():
+        yield from commands(group.get_command(None, name), (*names, name))
+
+
+HELP = {" ".join(names): run(*names, "--help").stdout for names, _ in commands()}
+
+
+def test_help_reads_well():
+    for name, text in HELP.items():
+        assert "Example: ctx-embed" in text, name
+        assert not re.search(r"RANGE|--out\b|  \w+  .*\.\.\.\n", text), name
+
+
+def test_one_thing_has_one_option_name():
+    """Of two options that mean one thing, people guess the wrong one."""
+    known = {option: name for name, each in commands() for param in each.params for option in param.opts}
+    assert not known.keys() & {"--out", "--size", "--text-field", "--column", "--quiet", "--verbose", "--format"}
+    for name, each in commands():
+        options = {option for param in each.params for option in param.opts}
+        assert "-o" not in options or "--output" in options, name
+        assert "--jsonl" not in options or "--json" in options, name
+
+
+@pytest.mark.parametrize("name", ["train", "distill"])
+def test_help_leaves_options_of_the_architecture_to_their_page(name):
+    (each,) = (each for known, each in commands() if known == (name,))
+    hidden = {param.opts[-1] for param in each.params if getattr(param, "hidden", False)}
+    assert {"--encoder", "--option", "--steps", "--rank", "--positions", "--scale", "--initial-context"} <= hidden
+    assert not hidden & set(HELP[name].split())
+    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
+    assert all(f"`{option} " in page for option in hidden)
+
+
+def test_usage_mistakes_are_one_line():
+    for arguments, said in (
+        (["trian"], "unknown command 'trian': did you mean 'train'? known are "),
+        (["xyz"], "unknown command 'xyz': known are "),
+        (["index", "quary", "a"], "unknown command 'quary': did you mean 'query'? known are "),
+        (["demo", "-k", "9" * 40], "Invalid value for '-k'"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"Error: {said}" in result.stderr.splitlines()[-1]
+
+
+LACKING = f"this needs torch, which the light installation leaves out: {installation()}"
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "code", "said"),
+    [
+        # Nor does it control the terminal.
+        (
+            InputError("strange\nname \x1b[2J\x07\u202e: no such file"),
+            "train",
+            1,
+            "Error: strange name ?[2J??: no such file",
+        ),
+        (ModuleNotFoundError(name="torch"), "train", 1, f"Error: {LACKING}"),
+        *(
+            (KeyboardInterrupt(), name, 130, f"\nInterrupted; {remedy}.")
+            for name, remedy in (
+                ("train", "repeat the command to continue after the last complete epoch"),
+                ("distill", "repeat the command to continue where it stopped"),
+                ("predict", "nothing was changed"),
+            )
+        ),
+        (ZeroDivisionError(), "train", 1, ""),
+    ],
+)
+def test_what_goes_wrong_in_a_command_is_one_line_and_a_bug_keeps_its_traceback(monkeypatch, error, name, code, said):
+    command = click.Command(name, callback=Mock(side_effect=error))
+    monkeypatch.setattr(MainGroup, "get_command", lambda *_: command)
+    result = run(name)
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", said and f"{said}\n")
+    assert (result.exception is error) == isinstance(error, ZeroDivisionError)

@@ -85,8 +85,6 @@ def test_mistakes_are_one_line_and_status_2(tree):
     SearchIndex.create(tree / "a.index").close()
     for arguments, said in (
         (["x", "nowhere"], "Error: nowhere: no such file or folder\n"),
-        (["?", "."], "Error: the question must have a word, got '?'\n"),
-        (["x", ".", "--model", "./nowhere"], "nowhere"),
         (["x", "a.index"], "is a search index; search it with ctx-embed index query"),
     ):
         found = run(*arguments)

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,14 +21,6 @@ def model(tmp_path_factory) -> Path:
     """A classifier over the shipped model."""
     folder = tmp_path_factory.mktemp("classifier") / "model"
     TextClassifier().fit(TEXTS, LABELS).save(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def several(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("several") / "model"
-    labels = [[label, *(["film"] if "film" in text else [])] for label, text in zip(LABELS, TEXTS, strict=True)]
-    TextClassifier().fit(TEXTS, labels).save(folder)
     return folder
 
 
@@ -91,25 +81,19 @@ def test_no_column_is_lost(model, name):
     assert [document.metadata.get("label") for document in found] == ["pos", None, "neg"]
 
 
-def test_several_labels(several):
+def test_several_labels():
+    labels = [[label, *(["film"] if "film" in text else [])] for label, text in zip(LABELS, TEXTS, strict=True)]
+    TextClassifier().fit(TEXTS, labels).save("several")
     source = file("new.csv", "text,n", "a good film,1", ",2", "so sad,3")
-    rows = json.loads(succeeds(several, source, "--json"))
+    rows = json.loads(succeeds("several", source, "--json"))
     assert [row["labels"] for row in rows] == [["film", "pos"], None, ["neg"]]
     assert list(rows[0]["probabilities"]) == ["film", "neg", "pos"]
     shown = ",".join(f"{rows[0]['probabilities'][label]:.4f}" for label in ("film", "pos"))
-    assert succeeds(several, source).splitlines()[0] == f"film,pos\t{shown}\ta good film"
+    assert succeeds("several", source).splitlines()[0] == f"film,pos\t{shown}\ta good film"
     source = file("test.tsv", "film,pos\ta glad film", "neg\ta sad film", "\ta book")
-    result = json.loads(succeeds(several, source, "--evaluate", "--json"))
+    result = json.loads(succeeds("several", source, "--evaluate", "--json"))
     assert result["exact"] <= result["accuracy"]
     assert "confusion" not in result
-
-
-def test_prediction_loads_neither_torch_nor_scikit_learn(model):
-    script = (
-        "import sys; from ctx_embed.cli.main import main; main(standalone_mode=False);"
-        "assert not {'torch', 'sklearn', 'scipy', 'sentence_transformers', 'faiss'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script, "predict", model, file("new.txt", "a glad film")], check=True)
 
 
 def test_an_explanation_of_a_text_without_known_words_has_no_minus_zero():

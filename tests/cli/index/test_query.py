@@ -75,14 +75,10 @@ def test_more_like_this(index):
     assert "no hits: there are fewer than 101" in run("similar", index, "a23", "--offset", 100).stderr
 
 
-@pytest.fixture
-def notes(here):
+def test_setting_metadata():
     Path("notes.txt").write_text("the cat sat\nthe dog sat\n42 is a number\n")
-    succeeds("build", "notes.txt", "notes.index")
-    return "notes.index"
-
-
-def test_setting_metadata(notes):
+    notes = "notes.index"
+    succeeds("build", "notes.txt", notes)
     arguments = ["-m", "n=5", "-m", "name=Ann=x", "-m", 'tags=["a", "b"]']
     assert succeeds("set", notes, "0", *arguments) == f"metadata of 1 document set in {notes}\n"
     assert succeeds("set", notes, "--where", "n = 5", "-m", "n=null", "-m", "ok=true").startswith("metadata of 1 ")
