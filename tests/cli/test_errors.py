@@ -24,6 +24,7 @@ from tests.helpers.cli import Command
 COMMAND = [sys.executable, "-m", "ctx_embed"]
 # Ctrl-C is answered within a second; a busy machine gets another one.
 SECONDS = 2
+AGAIN = "Interrupted; repeat the command; with --to it continues where it stopped."
 
 
 @pytest.fixture
@@ -108,17 +109,17 @@ def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     """Send Ctrl-C; return the status and what the process says, unless it takes too long."""
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=30)[1].decode()
+    said = process.stderr.read().decode()
+    status = process.wait(30)
     assert time.monotonic() - start < SECONDS
-    return process.returncode, said.splitlines()[-1]
+    return status, said.splitlines()[-1]
 
 
 def test_an_interrupted_encode_answers_at_once_and_leaves_nothing(texts):
     (texts / "long.txt").write_text("\n".join(SENTENCES * 200_000))
     with subprocess.Popen([*COMMAND, "encode", "long.txt", "-o", "x.npy"], stderr=subprocess.PIPE) as process:
         time.sleep(3)
-        status, said = interrupted(process)
-    assert (status, said) == (130, "Interrupted; repeat the command; with --to it continues where it stopped.")
+        assert interrupted(process) == (130, AGAIN)
     assert sorted(os.listdir(texts)) == ["long.txt", "t.txt"]
 
 
@@ -154,11 +155,7 @@ def test_a_command_that_waits_for_a_pipe_ends_too():
         process.stdin.write(b"a cat sat\n")
         process.stdin.flush()
         assert b"a cat sat" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        start = time.monotonic()
-        assert process.stderr.read().decode().splitlines()[-1].startswith("Interrupted; repeat the command")
-        assert process.wait() == 130
-        assert time.monotonic() - start < SECONDS
+        assert interrupted(process) == (130, AGAIN)
 
 
 ROOT = Path(__file__).parents[2]
@@ -241,7 +238,12 @@ LACKING = f"this needs torch, which the light installation leaves out: {installa
             1,
             "Error: strange name ?[2J??: no such file",
         ),
-        (ModuleNotFoundError(name="torch"), "train", 1, f"Error: {LACKING}"),
+        (
+            ModuleNotFoundError(name="torch"),
+            "train",
+            1,
+            f"Error: {LACKING}",
+        ),
         *(
             (KeyboardInterrupt(), name, 130, f"\nInterrupted; {remedy}.")
             for name, remedy in (
