@@ -18,6 +18,7 @@ import zlib
 from fnmatch import fnmatch
 from pathlib import Path
 
+import development
 import pytest
 from click.testing import CliRunner
 
@@ -52,23 +53,10 @@ def test_a_function_with_one_use_is_one_whose_name_occurs_once_more(tmp_path, mo
     assert size.functions_with_one_use() == 1
 
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "development.py"
-LAW = {"Keeping of bees": "No more than four hives may stand on a lot.", "Dogs": "Every dog must have a licence."}
-
-
-@pytest.fixture
-def development(monkeypatch):
-    if not SCRIPT.exists():
-        pytest.skip("benchmarks are not beside an installed package")
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    import development
-
-    return development
-
-
-def test_the_command_compares_models_and_keyword_search(development, tmp_path):
+def test_the_command_compares_models_and_keyword_search(tmp_path):
     (tmp_path / "pairs").mkdir()
-    rows = [json.dumps({"query": heading, "passage": section}) for heading, section in LAW.items()]
+    law = {"Keeping of bees": "No more than four hives may stand on a lot.", "Dogs": "Every dog must have a licence."}
+    rows = [json.dumps({"query": heading, "passage": section}) for heading, section in law.items()]
     with gzip.open(tmp_path / "pairs" / "heading_section_dc_code.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(rows))
     output = tmp_path / "scores.json"
@@ -80,21 +68,16 @@ def test_the_command_compares_models_and_keyword_search(development, tmp_path):
     assert (second["model"], second["score"], second["p"]) == ("bm25", 50, 1)
 
 
-def test_the_third_stage_leaves_these_files_out(development):
-    recipe = (SCRIPT.parents[1] / "recipes" / "third-stage.toml").read_text(encoding="utf-8")
+def test_the_third_stage_leaves_these_files_out():
+    recipe = (ROOT / "recipes" / "third-stage.toml").read_text(encoding="utf-8")
     sources = [name for name in re.findall(r'"pairs/(.*)"', recipe) if not name.startswith(("nli", "para"))]
     held_out = [f"{file}.jsonl.gz" for file in development.HELD_OUT.values()]
     assert sources
     assert not [(file, name) for file in held_out for name in sources if fnmatch(file, name)]
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = size.tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SDIST = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 LINKS = ("cli", "eval")
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")

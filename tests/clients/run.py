@@ -146,17 +146,11 @@ assert found.shape == (3, 320)
 
 
 class Client(NamedTuple):
-    """A program of the page.
+    """A program of the page."""
 
-    Args:
-        packages: what its line of pip installs beside ctx-embed; extras of ctx-embed as ``.[extra]``.
-        code: its block.
-        program: the first block of the page, this one, and a use of it whose outcome is known.
-    """
-
-    packages: list[str]
+    packages: list[str]  # of its line of pip; extras of ctx-embed as .[extra]
     code: str
-    program: str
+    program: str  # the first block of the page, this one, and a use of it whose outcome is known
 
 
 def clients() -> dict[str, Client]:

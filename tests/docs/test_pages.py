@@ -3,14 +3,13 @@
 import itertools
 import json
 import re
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from benchmarks import pages
 from tests.clients.run import clients
-from tests.docs.pages import ROOT, agree, prepare, run, steps, tokens
+from tests.docs.pages import ROOT, agree, prepare, run, tokens
 
 # Not what tutorials have written beside themselves.
 DOCS = sorted(
@@ -27,21 +26,13 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def pages_with_steps() -> list:
-    """The pages with blocks; `make docs` runs the notebooks, too, and fails if one does."""
-    found = []
-    for page in PAGES:
-        is_notebook = "file_format: mystnb" in page.read_text(encoding="utf-8")
-        # The test of a page says what is wrong with its blocks.
-        with suppress(ValueError):
-            if next(steps(page), None) is None:
-                continue
-        found.append(pytest.param(page, id=name(page), marks=pytest.mark.slow if is_notebook else ()))
-    return found
+def marks(page: Path) -> tuple:
+    """`make docs` runs the notebooks, too, and fails if one does."""
+    return (pytest.mark.slow,) if "file_format: mystnb" in page.read_text(encoding="utf-8") else ()
 
 
 @pytest.mark.filterwarnings("ignore")  # as a user sees it: what other packages deprecate says nothing
-@pytest.mark.parametrize("page", pages_with_steps())
+@pytest.mark.parametrize("page", [pytest.param(page, id=name(page), marks=marks(page)) for page in PAGES])
 def test_the_blocks_of_a_page(page, tmp_path, monkeypatch):
     # A reader has the data of the examples alone.
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)

@@ -53,21 +53,13 @@ OPTIONS = {*LISTS, "steps", "learning_rate", "system", "encoder_options", "sourc
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of input.
+    """A kind of input: what writes a good one, and what reads one of which the named file has been damaged."""
 
-    Args:
-        make: writes a good input into an empty folder.
-        use: reads the input in a folder, of which the named file has been damaged.
-        damages: the glob of the files to damage.
-        allowed: the exceptions that ``use`` may raise.
-        writes: whether ``use`` may change the folder.
-    """
-
-    make: Callable[[Path], Any]
+    make: Callable[[Path], Any]  # into an empty folder
     use: Callable[[Path, str], Any]
-    damages: str = "**/*"
-    allowed: tuple[type[Exception], ...] = (InputError,)
-    writes: bool = False
+    damages: str = "**/*"  # glob of the files to damage
+    allowed: tuple[type[Exception], ...] = (InputError,)  # by use
+    writes: bool = False  # whether use may change the folder
 
 
 def _make_rows(folder: Path) -> None:

@@ -10,27 +10,24 @@ from sklearn.compose import ColumnTransformer
 from ctx_embed import load
 from ctx_embed.integrations.shared import shared_model
 from ctx_embed.integrations.sklearn import EmbeddingTransformer
+from tests.conftest import SENTENCES
 from tests.helpers.errors import error
-
-GOOD = ["a joy from the first scene", "great food and kind people", "the best film of the year", "I loved this book"]
-BAD = ["dull and far too long", "cold food, rude people", "the worst film of the year", "I hated this book"]
-TEXTS, LABELS = [*GOOD, *BAD], [1] * 4 + [0] * 4
 
 
 @pytest.fixture(scope="module")
 def expected():
-    return load().encode(TEXTS)
+    return load().encode(SENTENCES)
 
 
 @pytest.mark.parametrize("make", [list, tuple, np.array, pd.Series, lambda texts: pd.Series(texts, index=range(5, 13))])
 def test_texts_of_any_kind(make, expected):
-    embeddings = EmbeddingTransformer().fit_transform(make(TEXTS))
+    embeddings = EmbeddingTransformer().fit_transform(make(SENTENCES))
     assert embeddings.dtype == np.float32
     np.testing.assert_allclose(embeddings, expected, rtol=0, atol=1e-6)
 
 
 def test_columns_of_a_frame(expected):
-    frame = pd.DataFrame({"title": TEXTS, "body": TEXTS[::-1], "stars": LABELS})
+    frame = pd.DataFrame({"title": SENTENCES, "body": SENTENCES[::-1], "stars": range(8)})
     both = EmbeddingTransformer()
     columns = ColumnTransformer([("one", EmbeddingTransformer(), "title"), ("two", EmbeddingTransformer(), ["body"])])
     parts = frame[["title", "body"]]
@@ -42,7 +39,7 @@ def test_names_of_features_and_truncated_embeddings(expected):
     assert EmbeddingTransformer().fit_transform([]).shape == (0, 320)
     short = EmbeddingTransformer(truncate_dim=2)
     assert list(short.get_feature_names_out(["a", "b"])) == [f"{a}_embedding{n}" for a in "ab" for n in range(2)]
-    frame = short.set_output(transform="pandas").fit_transform(pd.Series(TEXTS))
+    frame = short.set_output(transform="pandas").fit_transform(pd.Series(SENTENCES))
     assert list(frame.columns) == ["embedding0", "embedding1"]
     # Of unit length.
     of_unit_length = expected[:, :2] / np.linalg.norm(expected[:, :2], axis=1, keepdims=True)
@@ -50,11 +47,11 @@ def test_names_of_features_and_truncated_embeddings(expected):
 
 
 def test_neither_a_clone_nor_a_pickle_holds_the_model():
-    transformer = EmbeddingTransformer().fit(TEXTS)
-    before = transformer.transform(TEXTS)
+    transformer = EmbeddingTransformer().fit(SENTENCES)
+    before = transformer.transform(SENTENCES)
     assert len(pickle.dumps(transformer)) < 1000
     assert clone(transformer).get_params() == {"model": "default", "truncate_dim": None, "batch_size": 512}
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(transformer)).transform(TEXTS), before)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(transformer)).transform(SENTENCES), before)
 
 
 @pytest.mark.parametrize(

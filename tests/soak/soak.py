@@ -34,9 +34,8 @@ SAMPLES = 120
 MEMBERS = 3
 # A reader may be so many versions behind when it reports what it has seen.
 KEPT = 1000
-PARTS = (("rain", "snow", "sun", "wind"), ("", "fall", "flower", "mill", "storm"))
-PARTS += (("book", "play", "work", "sea"), ("", "shop", "ground", "food", "side"))
-WORDS = [first + last for firsts, lasts in (PARTS[:2], PARTS[2:]) for first in firsts for last in lasts]
+FIRST, LAST = ["rain", "snow", "sun", "wind", "book", "play", "work", "sea"], ("", "fall", "flower", "mill", "shop")
+WORDS = [first + last for first in FIRST for last in LAST]
 
 
 def text_of(group: int, number: int, member: int) -> str:
@@ -166,14 +165,7 @@ class Remote:
 
 
 class Soak:
-    """One run.
-
-    Args:
-        path: the index, which is created.
-        groups: the number of groups of documents.
-        seconds: the duration.
-        pause: the mean of the seconds between two kills.
-    """
+    """One run of some seconds, with a mean pause between two kills; the index is created."""
 
     def __init__(self, path: Path, groups: int, seconds: float, pause: float) -> None:
         self.path, self.groups, self.seconds, self.pause = path, groups, seconds, pause

@@ -19,15 +19,8 @@ from ctx_embed import SearchIndex
 from tests.serving.server import serving
 
 EXECUTABLES = ("chromium", "chromium-browser", "google-chrome")
-OPTIONS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+OPTIONS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 # Milliseconds after which a page that does not do what it should has failed.
 PATIENCE = 20_000
 
