@@ -238,12 +238,7 @@ LACKING = f"this needs torch, which the light installation leaves out: {installa
             1,
             "Error: strange name ?[2J??: no such file",
         ),
-        (
-            ModuleNotFoundError(name="torch"),
-            "train",
-            1,
-            f"Error: {LACKING}",
-        ),
+        (ModuleNotFoundError(name="torch"), "train", 1, f"Error: {LACKING}"),
         *(
             (KeyboardInterrupt(), name, 130, f"\nInterrupted; {remedy}.")
             for name, remedy in (

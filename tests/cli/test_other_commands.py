@@ -13,7 +13,6 @@ import pytest
 from tokenizers import Tokenizer
 
 import ctx_embed
-from ctx_embed import loading
 from ctx_embed.cli import demo
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import DESCRIPTIONS, SYSTEMS
@@ -32,16 +31,9 @@ DOCSTRINGS = {
 }
 
 
-@pytest.fixture
-def small(monkeypatch, tiny_model_path, tmp_path):
-    """A few docstrings, the tiny model in place of the one that ships, and an own folder for temporary files."""
+def test_queries_are_answered(monkeypatch, default_model, tmp_path):
     monkeypatch.setattr(sys.modules["ctx_embed.cli.demo"], "standard_library_docstrings", lambda: dict(DOCSTRINGS))
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-def test_queries_are_answered(small, monkeypatch):
     result = DEMO.run("--query", DOCSTRINGS["city.train"], "--query", "dull film", "-k", "2")
     assert (result.exit_code, result.stderr) == (0, "")
     count, *answers = result.stdout.split("\n\n")
@@ -52,7 +44,7 @@ def test_queries_are_answered(small, monkeypatch):
     assert first[1].endswith("  city.train: The train to the city was late again.")
     assert second[0] == "dull film"
     assert len(first) == len(second) == 3
-    assert list(small.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     # The sample queries, and a line for each hit.
     lines = DEMO.run("-k", "9").stdout.splitlines()
     assert len(lines) == 1 + len(demo.QUERIES) * (2 + len(DOCSTRINGS))

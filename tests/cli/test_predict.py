@@ -7,7 +7,7 @@ from ctx_embed import TextClassifier
 from ctx_embed.cli.predict import _cells
 from ctx_embed.errors import UnknownTextsWarning
 from ctx_embed.rows.reading import read_documents
-from tests.helpers.cli import Command
+from tests.helpers.cli import Command, file
 
 COMMAND = Command("predict")
 run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
@@ -22,11 +22,6 @@ def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("classifier") / "model"
     TextClassifier().fit(TEXTS, LABELS).save(folder)
     return folder
-
-
-def file(name: str, *lines: str) -> str:
-    Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return name
 
 
 def test_a_row_for_each_line_that_is_not_blank(model):

@@ -17,7 +17,7 @@ from ctx_embed.training.options import FINE_TUNING
 from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.supervised.classifier import TextClassifier
 from tests.conftest import make_model
-from tests.helpers.cli import Command
+from tests.helpers.cli import Command, file
 from tests.helpers.errors import error
 from tests.test_sentence_transformers import card
 from tests.training.toy import forty_texts
@@ -34,11 +34,6 @@ SMALL = ["--from", "scratch", "--dimension", "8", "--steps", "1", "--rank", "2",
 @pytest.fixture
 def train_file(here):
     return file("train.tsv", *ROWS)
-
-
-def file(name: str, *lines: str) -> str:
-    Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return name
 
 
 def succeeds(*arguments) -> str:
@@ -122,10 +117,7 @@ def test_options_that_do_not_go_together(train_file):
     for arguments, said in (
         ("--from default --encoder mean --option a=1", f"--encoder, --option: {needed}"),
         ("--from default --steps 7 --vocabulary-size 120", f"--steps, --vocabulary-size: {needed}"),
-        (
-            "--from scratch --runs 2",
-            "--runs needs a model to start from: the mean of encoders from scratch",
-        ),
+        ("--from scratch --runs 2", "--runs needs a model to start from: the mean of encoders from scratch"),
         ("--frozen --from scratch", "--frozen needs a model to start from: an encoder from scratch must be trained."),
         ("--frozen --epochs 2", "--epochs: only for training the encoder, which --frozen leaves as it is."),
         ("--class-weight even", "--class-weight must be balanced, or LABEL=W with a number W, got 'even'"),

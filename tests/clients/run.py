@@ -1,7 +1,7 @@
 """Run every program of docs/clients.md in an environment of its own: python tests/clients/run.py [NAME ...]
 
 Environments lie in ``.clients/`` and are kept; delete the folder to resolve anew. With uv on the path it takes minutes,
-with pip an hour. ``--constraint FILE`` is handed to the installer, e.g. to keep a torch without CUDA.
+with pip an hour. UV_CONSTRAINT or PIP_CONSTRAINT names a file of constraints, e.g. to keep a torch without CUDA.
 """
 
 import argparse
@@ -168,7 +168,7 @@ def clients() -> dict[str, Client]:
     return found
 
 
-def install(name: str, packages: list[str], constraint: str | None) -> Path:
+def install(name: str, packages: list[str]) -> Path:
     """Make the client's environment, with this working tree as ctx-embed, and return its Python."""
     python = ENVIRONMENTS / name.lower().replace(" ", "-") / "bin" / "python"
     uv = shutil.which("uv")
@@ -176,9 +176,8 @@ def install(name: str, packages: list[str], constraint: str | None) -> Path:
         venv = [uv, "venv", "--quiet", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
         subprocess.run([*venv, str(python.parents[1])], check=True)
     installer = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
-    options = ["--quiet", *(["--constraint", constraint] if constraint else [])]
     named = [str(ROOT) + each.removeprefix(".") if each.startswith(".") else each for each in packages]
-    subprocess.run([*installer, *options, *named], check=True)
+    subprocess.run([*installer, "--quiet", *named], check=True)
     return python
 
 
@@ -187,17 +186,16 @@ def main() -> int:
     known = clients()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *known], help="all without one")
-    parser.add_argument("--constraint", metavar="FILE", help="for the installer")
-    arguments = parser.parse_args()
+    names = parser.parse_args().names
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment.pop("PYTHONPATH", None)
     folder = ENVIRONMENTS / "run"
     folder.mkdir(parents=True, exist_ok=True)
     failed = 0
-    for name in arguments.names or known:
+    for name in names or known:
         begin = time.monotonic()
         try:
-            python = install(name, known[name].packages, arguments.constraint)
+            python = install(name, known[name].packages)
             subprocess.run([str(python), "-c", known[name].program], check=True, cwd=folder, env=environment)
             outcome = "works"
         except subprocess.CalledProcessError as error:

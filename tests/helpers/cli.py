@@ -2,10 +2,17 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from click.testing import CliRunner, Result
 
 from ctx_embed.cli.main import main
+
+
+def file(name: str, *lines: str) -> str:
+    """Write a file of lines and return its name."""
+    Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return name
 
 
 @dataclass(frozen=True)

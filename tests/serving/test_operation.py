@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -50,6 +49,12 @@ def test_probes_metrics_and_log(server):
     for path in ("/", "/healthz", "/readyz"):
         answer = httpx.head(server.url + path)
         assert (answer.status_code, answer.content) == (200, b"")
+    assert post(f"{server.url}/v1/indexes/notes.index/count", content="where").status_code == 415
+    found = get(f"{server.url}/metrics").text
+    assert 'ctx_embed_requests_total{method="POST",route="/v1/indexes/{name}/count",status="415"} 1.0' in found
+    assert 'ctx_embed_index_documents{index="notes.index"} 6.0' in found
+    assert 'ctx_embed_index_generation{index="notes.index"} 1.0' in found
+    assert float(re.search(r'ctx_embed_index_bytes{index="notes.index"} (\S+)', found)[1]) > 10_000
 
 
 def test_the_routes_are_documented_without_the_network(server):
@@ -86,15 +91,6 @@ def test_a_request_is_followed_by_its_id_and_trace(server):
     assert "trace" not in lines[made]
 
 
-def test_indexes_have_metrics_and_refusals_their_route(server):
-    assert post(f"{server.url}/v1/indexes/notes.index/count", content="where").status_code == 415
-    found = get(f"{server.url}/metrics").text
-    assert 'ctx_embed_requests_total{method="POST",route="/v1/indexes/{name}/count",status="415"} 1.0' in found
-    assert 'ctx_embed_index_documents{index="notes.index"} 6.0' in found
-    assert 'ctx_embed_index_generation{index="notes.index"} 1.0' in found
-    assert float(re.search(r'ctx_embed_index_bytes{index="notes.index"} (\S+)', found)[1]) > 10_000
-
-
 def test_answers_are_compressed_for_those_who_ask(server):
     body = {"model": "default", "input": ["x"] * 20}
     plain, packed = (
@@ -125,11 +121,6 @@ def test_options_come_from_the_environment_and_a_proxy_serves_it_under_a_path(tm
         assert found["default"]["data"] == found["other"]["data"]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")}
-    return {name: content for name, content in files.items() if content}
-
-
 def test_keys_read_and_write(tmp_path):
     # Nothing of an index of this name is taken for a route.
     path = make_index(tmp_path / "add")
@@ -137,7 +128,12 @@ def test_keys_read_and_write(tmp_path):
     keys.write_text("# of the team\nread looking analyst\n\nread both\nwrite both  # carefully\nread a#b #c\n")
     found = [(key.secret, key.writes, key.name) for key in read_keys(keys)]
     assert found[1:] == [(b"both", False, "key 4"), (b"both", True, "key 5"), (b"a#b", False, "key 6")]
-    before = contents(path)
+
+    def contents() -> dict[str, bytes]:
+        files = {each.name: each.read_bytes() for each in path.iterdir() if not each.name.endswith("-shm")}
+        return {name: content for name, content in files.items() if content}
+
+    before = contents()
     options = ("--api-key-file", keys, "--cors", "https://app.example")
     with serving(path, *options) as server:
         name = f"{server.url}/v1/indexes/add"
@@ -166,7 +162,7 @@ def test_keys_read_and_write(tmp_path):
                 assert answer.status_code in (403, 404, 405), (route, ending, answer.text)
         assert get(name, headers=headers).json()["documents"] == 6
         # Reading has written nothing: SQLite's log is empty or gone, and its shared memory is no content.
-        assert contents(path) == before
+        assert contents() == before
         lines = [json.loads(line) for line in server.log.read_text().splitlines()]
         assert "analyst" in {line["key"] for line in lines if "key" in line}
         assert statuses("add", texts=["x"]) == [401, 401, 403, 200]

@@ -14,7 +14,7 @@ import pytest
 from ctx_embed.errors import UnknownFieldsWarning
 from tests.conftest import make_model
 from tests.documents.samples import pdf
-from tests.helpers.cli import Command
+from tests.helpers.cli import Command, file
 
 pytestmark = pytest.mark.usefixtures("default_model")
 COMMAND = Command("index")
@@ -54,7 +54,7 @@ def test_build_query_info(texts, sentences, tiny_model_path):
 
 
 def test_an_index_that_exists_needs_a_flag(texts, sentences):
-    rows = written(*({"id": f"s{n}", "text": text} for n, text in enumerate(sentences)))
+    rows = file("rows.jsonl", *(json.dumps({"id": f"s{n}", "text": text}) for n, text in enumerate(sentences)))
     succeeds("build", texts, "old")
     before = Path("old/index.sqlite").read_bytes()
     Path("broken.jsonl").write_text('{"text": "the cat", "id": "new"}\n{"text": \n')
@@ -107,14 +107,9 @@ def test_an_index_of_another_model(texts, tiny_model_path, tokenizer):
     assert succeeds("verify", "a.index") == "a.index: whole, 8 documents\n"
 
 
-def written(*rows: dict) -> str:
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return "rows.jsonl"
-
-
 def built(*rows: dict) -> str:
     """Build an index of rows and return its path."""
-    succeeds("build", written(*rows), "notes.index")
+    succeeds("build", file("rows.jsonl", *map(json.dumps, rows)), "notes.index")
     return "notes.index"
 
 

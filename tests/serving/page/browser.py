@@ -104,41 +104,29 @@ def documents() -> tuple[list[str], list[dict[str, Any]]]:
 
 
 DOCS = Path(__file__).parents[3] / "docs"
-COLOURS = 128
-
-
-def save(page: Page, name: str) -> None:
-    """Write what the page shows to docs/, in few colours and without the time, which is that of the machine."""
-    from PIL import Image
-
-    page.locator(".summary").evaluate("line => { line.textContent = line.textContent.replace(/ in [\\d,]+ ms/, ''); }")
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
-    print(f"{name}: {(DOCS / name).stat().st_size // 1000} kB")
-
-
-def main() -> None:
-    """Write search-light.png, search-dark.png and search-phone.png."""
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser, serving(make_index(folder, "house")) as server:
-
-        def visit(address: str, width: int, height: int, scheme: str, scale: float = 1) -> Page:
-            size = {"width": width, "height": height}
-            page, _ = opened(browser, viewport=size, color_scheme=scheme, device_scale_factor=scale)
-            page.goto(server.url + address)
-            page.locator(".hit").first.wait_for()
-            page.locator("fieldset.facet").nth(1).wait_for(state="attached")
-            return page
-
-        page = visit("/?q=the heating does not work&mode=hybrid&f.kind=report&f.kind=minutes", 1180, 860, "light")
-        page.locator(".explain").first.click()
-        page.locator(".sides").wait_for()
-        page.mouse.move(0, 0)
-        save(page, "search-light.png")
-        page = visit("/?q=too loud at night", 1180, 760, "dark")
-        save(page, "search-dark.png")
-        page = visit("/?q=water comes in", 360, 720, "light", 1.5)
-        save(page, "search-phone.png")
-
+PICTURES = [
+    ("light", "the heating does not work&mode=hybrid&f.kind=report&f.kind=minutes", (1180, 860), "light", 1),
+    ("dark", "too loud at night", (1180, 760), "dark", 1),
+    ("phone", "water comes in", (360, 720), "light", 1.5),
+]
 
 if __name__ == "__main__":
-    main()
+    from PIL import Image
+
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser, serving(make_index(folder, "house")) as server:
+        for name, query, (width, height), scheme, scale in PICTURES:
+            size = {"width": width, "height": height}
+            page, _ = opened(browser, viewport=size, color_scheme=scheme, device_scale_factor=scale)
+            page.goto(f"{server.url}/?q={query}")
+            page.locator(".hit").first.wait_for()
+            page.locator("fieldset.facet").nth(1).wait_for(state="attached")
+            if name == "light":
+                page.locator(".explain").first.click()
+                page.locator(".sides").wait_for()
+                page.mouse.move(0, 0)
+            # The time is that of the machine.
+            page.locator(".summary").evaluate(
+                "line => line.textContent = line.textContent.replace(/ in [\\d,]+ ms/, '')"
+            )
+            picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+            picture.save(DOCS / f"search-{name}.png", optimize=True)
