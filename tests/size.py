@@ -19,7 +19,6 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
-MARKS = ROOT / "tests" / "size.toml"
 TOLERANCE = 0.03
 
 # Runs a command and prints the files of the project whose functions ran, except while a module of it was imported.
@@ -114,6 +113,6 @@ if __name__ == "__main__":
         "functions_with_one_use": functions_with_one_use(),
         "query_files": len(query),
     }
-    text, fits = report(sizes, tomllib.loads(MARKS.read_text(encoding="utf-8")))
+    text, fits = report(sizes, tomllib.loads((ROOT / "tests" / "size.toml").read_text(encoding="utf-8")))
     print(text)
     sys.exit(not fits)

@@ -78,7 +78,6 @@ def test_the_third_stage_leaves_these_files_out():
 
 ROOT = Path(__file__).parent.parent
 PROJECT = size.tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-SDIST = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 LINKS = ("cli", "eval")
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
 
@@ -126,11 +125,12 @@ def test_links_of_the_packages_page_lead_into_the_sources_or_are_text():
 @pytest.mark.parametrize("page", ["README.md", "docs/clients.md", "docs/install.md", "LICENSE-MODEL.md"])
 def test_links_lead_to_files_that_an_sdist_holds(page):
     text = (ROOT / page).read_text(encoding="utf-8")
+    included = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         if "://" not in target:
             path = ((ROOT / page).parent / target).resolve().relative_to(ROOT)
             assert (ROOT / path).exists(), target
-            assert path.parts[0] in SDIST, target
+            assert path.parts[0] in included, target
 
 
 def test_every_third_party_import_is_declared():

@@ -9,22 +9,19 @@ import pytest
 from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
-from tests.helpers.cli import Command
+from tests.helpers.cli import Command, record
 from tests.test_sentence_transformers import card
 
 COMMAND = Command("distill")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch, tiny_model_path, sentences):
-    """Work in a folder with a teacher and three corpus files of 80 sentences each, and no data folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
-    (tmp_path / "teacher").symlink_to(tiny_model_path)
+def corpora(here, tiny_model_path, sentences):
+    """A teacher and three corpus files of 80 sentences each."""
+    (here / "teacher").symlink_to(tiny_model_path)
     for name in ("a.txt", "b.txt", "c.txt.gz"):
         text = "".join(f"{sentence} {name[0]} {number}\n" for number in range(10) for sentence in sentences).encode()
-        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    return tmp_path
+        (here / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
 
 
 SYSTEM = {"dimension": 8, "epochs": 2, "batch_size": 16, "held_out": 16, "vocabulary_size": 120}
@@ -56,10 +53,6 @@ def sentences_of(result) -> int:
 
 def fails(*arguments, **changes) -> str:
     return COMMAND.fails("-o", "model", *arguments, *options({"teacher": "teacher", **SMALL, **changes}))
-
-
-def record() -> dict:
-    return json.loads(Path("model/training.json").read_text(encoding="utf-8"))
 
 
 def test_a_model(here):

@@ -28,10 +28,9 @@ AGAIN = "Interrupted; repeat the command; with --to it continues where it stoppe
 
 
 @pytest.fixture
-def texts(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t.txt").write_text("".join(f"{number} {text}\n" for number in range(20) for text in SENTENCES))
-    return tmp_path
+def texts(here):
+    (here / "t.txt").write_text("".join(f"{number} {text}\n" for number in range(20) for text in SENTENCES))
+    return here
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
@@ -158,7 +157,6 @@ def test_a_command_that_waits_for_a_pipe_ends_too():
         assert interrupted(process) == (130, AGAIN)
 
 
-ROOT = Path(__file__).parents[2]
 run = Command("").run
 
 
@@ -209,7 +207,7 @@ def test_help_leaves_options_of_the_architecture_to_their_page(name):
     hidden = {param.opts[-1] for param in each.params if getattr(param, "hidden", False)}
     assert {"--encoder", "--option", "--steps", "--rank", "--positions", "--scale", "--initial-context"} <= hidden
     assert not hidden & set(HELP[name].split())
-    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "encoders.md").read_text(encoding="utf-8")
     assert all(f"`{option} " in page for option in hidden)
 
 

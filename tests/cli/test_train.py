@@ -17,7 +17,7 @@ from ctx_embed.training.options import FINE_TUNING
 from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.supervised.classifier import TextClassifier
 from tests.conftest import make_model
-from tests.helpers.cli import Command, file
+from tests.helpers.cli import Command, file, record
 from tests.helpers.errors import error
 from tests.test_sentence_transformers import card
 from tests.training.toy import forty_texts
@@ -39,10 +39,6 @@ def train_file(here):
 def succeeds(*arguments) -> str:
     sizes = [] if "--epochs" in arguments else SHORT if "--from" in arguments else SMALL
     return COMMAND.succeeds(*arguments, *sizes, "--overwrite")
-
-
-def record(name: str = "model") -> dict:
-    return json.loads(Path(name, "training.json").read_text())
 
 
 def test_a_model_and_its_record(train_file):

@@ -29,12 +29,16 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from ctx_embed.cli.main import main
+
 ROOT = Path(__file__).parents[2]
 SKIPPED = re.compile(r"<!-- not run: (\S.*) -->\s*")
 RUN = ("python", "console", "bash", "{code-cell}")
 SHOWN = ("text", "json", "toml", "html", "bibtex", "{eval-rst}", "{include}", "{toctree}")
 # What only a shell understands; a command without it runs in this process, which has torch loaded.
 OF_SHELLS = re.compile(r"[|<>&;`]|\$[({\w]|\*")
+# A command, which may go on below a backslash, and the lines that it prints.
+COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:e[-+]?\d+)?(?![\w.])")
 
 
@@ -87,21 +91,12 @@ def steps(page: Path) -> Iterator[Step]:
 
 
 def _commands(content: str, line: int) -> Iterator[Step]:
-    lines = content.splitlines()
-    at = 0
-    while at < len(lines):
-        begin = at
-        command = lines[at].removeprefix("$ ")
-        if not lines[at].startswith("$ "):
-            raise ValueError(f"line {line + at}: a console block begins with a command, $ ...")
-        while command.endswith("\\"):
-            at += 1
-            command = f"{command[:-1].rstrip()} {lines[at].strip()}"
-        at += 1
-        below = at
-        while at < len(lines) and not lines[at].startswith("$ "):
-            at += 1
-        yield Step("console", command, "\n".join(lines[below:at]), line + begin, line + below - 1, line + at - 1)
+    if not content.startswith("$ "):
+        raise ValueError(f"line {line}: a console block begins with a command, $ ...")
+    for found in COMMAND.finditer(content):
+        command = re.sub(r"\s*\\\n\s*", " ", found[1])
+        begin, below, end = (line + content.count("\n", 0, at) for at in (found.start(), found.start(2), found.end()))
+        yield Step("console", command, found[2].removesuffix("\n"), begin, below - 1, end - 1)
 
 
 def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
@@ -154,8 +149,6 @@ def command(line: str) -> str:
         RuntimeError: its exit code is not 0.
     """
     if line.startswith("ctx-embed ") and not OF_SHELLS.search(re.sub(r"'[^']*'|\"[^\"$`]*\"", "", line)):
-        from ctx_embed.cli.main import main
-
         result = CliRunner(catch_exceptions=False).invoke(main, shlex.split(line)[1:])
         code, output, errors = result.exit_code, result.stdout, result.stderr
     else:

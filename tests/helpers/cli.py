@@ -1,5 +1,6 @@
 """A command of ctx-embed, called within the test's process."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,11 @@ def file(name: str, *lines: str) -> str:
     """Write a file of lines and return its name."""
     Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return name
+
+
+def record() -> dict:
+    """Return what a training has stored in the folder of its model."""
+    return json.loads(Path("model/training.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

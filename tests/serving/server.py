@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from ctx_embed import SearchIndex
 from tests.index.support.child import ENVIRONMENT
 
 # Servers of a busy machine take their time; each call has a connection of its own.
@@ -96,8 +97,6 @@ def _running(arguments: list[str], variables: dict[str, str]) -> Iterator[Server
 
 def make_index(path: Path) -> Path:
     """Create an index of the documents above with the shipped model."""
-    from ctx_embed import SearchIndex
-
     with SearchIndex.create(path) as index:
         texts, metadata = zip(*DOCUMENTS.values(), strict=True)
         index.add(texts, list(DOCUMENTS), metadata)

@@ -12,6 +12,7 @@ import anyio
 import httpx
 import numpy as np
 import pytest
+from sentence_transformers import CrossEncoder
 
 from ctx_embed import SearchIndex, TextClassifier
 from ctx_embed.serving.service import Service
@@ -270,8 +271,6 @@ def test_a_classifier_is_served_by_the_name_of_its_folder(tmp_path):
 @pytest.fixture(scope="module")
 def cross_encoder(tmp_path_factory, tokenizer):
     """A CrossEncoder with random weights, and its folder."""
-    from sentence_transformers import CrossEncoder
-
     folder = save_cross_encoder(tmp_path_factory.mktemp("rerankers") / "cross", tokenizer)
     return CrossEncoder(str(folder)), folder
 

@@ -149,16 +149,13 @@ def test_an_answer_has_a_largest_size(narrow):
     assert listed == 10_000
 
 
-def memory(server: Server) -> int:
-    return psutil.Process(server.process.pid).memory_info().rss
-
-
 def test_connections_that_do_not_read_neither_fill_the_memory_nor_stay(large):
     body = json.dumps({"query": "a dull film", "k": 2_000}).encode()
     request = HEAD.format(f"{NAME}/search", len(body)).encode() + body
     with serving_settings(large, max_answer=2, read_seconds=2) as server:
         assert len(post(f"{server.url}{NAME}/search", content=body, headers=JSON).content) > 1_000_000
-        before = most = memory(server)
+        process = psutil.Process(server.process.pid)
+        before = most = process.memory_info().rss
         connections = []
         for _ in range(60):
             connection = socket.socket()
@@ -167,7 +164,6 @@ def test_connections_that_do_not_read_neither_fill_the_memory_nor_stay(large):
             connection.sendall(request)
             connections.append(connection)
         begin = time.monotonic()
-        process = psutil.Process(server.process.pid)
 
         def held() -> int:
             return sum(connection.status == "ESTABLISHED" for connection in process.net_connections("tcp"))
@@ -177,7 +173,7 @@ def test_connections_that_do_not_read_neither_fill_the_memory_nor_stay(large):
             time.sleep(0.02)
         while held() > 5:
             assert time.monotonic() - begin < 120
-            most = max(most, memory(server))
+            most = max(most, process.memory_info().rss)
             assert get(f"{server.url}/healthz").status_code == 200
             time.sleep(0.1)
         # Their answers are 64 MB.

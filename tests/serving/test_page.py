@@ -22,7 +22,6 @@ from tests.serving.server import serving
 expect.set_options(timeout=browsing.PATIENCE)
 pytestmark = pytest.mark.skipif(browsing.executable() is None, reason="no Chromium is installed")
 
-CHECKS = (Path(__file__).parent / "page" / "checks.js").read_text()
 ROOF = "water comes through the roof"
 # Names of fields that JavaScript's objects have.
 PROTOTYPE = ["__proto__", "constructor", "toString", "hasOwnProperty"]
@@ -459,12 +458,11 @@ def test_dark_follows_the_system_until_it_is_chosen(visit):
     assert page.evaluate(background) == light
 
 
-VIEWS = ["/", "/?q=the+boiler+is+broken&mode=hybrid", "/?view=topics", "/?q=script&mode=words&where=year+>="]
-
-
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(
+    "view", ["/", "/?q=the+boiler+is+broken&mode=hybrid", "/?view=topics", "/?q=script&mode=words&where=year+>="]
+)
 def test_each_view_is_readable_named_and_fits(visit, view):
-    page = visit(view, forgiving=["status of 400"])
+    page, checks = visit(view, forgiving=["status of 400"]), Path(browsing.__file__).with_name("checks.js").read_text()
     page.locator("#suggestions li, .hit, .topic, .notice").first.wait_for()
     if "boiler" in view:
         page.locator(".explain").first.click()
@@ -474,7 +472,7 @@ def test_each_view_is_readable_named_and_fits(visit, view):
         page.emulate_media(color_scheme=scheme)
         if width == 360 and page.locator("#filters").is_hidden() and page.locator("#filters-toggle").is_visible():
             page.locator("#filters-toggle").click()
-        assert page.evaluate(CHECKS) == [], (width, scheme)
+        assert page.evaluate(checks) == [], (width, scheme)
 
 
 # Safety and failures

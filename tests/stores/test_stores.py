@@ -1,6 +1,5 @@
 """Every store keeps the same promises; those whose extra is not installed are skipped. And indexes are built of one."""
 
-import itertools
 import re
 import struct
 import subprocess
@@ -27,7 +26,6 @@ from tests.helpers.cli import Command
 from tests.helpers.errors import error
 
 KINDS = ("parquet", "lancedb", "postgresql", "qdrant")
-numbers = itertools.count()
 
 
 @pytest.fixture(params=KINDS, scope="module")
@@ -36,7 +34,7 @@ def new_address(request, tmp_path_factory) -> Callable[[], str]:
     return made(request.param, request, tmp_path_factory)
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "parquet"], scope="module")
+@pytest.fixture(params=KINDS[1:], scope="module")
 def searchable(request, tmp_path_factory) -> Callable[[], str]:
     """Return what gives the address of a new store of a kind that can be searched."""
     return made(request.param, request, tmp_path_factory)
@@ -45,16 +43,13 @@ def searchable(request, tmp_path_factory) -> Callable[[], str]:
 def made(kind, request, tmp_path_factory) -> Callable[[], str]:
     if kind == "postgresql":
         server = request.getfixturevalue("postgresql")
-    elif kind == "lancedb":
-        pytest.importorskip("lancedb", reason="the extra lancedb is not installed")
-    elif kind == "qdrant":
-        pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
+    elif kind != "parquet":
+        pytest.importorskip("qdrant_client" if kind == "qdrant" else kind, reason=f"the extra {kind} is not installed")
 
     def address() -> str:
-        number = next(numbers)
-        if kind == "postgresql":
-            return f"{server}#table {number}"
         folder = tmp_path_factory.mktemp(kind)
+        if kind == "postgresql":
+            return f"{server}#table {folder.name}"
         return str(folder / "embeddings") if kind == "parquet" else f"{kind}:{folder}#things"
 
     address.kind = kind

@@ -16,14 +16,13 @@ from tests.helpers.cli import Command
 
 COMMAND = Command("index")
 run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
-ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
 QUERY = "a criminal attack"
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     path = tmp_path_factory.mktemp("articles") / "news.index"
-    succeeds("build", ARTICLES, path)
+    succeeds("build", Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl", path)
     return path
 
 
