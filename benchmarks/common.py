@@ -141,8 +141,7 @@ def with_threads(count: int, *command: Any) -> str:
 
 def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, int]]]:
     """Return the documents, the judged queries and the judgements of a collection."""
-    from ctx_embed.eval.tasks.catalogue import TASKS
-    from ctx_embed.eval.tasks.data import DataReader
+    from ctx_embed.eval.tasks import TASKS, DataReader
 
     subsets = DataReader(data).read(TASKS[name]).subsets
     judged: dict[str, dict[str, int]] = {}

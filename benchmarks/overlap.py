@@ -17,8 +17,7 @@ from common import FOLDER, lines_of, store, stored, table
 from tqdm import tqdm
 
 from ctx_embed.deduplication import dedupe
-from ctx_embed.eval.tasks.catalogue import TASKS
-from ctx_embed.eval.tasks.data import DataReader
+from ctx_embed.eval.tasks import TASKS, DataReader
 from ctx_embed.training.distillation.texts import read_pair_rows
 
 STORED = Path(__file__).with_suffix(".json")

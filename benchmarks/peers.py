@@ -163,8 +163,8 @@ def quality(data: Path, work: Path, mpnet: Path | None, only: str | None) -> Non
 def of_tasks(name: str, encoder: Any, data: Path, work: Path) -> Iterator[Row]:
     """Yield the scores of an encoder, or of one that is fitted to each task; p compares with ours on the same rows."""
     from ctx_embed.eval import EvaluationOptions, as_encoder, evaluate
-    from ctx_embed.eval.tasks.catalogue import TASKS as KNOWN
-    from ctx_embed.eval.tasks.data import DataReader
+    from ctx_embed.eval.tasks import TASKS as KNOWN
+    from ctx_embed.eval.tasks import DataReader
 
     # TF-IDF has no vectors of its own: it is fitted to each fold of a probe, and to the texts of another task.
     tasks = [task for task in TASKS if name != TFIDF or not task.startswith("MTEB")]
@@ -304,7 +304,7 @@ def scores() -> dict[str, dict[str, Row]]:
 
 def published(encoder: str) -> dict[str, float]:
     """Return MTEB's published scores by task."""
-    from ctx_embed.eval.tasks.catalogue import MTEB_PUBLISHED
+    from ctx_embed.eval.tasks import MTEB_PUBLISHED
 
     found: dict[str, float] = MTEB_PUBLISHED["scores"].get(encoder, {})
     return found
@@ -380,8 +380,8 @@ def mteb() -> None:
 @main.command()
 def readme() -> None:
     """Print the table of README."""
-    from ctx_embed.eval.tasks.catalogue import TASKS as KNOWN
-    from ctx_embed.eval.tasks.catalogue import USE
+    from ctx_embed.eval.tasks import TASKS as KNOWN
+    from ctx_embed.eval.tasks import USE
 
     jobs = json.loads(Path(__file__).with_name("jobs.json").read_text(encoding="utf-8"))
     measured = {row["contender"]: row["measured"] for row in jobs if row["job"] == "minilm" and row["threads"] == 2}

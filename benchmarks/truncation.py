@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from ctx_embed import load
 from ctx_embed.eval.scoring.ranking import paired, score_retrieval, spearman
-from ctx_embed.eval.tasks.catalogue import TASKS
-from ctx_embed.eval.tasks.data import DataReader
+from ctx_embed.eval.tasks import TASKS, DataReader
 from ctx_embed.fingerprint import fingerprint
 
 STORED = Path(__file__).with_suffix(".json")

@@ -13,7 +13,7 @@ import click
 from ctx_embed.cli.main import Group
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, SUITES, TASKS
+from ctx_embed.eval.tasks import DEFAULT_TASKS, SUITES, TASKS
 from ctx_embed.texts import aligned
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ def run(
     Example: ctx-embed eval run --task my-reviews.tsv --protocol quick
     Example: ctx-embed eval run --suite mteb --data DIR
     """
-    from ctx_embed.eval.tasks.catalogue import find_tasks
-    from ctx_embed.eval.tasks.data import DataReader
+    from ctx_embed.eval.tasks import DataReader, find_tasks
     from ctx_embed.files import require_file, require_folder
 
     # Make quick checks before the slow imports, and all others before the long work.

@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from ctx_embed.eval.evaluation import compare as compare
     from ctx_embed.eval.evaluation import evaluate as evaluate
     from ctx_embed.eval.reports import write_report as write_report
-    from ctx_embed.eval.tasks.catalogue import find_tasks as find_tasks
-    from ctx_embed.eval.tasks.data import DataReader as DataReader
+    from ctx_embed.eval.tasks import DataReader as DataReader
+    from ctx_embed.eval.tasks import find_tasks as find_tasks
 
 _HOMES = {
     "ctx_embed.encoders": "as_encoder",
     "ctx_embed.eval.encoders": "load_encoder",
     "ctx_embed.eval.evaluation": "Evaluation EvaluationOptions ProbeEvaluator compare evaluate",
     "ctx_embed.eval.reports": "write_report",
-    "ctx_embed.eval.tasks.catalogue": "find_tasks",
-    "ctx_embed.eval.tasks.data": "DataReader",
+    "ctx_embed.eval.tasks": "DataReader find_tasks",
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

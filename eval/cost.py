@@ -16,7 +16,7 @@ from pathlib import Path
 from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import load_encoder
-from ctx_embed.eval.tasks.data import TaskData
+from ctx_embed.eval.tasks import TaskData
 from ctx_embed.texts import length_batches, well_formed
 
 SAMPLE_TEXTS = 4096

@@ -39,8 +39,7 @@ from ctx_embed.eval.scoring.probes import (
 from ctx_embed.eval.scoring.ranking import SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, Score, from_json
 from ctx_embed.eval.scoring.statistics import Difference, Interval, correlation_interval, mean_interval
-from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, METRICS, PUBLISHED_SOURCES, Task, find_tasks
-from ctx_embed.eval.tasks.data import DataReader, TaskData
+from ctx_embed.eval.tasks import DEFAULT_TASKS, METRICS, PUBLISHED_SOURCES, DataReader, Task, TaskData, find_tasks
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
 from ctx_embed.rows.reading import read_labelled

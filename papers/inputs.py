@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.eval.tasks.catalogue import TASKS
-from ctx_embed.eval.tasks.data import DataReader, TaskData
+from ctx_embed.eval.tasks import TASKS, DataReader, TaskData
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load
 from ctx_embed.modules.token_encoder import fast_tokenizer

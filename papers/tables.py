@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ctx_embed.eval.tasks.catalogue import CONTEXTUALIZER, TASKS, USE
+from ctx_embed.eval.tasks import CONTEXTUALIZER, TASKS, USE
 from papers.classifier_cells import (
     INITIAL,
     accuracy_summary,

@@ -35,8 +35,7 @@ from ctx_embed.eval.scoring.probes import (
 )
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, score_retrieval, spearman
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
-from ctx_embed.eval.tasks.catalogue import Row
-from ctx_embed.eval.tasks.data import TaskData
+from ctx_embed.eval.tasks import Row, TaskData
 from ctx_embed.progress import Meter
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.options import FINE_TUNING, SupervisedOptions

@@ -13,7 +13,7 @@ from ctx_embed.eval import EvaluationOptions, evaluate
 from ctx_embed.eval.cost import cost_of, measure, sample_of
 from ctx_embed.eval.encoders import BASELINES, WORD, EmbeddingCache, Tfidf, load_encoder
 from ctx_embed.eval.scoring.score import reading_words
-from ctx_embed.eval.tasks.data import TaskData
+from ctx_embed.eval.tasks import TaskData
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
 from tests.conftest import SENTENCES, make_model

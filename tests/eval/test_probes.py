@@ -26,7 +26,7 @@ from ctx_embed.eval.scoring import score as module
 from ctx_embed.eval.scoring.probes import CS, PROTOCOLS, ProbeScore, folds_of, frozen, logistic_path, mean_of_seeds
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, draws, end_to_end, from_json, score_probe, training_options
-from ctx_embed.eval.tasks.data import TaskData
+from ctx_embed.eval.tasks import TaskData
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import untrained
 from ctx_embed.training.options import FINE_TUNING, SupervisedOptions

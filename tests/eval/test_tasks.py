@@ -7,19 +7,19 @@ from dataclasses import replace
 import datasets
 import pytest
 
-from ctx_embed.eval.tasks.catalogue import (
+from ctx_embed.eval.tasks import (
     DEFAULT_TASKS,
     MTEB_PUBLISHED,
     PUBLISHED_SOURCES,
     READERS,
     SUITES,
     TASKS,
+    DataReader,
     File,
     HubSource,
     Task,
     find_tasks,
 )
-from ctx_embed.eval.tasks.data import DataReader
 from tests.eval.conftest import write_collection
 from tests.helpers.errors import error
 

@@ -26,8 +26,7 @@ from ctx_embed.documents.walking import Rules
 from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
 from ctx_embed.eval.evaluation import evaluate
-from ctx_embed.eval.tasks.catalogue import find_tasks
-from ctx_embed.eval.tasks.data import DataReader
+from ctx_embed.eval.tasks import DataReader, find_tasks
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.filters import moment_of, parse_filter
 from ctx_embed.numpy_model.document_state import MAGIC
