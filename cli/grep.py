@@ -21,15 +21,15 @@ from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.searching.options import Options
 
 if TYPE_CHECKING:
-    from ctx_embed.grep import Found, Search
+    from ctx_embed.grep import Found
 
 HITS, FILES = ("k", "mode", "threshold", "min_relevance"), ("include", "exclude", "follow_links")
 # Exit statuses, the same as grep's.
 NO_HIT, FAILED = 1, 2
 # After a search that took more seconds than this, advise building an index.
 SLOW_SECONDS = 10.0
-# The preview in a terminal: seconds before the first, seconds between two previews, and the number of hits.
-PREVIEW_AFTER, PREVIEW_EVERY, PREVIEW_HITS = 1.0, 0.5, 5
+# Seconds between two previews in a terminal, what removes one, and characters of the answer in it.
+PREVIEW_EVERY, CLEAR, PREVIEW_CHARACTERS = 1.0, "\r\x1b[K", 60
 # Maximum characters of a line to show in a terminal.
 SHOWN_CHARACTERS = 500
 
@@ -60,8 +60,8 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     that .gitignore names are left out. Hits are printed as PATH:LINE:TEXT with the sentence or line that answers best,
     best hit first; scores are in --json. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
 
-    The best hits are only known when everything is read. In a terminal, the best ones so far are shown while a long
-    search reads, and the final list replaces them. Memory does not grow with files of text.
+    The best hits are only known when everything is read. In a terminal, the best one so far is shown while a long
+    search reads. Memory does not grow with files of text.
 
     Passages of a relevance below 0.8 are hidden, except with --mode words; --min-relevance 0 shows the nearest ones
     even if they hardly answer. Nothing is stored: if you search the same files often, build an index. The exit status
@@ -86,12 +86,19 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
         before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
         of_hits = {name: options[name] for name in (*HITS, "files", "model")}
         search = Search(question, before=before, after=after, **of_hits)
-        preview = _Preview(started)
+        in_terminal, shown = sys.stderr.isatty() and sys.stdout.isatty(), started
         try:
             for _ in search.read(sources.texts()):
-                preview.show(search)
+                if in_terminal and time.monotonic() > shown + PREVIEW_EVERY:
+                    shown, line = time.monotonic(), f"{counted(search.lines, 'line')} searched"
+                    for hit in search.hits()[:1]:
+                        answer = one_line(hit.text[slice(*(hit.highlight or (0, None)))], PREVIEW_CHARACTERS)
+                        line += f", best: {_name(hit)}:{hit.nearest_line or ''}:{answer}"
+                    width = shutil.get_terminal_size().columns - 1
+                    click.echo(CLEAR + click.style(one_line(line, width), dim=True), nl=False, err=True)
         finally:
-            preview.clear()
+            if shown > started:
+                click.echo(CLEAR, nl=False, err=True)
         hits = search.hits()
         for number, hit in enumerate(hits):
             if options["as_json"]:
@@ -145,34 +152,3 @@ def _name(hit: Found) -> str:
     """Return the path of a hit without bytes that are not UTF-8 and, in a terminal, without control characters."""
     name = str(hit.id).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return printable(name) if sys.stdout.isatty() else name
-
-
-class _Preview:
-    """The best hits so far, in a terminal while a long search reads."""
-
-    def __init__(self, started: float) -> None:
-        self._next = started + PREVIEW_AFTER
-        self._lines = 0
-        self._is_shown = sys.stderr.isatty() and sys.stdout.isatty()
-
-    def show(self, search: Search) -> None:
-        """Show the best hits so far, unless they were shown a moment ago."""
-        if not self._is_shown or time.monotonic() < self._next:
-            return
-        width = shutil.get_terminal_size().columns - 1
-        lines = []
-        for hit in search.hits()[:PREVIEW_HITS]:
-            answer = hit.text[slice(*(hit.highlight or (0, len(hit.text))))].strip()
-            lines.append(f"{_name(hit)}:{hit.nearest_line or ''}:{answer}")
-        lines.append(f"{counted(search.lines, 'line')} searched ...")
-        self.clear()
-        for line in lines:
-            click.secho(one_line(line, width), dim=True, err=True)
-        self._lines = len(lines)
-        self._next = time.monotonic() + PREVIEW_EVERY
-
-    def clear(self) -> None:
-        """Remove the preview from the terminal."""
-        if self._lines:
-            click.echo(f"\x1b[{self._lines}A\x1b[J", nl=False, err=True)
-            self._lines = 0
