@@ -174,23 +174,8 @@ def named_values(
 
 def encoder_options(command: Command) -> Command:
     """Add ``--encoder`` and ``--option``, hidden: docs/encoders.md has them."""
-    option = click.option(
-        "--option",
-        "encoder_options",
-        multiple=True,
-        callback=named_values,
-        hidden=True,
-        metavar="NAME=VALUE",
-        help="An option of the system, see `ctx-embed systems --json`; may be repeated.",
-    )
-    encoder = click.option(
-        "--encoder",
-        default="contextualizer",
-        hidden=True,
-        metavar="NAME",
-        help="The system to train, see `ctx-embed systems`.",
-    )
-    return encoder(option(command))
+    option = click.option("--option", "encoder_options", multiple=True, callback=named_values, hidden=True)
+    return click.option("--encoder", default="contextualizer", hidden=True)(option(command))
 
 
 def chosen_options(encoder: str, encoder_options: dict[str, Any]) -> dict[str, Any]:

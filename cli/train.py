@@ -43,9 +43,7 @@ FLAGS = {"encoder_options": "option"}
 @options_of(SupervisedOptions, but=["seed"], cases={"": FINE_TUNING, "from scratch": SupervisedOptions()})
 @click.option("--seed", default=0, type=SEED, help="Seed of the split, the order and the initial weights.")
 @encoder_options
-@click.option(
-    "--dimension", default=DIMENSION, type=click.IntRange(min=1), hidden=True, help="Dimension m of the embedding."
-)
+@click.option("--dimension", default=DIMENSION, type=click.IntRange(min=1), hidden=True)
 @options_of(PAPER, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train(
