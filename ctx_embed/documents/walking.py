@@ -41,8 +41,7 @@ _PART = re.compile(r"\[([!^])?(\]?(?:\\.|[^\]\\])*)\]|\\(.)|\[", re.DOTALL)
 class Rules:
     """The rules of one .gitignore file, or some globs; the last rule that matches decides.
 
-    A rule is a test for each name of a path below its folder (None stands for ``**``), whether it is negated, and
-    whether it is for folders alone. Blank lines and comments have none.
+    A rule is a test for each name of a path (None stands for ``**``), and whether it is negated or for folders alone.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -158,9 +157,8 @@ def walk(
     """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
 
     Skips hidden files, search indexes, files that a .gitignore in the folder names, and without ``include`` those whose
-    names say that a program wrote them. Follows links to files in the folder, with ``follow_links`` to files outside
-    it, but no links to folders. Globs are as in .gitignore: of ``include``, a file must match one; those of ``exclude``
-    skip files and folders.
+    names say that a program wrote them. Follows links to files in the folder, with ``follow_links`` also out of it, but
+    no links to folders. Globs are as in .gitignore.
     """
     included, excluded = patterns(include), patterns(exclude)
     root = os.path.join(os.path.realpath(folder), "")

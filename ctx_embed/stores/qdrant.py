@@ -4,8 +4,7 @@ A folder uses the client's local mode: one process at a time, and every search i
 
 A point's payload has ``id``, ``text``, ``metadata`` without its lists, ``lists`` with only the lists, and ``present``,
 the paths of all fields; ``undirected`` marks a point whose vector is zeros. Qdrant would compare a value with each
-element of a list; stored separately, lists match only `contains`, as the filter language says. In strings `contains`
-finds whole words in upper or lower case, where other stores find any substring.
+element of a list; stored separately, lists match only `contains`, which finds whole words in strings.
 """
 
 import datetime

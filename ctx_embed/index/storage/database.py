@@ -54,8 +54,7 @@ CHUNKS = re.compile(r"none|sentences|passages|(?:tokens|passages):0*[1-9]\d{0,8}
 class Settings:
     """The settings of an index: ``table`` is the number of the table of vectors, and a reembedding fills the next one.
 
-    ``model`` is ``default``, a path or a name that loads the model, None if its origin is unknown; ``dtype`` is that of
-    new vectors; ``unrelated`` are :func:`ctx_embed.index.model.unrelated_cosines`.
+    ``model`` is what loads the model, None if unknown; ``unrelated`` are its :func:`unrelated_cosines`.
     """
 
     index_id: str
@@ -313,9 +312,8 @@ class ChangedError(InputError):
 class Database:
     """A connection to the ``index.sqlite`` of a folder, in WAL mode, so readers never wait for the writer.
 
-    It is opened when it is first used; a child process gets a connection of its own, see the end of this file. Every
-    method raises InputError if the file is missing, damaged, of another format or being written, or the disk is full.
-    Methods that change something are called inside :meth:`writing`.
+    A child process gets a connection of its own, see the end of this file. Every method raises InputError if the file
+    is missing, damaged or being written, or the disk is full. Those that change something need :meth:`writing`.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -18,8 +18,7 @@ with such fields as a time, to the nanosecond; without an offset (Z, +01:00, +01
 stands for its whole day: both `<= "2024-01-31"` and `= "2024-01-31"` hold at any time of that day. Fields that are
 other strings are compared as strings.
 
-A filter has at most 1,000,000 characters, 200 comparisons, 10,000 values and 50 levels of parentheses and `not`. It is
-parsed in linear time, and parsing stops at the first of these limits.
+A filter has at most 1,000,000 characters, 200 comparisons, 10,000 values and 50 levels of parentheses and `not`.
 """
 
 from __future__ import annotations

@@ -70,11 +70,9 @@ def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
 class Passages:
     """Cuts texts into passages of at most ``size`` tokens where their structure allows it best.
 
-    A text of at most ``size`` tokens is one passage. A longer one is cut at its best places, see :class:`Block`; parts
-    that are still too long are cut again, down to paragraphs, sentences or lines, and words. Small neighbouring parts
-    stay together, up to a quarter of ``size``. Every page starts a passage.
-
-    ``count`` returns the numbers of tokens of some texts, and ``offsets`` the tokens of a text as spans.
+    A longer text is cut at its best places, see :class:`Block`; parts that are still too long are cut again, down to
+    paragraphs, sentences or lines, and words. Small neighbouring parts stay together, up to a quarter of ``size``.
+    Every page starts a passage. ``count`` returns the numbers of tokens of texts, ``offsets`` a text's tokens as spans.
     """
 
     def __init__(
@@ -216,10 +214,8 @@ def checked_chunk(chunk: Any) -> str:
     """Return ``chunk``, or raise InputError if it is not valid."""
     if isinstance(chunk, str) and CHUNKS.fullmatch(chunk):
         return chunk
-    raise InputError(
-        "chunk must be none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256, "
-        f"got {chunk!r}"
-    )
+    kinds = "none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256"
+    raise InputError(f"chunk must be {kinds}, got {chunk!r}")
 
 
 def chunker(chunk: str, model: Any) -> Cut:
