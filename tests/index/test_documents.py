@@ -291,12 +291,15 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
         assert set(members) == {frozenset(text.split()) for text in words}
         assert sorted(name for names in members.values() for name in names) == sorted(index.ids())
         assert "d1" in members[frozenset(words[0].split())]
-    # A document has the topic of most of its passages, and labels differ.
+    # Labels differ.
+    for text, labels in (("garden tools", ["garden tools", "garden tools 2"]), ("1 2", ["topic 1", "topic 2"])):
+        with SearchIndex.create(tmp_path / text, hash_model) as index:
+            index.add([text] * 20, embeddings=[axes[number % 2] for number in range(20)])
+            assert [topic.label for topic in index.topics(2)] == labels
+    # A document has the topic of most of its passages.
     documents = np.array([3, 3, 3, 7, 7, 9, 12, 12, 12])
     of_passages = np.array([0, 1, 1, 2, 0, 1, 0, 0, 2])
     np.testing.assert_array_equal(exploring.topics_of_documents(documents, of_passages), [1, 2, 1, 0])
-    words = [["a", "b", "c", "d"], ["a", "b", "c", "e"], ["a", "b", "c"], [], ["a"], []]
-    assert exploring.labels_of(words) == ["a b c", "a b c 2", "a b c 3", "topic 4", "a", "topic 6"]
 
 
 def test_a_low_threshold_costs_no_more_than_a_high_one(index, monkeypatch):

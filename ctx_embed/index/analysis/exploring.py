@@ -148,8 +148,11 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     firsts = np.array([row for row, _ in store.firsts()], np.int64)
     topic_of_document = topics_of_documents(np.searchsorted(firsts, live, side="right"), topic_of)
     ids = store.ids_matching()
-    topics = []
-    for topic, label in zip(by_size, labels_of([typical[topic] for topic in by_size]), strict=True):
+    topics: list[Topic] = []
+    for number, topic in enumerate(by_size, 1):
+        label = " ".join(typical[topic][:LABEL_WORDS])
+        if not label or any(label == earlier.label for earlier in topics):
+            label = f"{label or 'topic'} {number}"
         members = np.flatnonzero(topic_of == topic)
         central = live[members[np.argsort(-nearness[members], kind="stable")[:CANDIDATES]]]
         vectors, passages = view.vectors.get(central), store.fetch(central.tolist())
@@ -175,15 +178,6 @@ def topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
     order = np.lexsort((first, -counts, pairs // topics))
     _, best = np.unique(pairs[order] // topics, return_index=True)
     return np.asarray(pairs[order][best] % topics)
-
-
-def labels_of(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return a label for each topic: its first three words, and its number if an earlier one has the same words."""
-    labels: list[str] = []
-    for number, own in enumerate(words, 1):
-        label = " ".join(own[:LABEL_WORDS])
-        labels.append(label if own and label not in labels else f"{label or 'topic'} {number}")
-    return labels
 
 
 def _spread(rows: Rows, most: int) -> Rows:

@@ -305,17 +305,6 @@ def listed(database: Database, record: Record | None) -> None:
         database.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))
 
 
-def remove_unlisted(store: Database) -> None:
-    """Remove FAISS's files that are not listed, and those of killed writers; call it with the writer's lock."""
-    record = store.record()
-    for pattern in (f"*{FAISS_SUFFIX}", f"*{FAISS_SUFFIX}.tmp"):
-        for path in store.folder.glob(pattern):
-            if record is None or path != record.path(store.folder):
-                # Windows does not delete open files; a later writer will delete them.
-                with suppress(OSError):
-                    path.unlink()
-
-
 def _measured(
     view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], IndexModel]
 ) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ import numpy as np
 from ctx_embed.errors import InputError, UnwritableError, described
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import NEXT, Database, checksum, expanded, ranges_of
+from ctx_embed.index.storage.database import FAISS_SUFFIX, NEXT, Database, checksum, expanded, ranges_of
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, checked_id, embedded_texts, metadata_json
 from ctx_embed.index.storage.folder import IndexFolder, VectorTable, View
 from ctx_embed.index.storage.vectors import DTYPES, Vectors, schema
@@ -353,7 +353,12 @@ class Writer:
             with store.writing(patience=0):
                 self.folder.require_in_place()
                 old, new = store.record(), None
-                faiss_file.remove_unlisted(store)
+                # Only a writer knows that nobody is writing files that are not listed.
+                for path in (*store.folder.glob(f"*{FAISS_SUFFIX}"), *store.folder.glob(f"*{FAISS_SUFFIX}.tmp")):
+                    # Windows does not delete open files; a later writer will delete them.
+                    with suppress(OSError):
+                        if old is None or path != old.path(store.folder):
+                            path.unlink()
                 if not (anew and old) and not faiss_file.is_stale(store):
                     return
                 try:
