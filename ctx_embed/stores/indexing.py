@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +12,9 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.stores.parquet import Parquet
 from ctx_embed.stores.store import RUN, Collection
-from ctx_embed.texts import Embedded
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
-
-
-@dataclass(frozen=True)
-class _Vectors:
-    """The rows of several directories, one directory after the other."""
-
-    stores: Sequence[Parquet]
-
-    def __iter__(self) -> Iterator[Embedded]:
-        return chain.from_iterable(store.documents() for store in self.stores)
-
-    def __len__(self) -> int:
-        return sum(store.count() for store in self.stores)
 
 
 def index_parquet(
@@ -64,4 +48,4 @@ def index_parquet(
     embedder = IndexModel.of(model)
     collections[0].require(stores[0].name, Collection.of(embedder))
     given = embedder.reference if isinstance(model, str | Path | None) else model
-    return build_index([store.name for store in stores], path, model=given, embedded=_Vectors(stores), **options)
+    return build_index([store.name for store in stores], path, model=given, stores=stores, **options)

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import astuple, dataclass, replace
 from itertools import chain, count, islice, takewhile
@@ -87,8 +87,7 @@ class Plan(FolderOptions):
         embedding_field: the field with embeddings made by the model; None embeds the texts.
         chunk: by default ``none`` for lines and records, ``passages`` if there are folders or whole files.
         encoding: the encoding of named files of plain text; None: UTF-8. In folders encodings are detected.
-        embedded: documents with their vectors, in the same order at every iteration; the last document with an id is
-            stored. The sources then only name them, and are not read.
+        stores: the directories of embeddings that the sources name; the last row with an id is stored.
         progress: show progress on standard error.
     """
 
@@ -104,13 +103,13 @@ class Plan(FolderOptions):
     backend: str | None = None
     dtype: str | None = None
     encoding: str | None = None
-    embedded: Iterable[Embedded] | None = None
+    stores: Sequence[Any] = ()
     progress: bool = False
 
     @property
     def folders(self) -> list[str]:
-        """The sources that are folders of files to read; none if ``embedded`` is given."""
-        return [name for name in self.sources if self.embedded is None and name != "-" and os.path.isdir(name)]
+        """The sources that are folders of files to read."""
+        return [name for name in self.sources if not self.stores and name != "-" and os.path.isdir(name)]
 
     @property
     def files(self) -> list[str]:
@@ -126,7 +125,7 @@ class Plan(FolderOptions):
     @property
     def reads_whole_files(self) -> bool:
         """Whether a named file is read as a whole rather than line by line or record by record."""
-        return self.embedded is None and any(is_structured(file, self.documents) for file in self.files)
+        return not self.stores and any(is_structured(file, self.documents) for file in self.files)
 
     @property
     def signature(self) -> str:
@@ -134,7 +133,7 @@ class Plan(FolderOptions):
         names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
         fields: list[Any] = [names, self.mode, self.text_field or TEXT_FIELD, self.embedding_field, self.factory]
         fields += [self.chunk, self.dtype, self.documents, list(self.include), list(self.exclude), self.encoding]
-        fields += [bool(self.follow_links), self.embedded is not None]
+        fields += [bool(self.follow_links), bool(self.stores)]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
@@ -268,10 +267,9 @@ def _remove_stale(plan: Plan) -> None:
 
 def _build(plan: Plan) -> Built:
     """Fill INDEX.partial, resuming an earlier run if there is one; then make it INDEX, or add it to INDEX."""
-    if plan.embedded is None:
+    documents: Iterator[Document] = chain.from_iterable(store.documents() for store in plan.stores)
+    if not plan.stores:
         documents = read_sources(plan.files, plan.text_field, plan.embedding_field, plan.documents, plan.encoding)
-    else:
-        documents = iter(plan.embedded)
     if plan.files:
         # Fail on empty sources before anything is written or a model is loaded.
         first = next(documents, None)
@@ -376,11 +374,11 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
             f"{run.documents} documents, or delete {plan.partial} and start again"
         )
     expected = None
-    if plan.progress and isinstance(plan.embedded, Sized):
-        expected = len(plan.embedded)
-    elif plan.progress and plan.embedded is None and not plan.reads_whole_files:
+    if plan.progress and plan.stores:
+        expected = sum(store.count() for store in plan.stores)
+    elif plan.progress and not plan.reads_whole_files:
         expected = estimated_count(plan.files)
-    replacing = plan.mode == "upsert" or plan.embedded is not None
+    replacing = plan.mode == "upsert" or bool(plan.stores)
     appended = closing(Database(plan.target)) if plan.adds and plan.mode == "append" else nullcontext()
     bar = Meter("indexing", expected, "documents", done=run.documents, shown=plan.progress)
     with appended as target, bar as meter:
