@@ -281,6 +281,7 @@ def test_pairs_without_a_score_are_left_out(tmp_path):
         ("label, text, text", "1\ta\n", "line 1: must be label<TAB>text<TAB>text, got '1\\ta'"),
         ("SST fine", "1 a\nalone\n", "line 2: must be label text, got 'alone'"),
         ("SICK relatedness", "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: must be pair_ID"),
+        ("positive", "\n", "must have lines of text, got none"),
         ("MRPC", "head\n", "must have lines of Quality<TAB>"),
         ("documents", "[1]\n", "line 1: must be an object with _id and text, got '[1]'"),
         ("documents", '{"_id": "7", "text": null}\n', "text must be a string, got null"),
