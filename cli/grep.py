@@ -139,7 +139,7 @@ def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
             if sys.stdout.isatty():
                 parts = []
                 for part in (line[: found[0]], line[slice(*found)], line[found[1] :]):
-                    plain = "".join(c if c.isprintable() else " " for c in part[: SHOWN_CHARACTERS + 1].expandtabs(4))
+                    plain = printable(part[: SHOWN_CHARACTERS + 1].expandtabs(4), " ")
                     parts.append(plain if len(plain) <= SHOWN_CHARACTERS else f"{plain[: SHOWN_CHARACTERS - 1]}…")
                 parts[1] = click.style(parts[1], fg="red", bold=True) if parts[1] else ""
                 text_shown = "".join(parts)

@@ -64,16 +64,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def printable(text: str) -> str:
-    """Return a text whose line ends, escape sequences and other control characters are replaced by ``?``."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+def printable(text: str, other: str = "?") -> str:
+    """Return a text whose line ends, escape sequences and other control characters are replaced."""
+    return "".join(character if character.isprintable() else other for character in text)
 
 
 def one_line(text: str, length: int) -> str:
     """Return the beginning of a text without control characters."""
     # Read only the beginning: the text may be a whole book.
-    words = "".join(c if c.isprintable() else " " for c in text[: 4 * length]).split()
-    line = " ".join(words)
+    line = " ".join(printable(text[: 4 * length], " ").split())
     return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
 
 

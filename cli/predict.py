@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ctx_embed.cli.main import command, counted
+from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import encoding_option, field_options, output_option
 from ctx_embed.errors import InputError
 from ctx_embed.texts import Document, well_formed
@@ -58,10 +58,7 @@ def _write_lines(file: TextIO, rows: Iterator[Row]) -> None:
     for row in rows:
         label, probability, *why = _cells(row)
         # A tab or newline inside a label or text would tear the line.
-        cells = (
-            "".join(character if character.isprintable() else " " for character in cell)
-            for cell in (label, probability, row["text"], *why)
-        )
+        cells = (printable(cell, " ") for cell in (label, probability, row["text"], *why))
         file.write("\t".join(cells) + "\n")
 
 
