@@ -126,10 +126,10 @@ def test_a_context_depends_on_the_text_alone(path, seed, options, lengths, m):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", sorted(POSITIONS))
-def test_70_000_tokens(path, kind):
+def test_200_000_tokens(path, kind):
     for m, u in ((40, 8), (16, 100)):
         model = Model(1, m, u, 2, (kind, "mean", "learned"), int8=False)
-        ids, counts = model.texts([70_000], ENTRIES)
+        ids, counts = model.texts([200_000], ENTRIES)
         exact = model.by_equations(ids, counts, np.float64)
         found = model.compiled(path).embed(ids, counts)
         assert np.abs(found - exact).max() <= 1e-4 * np.abs(exact).max()
