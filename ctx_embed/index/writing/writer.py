@@ -373,8 +373,9 @@ class Writer:
                 faiss_file.listed(store, new)
                 store.finish(store.state())
             # Readers know the new file now.
-            if old is not None:
-                old.path(store.folder).unlink(missing_ok=True)
+            with suppress(OSError):
+                if old is not None:
+                    old.path(store.folder).unlink()
 
     def compact(self, dtype: str | None = None) -> int:
         """Compact the index and give its space back, see :meth:`SearchIndex.compact`."""
