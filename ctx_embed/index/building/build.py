@@ -198,9 +198,6 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
             raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
         if plan.mode != "overwrite":
             raise InputError(f"{target}: already exists; add to it (--append, --upsert) or replace it (--overwrite)")
-        with _without_writers(target):
-            # If another process is writing, fail now rather than after the work.
-            pass
     return _build(plan)
 
 

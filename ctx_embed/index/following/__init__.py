@@ -26,9 +26,7 @@ class FolderOptions:
     )
     exclude: Sequence[str] = option((), "Globs of files and folders to leave out, such as 'drafts/'.", metavar="GLOB")
     documents: Literal["files", "paragraphs", "lines", "records"] | None = option(
-        None,
-        "What becomes a document.",
-        default_is="files, and records that have a text; of named text files lines",
+        None, "What becomes a document.", default_is="files, and records that have a text; of named text files lines"
     )
     text_field: str | None = option(
         None, "The field of records that holds the text.", flag="--field", metavar="NAME", default_is="text"

@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract, format_of, suffix_of
-from ctx_embed.documents.units import (
-    RECORD_SUFFIXES,
-    documents_of,
-    holds_records,
-    modified,
-    record_documents,
-)
+from ctx_embed.documents.units import RECORD_SUFFIXES, documents_of, holds_records, modified, record_documents
 from ctx_embed.documents.walking import File, Skipped, is_index, modified_of, walk
 from ctx_embed.errors import InputError
 from ctx_embed.index.following import FolderOptions, records

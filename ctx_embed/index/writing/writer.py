@@ -384,10 +384,8 @@ class Writer:
             # VACUUM writes a copy of the database.
             needed = 2 * store.path.stat().st_size
             if (free := shutil.disk_usage(store.path.parent).free) < needed:
-                raise UnwritableError(
-                    f"{store.path}: giving deleted space back needs {needed >> 20} MiB of free space, "
-                    f"got {free >> 20} MiB"
-                )
+                space = f"{needed >> 20} MiB of free space, got {free >> 20} MiB"
+                raise UnwritableError(f"{store.path}: giving deleted space back needs {space}")
             # The index is compact already; a later call can free the space.
             with suppress(InputError):
                 store.run("VACUUM")
