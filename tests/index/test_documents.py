@@ -296,10 +296,16 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
         with SearchIndex.create(tmp_path / text, hash_model) as index:
             index.add([text] * 20, embeddings=[axes[number % 2] for number in range(20)])
             assert [topic.label for topic in index.topics(2)] == labels
-    # A document has the topic of most of its passages.
-    documents = np.array([3, 3, 3, 7, 7, 9, 12, 12, 12])
-    of_passages = np.array([0, 1, 1, 2, 0, 1, 0, 0, 2])
-    np.testing.assert_array_equal(exploring.topics_of_documents(documents, of_passages), [1, 2, 1, 0])
+
+    # A document has the topic of most of its passages, or of the first of equally many.
+    class Colours(HashModel):
+        def encode_document(self, texts, **options):
+            return np.eye(8)[[int("Red." in text) for text in texts]]
+
+    with SearchIndex.create(tmp_path / "colours", Colours(), chunk="sentences") as index:
+        index.add(["Red. Blue. Blue.", "Blue. Red.", "Red. Blue.", "Red. Blue. Red."])
+        members = {topic.label: topic.documents for topic in index.topics(2)}
+        assert members == {"blue": [0, 1], "red": [2, 3]}
 
 
 def test_a_low_threshold_costs_no_more_than_a_high_one(index, monkeypatch):

@@ -127,14 +127,9 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     clusters = count or int(np.clip(round((len(live) / 2) ** 0.5), 2, 50))
     if len(live) < clusters:
         raise InputError(f"{view.store.folder}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
-    means = faiss.Kmeans(
-        view.settings.dimension,
-        clusters,
-        niter=20,
-        seed=(seed + 1) % 2**31,  # FAISS takes a seed of 32 bits
-        spherical=True,
-        min_points_per_centroid=1,
-    )
+    # FAISS takes a seed of 32 bits.
+    options = {"niter": 20, "seed": (seed + 1) % 2**31, "spherical": True, "min_points_per_centroid": 1}
+    means = faiss.Kmeans(view.settings.dimension, clusters, **options)
     means.train(view.vectors.get(_spread(live, SAMPLED_VECTORS)))
     centres: Any = means.centroids
     topic_of, nearness = np.empty(len(live), np.int64), np.empty(len(live), np.float32)
@@ -146,7 +141,12 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     sizes = np.bincount(topic_of, minlength=clusters)
     by_size = [int(topic) for topic in np.argsort(-sizes, kind="stable") if sizes[topic]]
     firsts = np.array([row for row, _ in store.firsts()], np.int64)
-    topic_of_document = topics_of_documents(np.searchsorted(firsts, live, side="right"), topic_of)
+    # The topic of each document is that of most of its passages, or of the first of equally many.
+    _, documents = np.unique(np.searchsorted(firsts, live, side="right"), return_inverse=True)
+    pairs, first, counts = np.unique(documents * clusters + topic_of, return_index=True, return_counts=True)
+    order = np.lexsort((first, -counts, pairs // clusters))
+    _, best = np.unique(pairs[order] // clusters, return_index=True)
+    topic_of_document = pairs[order][best] % clusters
     ids = store.ids_matching()
     topics: list[Topic] = []
     for number, topic in enumerate(by_size, 1):
@@ -168,16 +168,6 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
         own = [ids[place] for place in np.flatnonzero(topic_of_document == topic)]
         topics.append(Topic(int(sizes[topic]), typical[topic], named, label, own))
     return topics
-
-
-def topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
-    """Return the topic of each document (documents,), given the document and topic of each passage (passages,)."""
-    _, documents = np.unique(document_of, return_inverse=True)
-    topics = int(topic_of.max(initial=0)) + 1
-    pairs, first, counts = np.unique(documents * topics + topic_of, return_index=True, return_counts=True)
-    order = np.lexsort((first, -counts, pairs // topics))
-    _, best = np.unique(pairs[order] // topics, return_index=True)
-    return np.asarray(pairs[order][best] % topics)
 
 
 def _spread(rows: Rows, most: int) -> Rows:

@@ -352,13 +352,8 @@ class Database:
             self._unchanged = stamp if shared is None or log is None else None
             if self._unchanged is not None:
                 mode += f"&vfs={_WITHOUT_LOCKS}" if alone else "&immutable=1"
-        connection = sqlite3.connect(
-            f"file:{quote(str(self.path.absolute()))}?{mode}",
-            uri=True,
-            timeout=PATIENCE_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        options: Any = {"uri": True, "timeout": PATIENCE_SECONDS, "isolation_level": None, "check_same_thread": False}
+        connection: sqlite3.Connection = sqlite3.connect(f"file:{quote(str(self.path))}?{mode}", **options)
         connection.set_progress_handler(is_late, OPERATIONS_AT_ONCE)
         connection.create_function("checksum_of", 5, checksum, deterministic=True)
         connection.create_function("moment_of", 1, moment_of, deterministic=True)

@@ -143,21 +143,14 @@ class Edit:
             if isinstance(document, Embedded) and document.spans is not None:
                 spans, vectors = document.spans, document.embedding
             elif isinstance(document, Embedded) and document.embedding is not None:
-                spans = [(0, len(text))]
-                vectors = [
-                    unit_vector(document.embedding, self._vectors.dimension, f"document {number}: the embedding")
-                ]
+                spans, name = [(0, len(text))], f"document {number}: the embedding"
+                vectors = [unit_vector(document.embedding, self._vectors.dimension, name)]
             else:
                 spans = next(cut)
+            embedded = embedded_texts(text, document.metadata, spans, self._titled)
+            vectors = [None] * len(spans) if vectors is None else vectors
             prepared.pop(identifier, None)
-            prepared[identifier] = _NewDocument(
-                identifier,
-                metadata,
-                text,
-                spans,
-                embedded_texts(text, document.metadata, spans, self._titled),
-                [None] * len(spans) if vectors is None else vectors,
-            )
+            prepared[identifier] = _NewDocument(identifier, metadata, text, spans, embedded, vectors)
         self._store(list(prepared.values()), list(taken))
         automatic = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is None]
         self.store.record_automatic(automatic, given)
