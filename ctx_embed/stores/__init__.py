@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctx_embed.errors import InputError, described, without_secrets
+from ctx_embed.errors import InputError, without_secrets
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.stores.store import Batch, Collection, Store
 
@@ -39,8 +39,7 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
     """
     text = str(address)
     if not isinstance(address, str | Path) or not text.strip():
-        given = described(address) if not isinstance(address, str | Path) else "an empty one"
-        raise InputError(f"a store's address must be a folder, postgresql://, lancedb: or qdrant:, got {given}")
+        raise InputError(f"a store's address must be a folder, postgresql://, lancedb: or qdrant:, got {address!r:.80}")
     # A password before the last @ may contain a #.
     user, at, rest = text.rpartition("@")
     place, _, name = rest.partition("#")

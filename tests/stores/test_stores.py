@@ -338,7 +338,7 @@ def test_an_address_names_a_store_and_hides_its_password(address, kind, name):
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("", "must be a folder, postgresql://, lancedb: or qdrant:, got an empty one"),
+        ("", "must be a folder, postgresql://, lancedb: or qdrant:, got ''"),
         (None, "must be a folder, postgresql://, lancedb: or qdrant:, got None"),
         ("lancedb:", "lancedb:: names no folder or server"),
         ("nosuch://x/y", "nosuch://x/y: cannot be reached"),

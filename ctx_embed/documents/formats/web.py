@@ -147,9 +147,8 @@ def notebook(path: str) -> Iterator[Extracted]:
     """Yield the cells of a notebook: text as it is, code in fences, no outputs."""
     try:
         content = json.loads(read_text(path))
-        cells = (
-            content["cells"] if "cells" in content else [c for sheet in content["worksheets"] for c in sheet["cells"]]
-        )
+        sheets = [content] if "cells" in content else content["worksheets"]
+        cells = [cell for sheet in sheets for cell in sheet["cells"]]
         language = str(content.get("metadata", {}).get("kernelspec", {}).get("language", ""))
         texts = []
         for cell in cells:
