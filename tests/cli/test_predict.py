@@ -24,14 +24,11 @@ def model(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_row_for_each_line_that_is_not_blank(model):
+def test_a_row_for_each_line_that_is_not_blank_in_any_format(model):
     lines = succeeds(model, file("new.txt", "a glad film", "", "a sad\tbook\x1b", "  ")).split("\n")
     classifier = TextClassifier.load(model)
     expected = [f"{p:.4f}" for p in classifier.predict_proba(["a glad film", "a sad\tbook\x1b"]).max(1)]
     assert lines == [f"pos\t{expected[0]}\ta glad film", f"neg\t{expected[1]}\ta sad book ", ""]
-
-
-def test_files(model):
     source = file("new.txt", "a glad film", "", 'a sad, "sad"\tbook')
     for name in ("found.tsv", "found.jsonl", "found.json", "found.csv"):
         assert succeeds(model, source, "-o", name) == f"2 predictions in {name}\n"
