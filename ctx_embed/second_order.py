@@ -24,28 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "INITIAL_CONTEXTS",
-    "LAYER_NORM_EPS",
-    "POSITIONS",
-    "SCALES",
-    "Steps",
-    "attended",
-    "contributions_of_steps",
-    "corrected",
-    "direct",
-    "document_ids",
-    "first_step_is_linear",
-    "initial_context",
-    "long_document",
-    "over_vocabulary",
-    "position_weights",
-    "recurrence",
-    "segment_sum",
-    "shares_of_steps",
-    "token_positions",
-]
-
 # NumPy's arrays or torch's tensors.
 Array = Any
 # Number of tokens that are in memory together.
