@@ -2,12 +2,6 @@
 
 Called by ``ctx-embed eval``; installed as ``ctx_embed.eval``.
 A new task goes into ``tasks/tasks.json``; a new score, into ``scoring/``.
-
-from ctx_embed.eval import compare, evaluate, write_report
-
-evaluation = evaluate(["default", "minilm"], ["MR", "STSB"], data="DIR")
-print(evaluation)
-write_report(evaluation, "results")
 """
 
 from __future__ import annotations

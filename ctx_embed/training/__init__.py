@@ -2,11 +2,6 @@
 
 Called by ``ctx-embed train``, ``distill`` and ``vocab``.
 An option is declared in ``options.py``; the command line follows.
-
-from ctx_embed.training import distill, train
-
-train("reviews.tsv", "my-classifier", start="default")
-distill(["corpus.txt"], "my-model", teacher="minilm")
 """
 
 from __future__ import annotations
