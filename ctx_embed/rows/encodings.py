@@ -4,7 +4,6 @@ import codecs
 import io
 import re
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -122,72 +121,38 @@ def _repaired(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(REPAIR, _repaired)
 
 
-class Lines(Iterator[str]):
-    r"""The lines of a stream, without their ends; only ``\n`` ends a line. ``number`` is that of the last line.
+def decoded_lines(
+    name: str, stream: io.BufferedReader, *, encoding: str | None = None, fallback: str | None = None
+) -> Iterator[str]:
+    r"""Yield the lines of a stream, without their ends; only ``\n`` ends a line.
 
     Without ``encoding`` and a byte order mark, the first line that is not UTF-8 and the buffered bytes after it decide
     between UTF-8 and ``fallback`` (None: a detected encoding). A wrong byte then costs one character, and a warning
     names the first one. What cannot be read, or has a line of more than 256 MB, is an InputError.
     """
-
-    def __init__(
-        self,
-        name: str,
-        stream: io.BufferedReader,
-        *,
-        encoding: str | None = None,
-        fallback: str | None = None,
-    ) -> None:
-        require_encoding(encoding)
-        self.name = name
-        self.number = 0
-        self._ahead: deque[str] = deque()
-        self._lines = self._decoded(stream, encoding, fallback)
-
-    def __next__(self) -> str:
-        """Return the next line."""
-        line = self._ahead.popleft() if self._ahead else self._next()
-        self.number += 1
-        return line
-
-    def _next(self) -> str:
-        try:
-            return next(self._lines)
-        except (OSError, *BROKEN_GZIP) as error:
-            wrong, why = ("broken gzip", error) if isinstance(error, BROKEN_GZIP) else ("cannot be read", said(error))
-            number = self.number + len(self._ahead)
-            raise InputError(f"{self.name}: {wrong} after line {number} ({why})") from None
-
-    def first_text(self) -> str | None:
-        """Return the first line that is not blank without consuming it; None if there is none."""
-        with suppress(StopIteration):
-            while not self._ahead or not self._ahead[-1].strip():
-                self._ahead.append(self._next())
-            return self._ahead[-1]
-        return None
-
-    def _decoded(self, stream: io.BufferedReader, named: str | None, fallback: str | None) -> Iterator[str]:
-        number, mark = 0, "\ufeff"
+    require_encoding(encoding)
+    number, mark, warned, named = 0, "\ufeff", False, encoding
+    try:
         encoding = named or marked(stream.peek(4)[:4])
         # The byte of a line end may not end a line in this encoding, as in UTF-16.
         if encoding is not None and "\n".encode(encoding) != b"\n":
             wrapper = io.TextIOWrapper(stream, encoding=encoding, newline="\n")
             try:
                 while written := wrapper.readline(LONGEST_LINE):
+                    number += 1
                     yield written.removesuffix("\n").removesuffix("\r").removeprefix(mark)
                     mark = ""
             except UnicodeError:
-                raise InputError(f"{self.name}: must be {encoding}; give the right encoding") from None
+                raise InputError(f"{name}: must be {encoding}; give the right encoding") from None
             finally:
                 # Leave the stream open: the caller closes it, and may have closed it already.
                 with suppress(ValueError):
                     wrapper.detach()
             return
-        warned = False
         while raw := stream.readline(LONGEST_LINE + 1):
             number += 1
             if len(raw) > LONGEST_LINE:
-                raise InputError(f"{self.name}: a line has more than {LONGEST_LINE >> 20} MB; break it up")
+                raise InputError(f"{name}: a line has more than {LONGEST_LINE >> 20} MB; break it up")
             line = raw.removesuffix(b"\n").removesuffix(b"\r")
             try:
                 text = line.decode(encoding or UTF_8)
@@ -198,15 +163,15 @@ class Lines(Iterator[str]):
                 sample = raw if encoding else raw + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
                 encoding = encoding or settled(sample, fallback)
                 if named or is_binary(sample):
-                    remedy = f"{encoding}; give the right encoding"
-                    if encoding == UTF_8:
-                        remedy = (
-                            f"UTF-8 (see byte {wrong.start + 1} of the line); convert the file or name its encoding"
-                        )
-                    raise InputError(f"{self.name}, line {number}: must be {remedy}") from None
+                    place = f"(see byte {wrong.start + 1} of the line); convert the file or name its encoding"
+                    remedy = f"UTF-8 {place}" if encoding == UTF_8 else f"{encoding}; give the right encoding"
+                    raise InputError(f"{name}, line {number}: must be {remedy}") from None
                 text = line.decode(encoding, REPAIR if encoding == UTF_8 else "replace")
                 if not warned and (encoding == UTF_8 or "\ufffd" in text):
-                    warn_of_wrong_bytes(self.name, line, wrong.start, number, encoding)
+                    warn_of_wrong_bytes(name, line, wrong.start, number, encoding)
                     warned = True
             yield text.removeprefix(mark)
             mark = ""
+    except (OSError, *BROKEN_GZIP) as error:
+        what, why = ("broken gzip", error) if isinstance(error, BROKEN_GZIP) else ("cannot be read", said(error))
+        raise InputError(f"{name}: {what} after line {number} ({why})") from None

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows.encodings import Lines
+from ctx_embed.rows.encodings import decoded_lines
 from ctx_embed.rows.opening import GZIP_MAGIC, opened, source_name, unpacked
 from ctx_embed.rows.table import (
     LABEL_FIELD,
@@ -53,10 +53,10 @@ class Fields:
 def read_lines(
     source: str | Path, encoding: str | None = None, *, fallback: str | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a path, URI or ``-``, plain or gzip, with their numbers; see :class:`Lines`."""
+    """Yield the lines of a path, URI or ``-``, plain or gzip, with their numbers; see :func:`decoded_lines`."""
     with opened(source) as stream:
         name = source_name(source)
-        yield from enumerate(Lines(name, unpacked(stream), encoding=encoding, fallback=fallback), 1)
+        yield from enumerate(decoded_lines(name, unpacked(stream), encoding=encoding, fallback=fallback), 1)
 
 
 def read_documents(

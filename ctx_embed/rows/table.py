@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ctx_embed.errors import InputError, described, naming_left_out
-from ctx_embed.rows.encodings import LONGEST_LINE, UTF_8, Lines, WrongBytesWarning
+from ctx_embed.rows.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, decoded_lines
 from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
 
 # The formats, as people call them.
@@ -149,29 +149,34 @@ def open_rows(
         begin = stream.tell() if stream.seekable() else None
         if is_packed(stream):
             begin, stream = 0 if begin == 0 else None, unpacked(stream)
-        lines = Lines(name, stream, encoding=encoding)
-        kind = kind or _recognised(lines.first_text(), KINDS.get(suffix_of(source)), needed)
+        lines = decoded_lines(name, stream, encoding=encoding)
+        # Up to the first line that is not blank, which shows the format.
+        ahead = [""]
+        while not ahead[-1].strip() and (line := next(lines, None)) is not None:
+            ahead.append(line)
+        kind = kind or _recognised(ahead[-1], KINDS.get(suffix_of(source)), needed)
+        lines = chain(ahead[1:], lines)
         if kind == TEXT and labelled:
             kind = LABELLED
         if kind == JSON:
             yield Table(name, JSON, needed, _items(lines))
         elif kind not in _DELIMITERS:
-            yield Table(name, kind, needed, ((lines.number, line) for line in lines))
+            yield Table(name, kind, needed, enumerate(lines, 1))
         else:
             if begin is None:
                 begin, encoding = 0, UTF_8
                 stream = cast("io.BufferedReader", stack.enter_context(tempfile.TemporaryFile()))
                 stream.writelines(f"{line}\n".encode() for line in lines)
 
-            def again() -> Lines:
+            def again() -> Iterator[str]:
                 stream.seek(begin)
-                return Lines(name, stream, encoding=encoding)
+                return decoded_lines(name, stream, encoding=encoding)
 
             with warnings.catch_warnings():
                 # Reading the rows will warn of these bytes.
                 warnings.simplefilter("ignore", WrongBytesWarning)
                 quoted = kind == CSV or _has_quoted_cells(again())
-                rows = (cells for cells in _split(again(), kind, quoted) if not isinstance(cells, InputError))
+                rows = (cells for _, cells in _split(again(), kind, quoted) if not isinstance(cells, InputError))
                 header = next(rows, [])
                 if kind == TSV and not needed.keys() <= set(header):
                     labels = _labels(chain([header], rows)) if labelled or needed.keys() <= {TEXT_FIELD} else None
@@ -179,24 +184,21 @@ def open_rows(
                 elif kind == LABELLED and not labelled and not _labels(chain([header], rows)):
                     kind = TEXT
                 numbers = () if kind == LABELLED else _number_columns(header, rows, needed)
-            lines = again()
-            if kind == TEXT:
-                yield Table(name, TEXT, needed, ((lines.number, line) for line in lines))
-            else:
-                yield Table(name, kind, needed, _table_rows(lines, kind, quoted, needed), numbers, quoted)
+            raw = enumerate(again(), 1) if kind == TEXT else _table_rows(again(), kind, quoted, needed)
+            yield Table(name, kind, needed, raw, numbers, quoted)
 
 
-def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) -> str:
+def _recognised(first: str, kind: str | None, needed: Mapping[str, str]) -> str:
     """Return the format of a file whose suffix may name a ``kind`` and whose first line is ``first``."""
-    if first is None or kind not in (None, JSONL):
-        return kind or TEXT
+    if kind not in (None, JSONL):
+        return kind
     if _ARRAY.match(first):
         return JSON
     with suppress(ValueError, RecursionError):
         if kind == JSONL or isinstance(json.loads(first), dict):
             return JSONL
     for table in (TSV, CSV):
-        header = next(_split([first], table, quoted=True), [])
+        _, header = next(_split([first], table, quoted=True), (0, []))
         # A text may happen to be the word "text", but not a list with that word.
         if not isinstance(header, list) or (len(header) == 1 and TEXT_FIELD in needed):
             continue
@@ -235,10 +237,10 @@ def _has_quoted_cells(lines: Iterable[str]) -> bool:
     return header or (found and not row)
 
 
-def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[list[str] | InputError]:
-    """Yield the cells of each line that is not empty. A quoted cell may have several lines."""
+def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[tuple[int, list[str] | InputError]]:
+    """Yield the number of each line that is not empty, and its cells. A quoted cell may have several lines."""
     if not quoted:
-        yield from (line.split(_DELIMITERS[kind]) for line in lines if line)
+        yield from ((number, line.split(_DELIMITERS[kind])) for number, line in enumerate(lines, 1) if line)
         return
     table = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=_DELIMITERS[kind])
     while True:
@@ -247,10 +249,10 @@ def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[list[str] 
         except StopIteration:
             return
         except csv.Error as error:
-            yield InputError(f"cannot be read ({error})")
+            yield table.line_num, InputError(f"cannot be read ({error})")
             continue
         if cells:
-            yield cells
+            yield table.line_num, cells
 
 
 def _labels(rows: Iterable[list[str]]) -> bool:
@@ -293,16 +295,16 @@ def _number(cell: str) -> int | float | None:
     return None
 
 
-def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
+def _table_rows(lines: Iterator[str], kind: str, quoted: bool, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
     header: list[str] | None = None
-    for cells in _split(lines, kind, quoted):
+    for number, cells in _split(lines, kind, quoted):
         if isinstance(cells, InputError):
-            yield lines.number, cells
+            yield number, cells
         elif kind == LABELLED:
             if len(cells) > 1:
-                yield lines.number, {LABEL_FIELD: cells[0], TEXT_FIELD: "\t".join(cells[1:])}
+                yield number, {LABEL_FIELD: cells[0], TEXT_FIELD: "\t".join(cells[1:])}
             elif cells[0].strip():
-                yield lines.number, InputError(f"{cells[0][:40]!r} is not label<TAB>text")
+                yield number, InputError(f"{cells[0][:40]!r} is not label<TAB>text")
         elif header is None:
             header = cells
             if wrong := _header_error(header, needed):
@@ -310,9 +312,9 @@ def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]
                 return
         elif len(cells) != len(header):
             count = f"{len(cells)} {'field' if len(cells) == 1 else 'fields'}"
-            yield lines.number, InputError(f"{count}, but the header has {len(header)}")
+            yield number, InputError(f"{count}, but the header has {len(header)}")
         else:
-            yield lines.number, dict(zip(header, cells, strict=True))
+            yield number, dict(zip(header, cells, strict=True))
     if header is None and kind != LABELLED:
         yield 0, InputError(f"must begin with a header{_with(needed)}, got an empty file")
 
@@ -320,7 +322,7 @@ def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]
 # JSON arrays
 
 
-def _items(lines: Lines) -> Iterator[tuple[int, Raw]]:
+def _items(lines: Iterator[str]) -> Iterator[tuple[int, Raw]]:
     """Yield the items of an array, each as soon as it is complete."""
     decoder = json.JSONDecoder()
     text = next(line for line in lines if line.strip()).partition("[")[2]
