@@ -529,7 +529,7 @@ def claim(rows: Sequence[Row]) -> str:
     texts, times = (float(f"{value:.2g}") for value in (ours["measured"], peer["ratio"]))
     return (
         f"about {texts:,.0f} short texts per second on two cores of an {ours['processor']}, "
-        f"{times:.0f} times all-MiniLM-L6-v2. Next to model2vec with the same token table it "
+        f"{times:.0f} times {peer['contender'].replace(',', ' in')}. Next to model2vec with the same token table it "
         f"embeds {one} times as many texts on one thread and {two} times as many on two. "
         f"In the first pass of a process, when all words are new, these ratios are {first_one} and {first_two}"
     )
