@@ -138,15 +138,15 @@ class Bm25:
         self._searched = False
         # For each word, a number of passages with it, counted as far as was needed, and the most that there can be now.
         self._common: dict[str, tuple[int, int]] = {}
-        self._known_lengths: NDArray[np.int32] = np.empty(0, np.int32)
-        self._known_stop = self._passages = self._kept = 0
+        # The numbers of words of the passages at the first positions, as far as they are known.
+        self._lengths: NDArray[np.int32] = np.empty(0, np.int32)
+        self._kept = 0
         self._tokens: dict[str, list[str]] = {}
         self._scores: NDArray[np.float64] = np.zeros(len(view.rows))
         # Ordered by their last use, the most recent one last.
         self._lists: dict[str, Postings] = {}
         if before is not None:
-            self._searched, self._tokens = before._searched, before._tokens
-            self._known_lengths, self._known_stop = before._known_lengths, before._known_stop
+            self._searched, self._tokens, self._lengths = before._searched, before._tokens, before._lengths
             added = view.state.next_row - before.view.state.next_row
             gone = before.view.count + added - view.count
             self._common = {word: (low - gone, high + added) for word, (low, high) in before._common.items()}
@@ -206,17 +206,17 @@ class Bm25:
         return dict(ranked)
 
     def _best_by_lists(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
-        """Return the scores of :meth:`best` for any of some lower-case words; None if FTS5 splits a word."""
-        new = [word for word in dict.fromkeys(words) if word not in self._tokens]
-        if len(self._tokens) + len(new) > REMEMBERED_WORDS:
+        """Return the scores of :meth:`best` for any of some different words; None if FTS5 splits a word."""
+        if len(self._tokens) > REMEMBERED_WORDS:
             self._tokens.clear()
-            new = list(dict.fromkeys(words))
-        if new:
+        if new := [word for word in words if word not in self._tokens]:
             self._tokens |= zip(new, tokens_of(new), strict=True)
         tokens = [self._tokens[word] for word in words]
         if any(len(of) > 1 for of in tokens):
             return None
-        norms = self._norms
+        passages, norms = self._norms
+        # An interrupted search may have left scores behind.
+        self._scores.fill(0)
         lists = []
         for token in (of[0] for of in tokens if of):
             postings = self._lists.pop(token, None)
@@ -235,7 +235,7 @@ class Bm25:
                 there = self.view.live[places]
                 places, counts = places[there], counts[there]
             having = len(places)
-            weight = math.log((self._passages - having + 0.5) / (having + 0.5)) if having else 0.0
+            weight = math.log((passages - having + 0.5) / (having + 0.5)) if having else 0.0
             weight = weight if weight > 0 else LEAST_WEIGHT
             # Compute in FTS5's order of operations, so that rounding is the same.
             np.add.at(self._scores, places, weight * ((counts * (K1 + 1)) / (counts + norms[places])))
@@ -251,7 +251,6 @@ class Bm25:
         if allowed is not None:
             found = found[allowed[found]]
         scores = self._scores[found]
-        self._scores.fill(0)
         if len(found) > k:
             chosen = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
             found, scores = found[chosen], scores[chosen]
@@ -259,25 +258,21 @@ class Bm25:
         return dict(zip(self.view.rows[found[order]].tolist(), scores[order].tolist(), strict=True))
 
     @cached_property
-    def _norms(self) -> NDArray[Any]:
-        """K1 * (1 - B + B * length / average length) for each position; lengths that are known are not read again."""
-        stop, database = self.view.state.next_row, self.view.store
-        lengths = np.zeros(len(self.view.rows), np.int32)
-        if len(self._known_lengths) <= len(lengths):
-            lengths[: len(self._known_lengths)] = self._known_lengths
-        else:
-            self._known_stop = 0
+    def _norms(self) -> tuple[int, NDArray[Any]]:
+        """The number of passages, and K1 * (1 - B + B * length / average length) for each position."""
+        view, stop, known = self.view, self.view.state.next_row, len(self._lengths)
+        first_new = int(view.rows[known]) if known < len(view.rows) else stop
+        lengths = np.concatenate([self._lengths, np.zeros(len(view.rows) - known, np.int32)])
         select = "SELECT group_concat(id), group_concat(hex(sz), '') FROM words_docsize WHERE id >= ? AND id < ?"
-        for first in range(self._known_stop, stop, LENGTHS_AT_ONCE):
-            ((rows, sizes),) = database.run(select, (first, first + LENGTHS_AT_ONCE))
+        for first in range(first_new, stop, LENGTHS_AT_ONCE):
+            ((rows, sizes),) = view.store.run(select, (first, first + LENGTHS_AT_ONCE))
             if rows is not None:
-                places = self.view.positions(np.fromstring(rows, np.int64, sep=","))
-                lengths[places] = varints(bytes.fromhex(sizes))
-        self._known_lengths, self._known_stop = lengths, stop
-        with database.reporting_errors():
-            self._passages, tokens = totals(database.connection)
-        average = tokens / max(self._passages, 1) or 1.0
-        return K1 * (1 - B + B * lengths / average)
+                lengths[view.positions(np.fromstring(rows, np.int64, sep=","))] = varints(bytes.fromhex(sizes))
+        self._lengths = lengths
+        with view.store.reporting_errors():
+            passages, words = totals(view.store.connection)
+        average = words / max(passages, 1) or 1.0
+        return passages, K1 * (1 - B + B * lengths / average)
 
 
 def totals(connection: sqlite3.Connection) -> tuple[int, int]:

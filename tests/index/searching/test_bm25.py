@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_embed import SearchIndex
+from ctx_embed.errors import LateError
 from ctx_embed.index import snippet
 from ctx_embed.index.searching import by_words
 from ctx_embed.index.searching.by_words import Bm25, respelled, varints
 from ctx_embed.index.searching.search import fused_scores
-from ctx_embed.index.storage.database import DATABASE
+from ctx_embed.index.storage.database import DATABASE, Database
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel
 
@@ -176,14 +177,11 @@ def listed(tmp_path, monkeypatch):
 @pytest.fixture
 def read(listed):
     """Yield what calls work with a search by FTS5, one by the word lists of an index that stays open, and the view."""
-    before = None
 
     def read(work):
         def found(view):
-            nonlocal before
-            before = Bm25(view, before)
-            before._searched = True
-            return work(Bm25(view), before, view)
+            view.bm25._searched = True
+            return work(Bm25(view), view.bm25, view)
 
         return folder.read(found)
 
@@ -219,6 +217,25 @@ def test_the_order_is_that_of_sqlite_after_every_change(listed, read):
     agree(read, generator, 20)
     listed.compact()
     agree(read, generator, 20)
+
+
+def test_a_search_that_ends_early_leaves_no_scores_to_the_next_one(listed, read, monkeypatch):
+    listed.add(["dog cat", "dog", "cat"])
+
+    def ended(slow, quick, view) -> None:
+        def run(statement, values=()):
+            if values == ("cat",):
+                raise LateError("late")
+            return Database.run(view.store, statement, values)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(view.store, "run", run)
+            with pytest.raises(LateError):
+                quick.best("dog cat", 3, None)
+
+    read(ended)
+    slow, quick = both(read, "dog cat", 3)
+    assert quick == pytest.approx(slow)
 
 
 def test_a_word_of_several_tokens_is_left_to_sqlite_and_queries_without_hits(listed, read):
