@@ -46,8 +46,6 @@ SNIPPET_WORDS, SNIPPET_CHARACTERS, LEAD_WORDS = 24, 400, 6
 SEARCHED_CHARACTERS, ALL_SEARCHED = 20_000, 300_000
 # The part of a long passage that is searched has most of the first of a query's words, at most this number.
 DENSE_WORDS = 16
-# How many letters another form of a word may lack, and the fewest letters to look for.
-_LONGEST_ENDING, _SHORTEST_STEM = 3, 3
 _WORD = re.compile(r"[^\W_]+")
 _LEAD = re.compile(rf"(?:(?<!\S)\S+\s+){{0,{LEAD_WORDS}}}\S*\Z")
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
@@ -152,12 +150,7 @@ class Hits(list[Hit]):
 
 
 def rounded_down(share: float) -> float:
-    """Return a share with two decimals, never rounded up: 0.996 is not 1.
-
-    Example:
-        >>> rounded_down(0.996), rounded_down(0.29)
-        (0.99, 0.29)
-    """
+    """Return a share with two decimals, never rounded up: 0.996 is 0.99, not 1."""
     return math.floor(100 * share + 1e-9) / 100
 
 
@@ -204,13 +197,9 @@ def word_shares(query: str, texts: Sequence[str]) -> list[float]:
 
 
 def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:
-    """Return the part of a text with the most query words, which are marked; the start if it has no query word.
+    """Return the part of a text with the most query words, each between two marks; the start if it has none of them.
 
-    Args:
-        query: any text; its function words are ignored unless it has no others.
-        text: the text of a document.
-        opening: the mark before each matching word.
-        closing_mark: the mark after it.
+    The query's function words are ignored unless it has no others.
     """
     return snippets(query, [text], opening, closing_mark)[0]
 
@@ -272,7 +261,7 @@ def densest(words: Iterable[str], texts: Sequence[str]) -> list[Span]:
 
     Texts of at most :data:`SEARCHED_CHARACTERS` (fewer if there are many) are returned whole.
     """
-    stems = dict.fromkeys(word.lower()[: max(len(word) - _LONGEST_ENDING, _SHORTEST_STEM)] for word in words)
+    stems = dict.fromkeys(word.lower()[: max(len(word) - _MOST_ENDING, _LEAST_STEM)] for word in words)
     size = min(SEARCHED_CHARACTERS, ALL_SEARCHED // max(len(texts), 1) + SNIPPET_CHARACTERS)
     parts = []
     for text in texts:

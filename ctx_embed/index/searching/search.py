@@ -41,8 +41,6 @@ Floats = NDArray[np.float64]
 
 # Rocchio's weight of the mean of the examples to avoid (0.15 to 0.75 in Salton and Buckley, 1990).
 EXCLUDED_WEIGHT = 0.5
-# Reciprocal rank fusion, the sum over lists of 1 / (60 + rank): Cormack, Clarke and Buettcher (SIGIR 2009).
-FUSION_CONSTANT = 60
 # The depth of the first piece of a ranking where all vectors are compared; elsewhere, as only within a piece all are in
 # order, and a passage that ranks low by meaning and by words may be among the best; how much deeper the next ones are.
 DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
@@ -197,7 +195,9 @@ class Search:
             require_time()
             pieces = []
             if self.mode != "words":
-                pieces = dense(view, allowed, vectors, depth, NEIGHBOURS if is_plain else depth)
+                # Cosines descend, so where they alone order passages, no later one reaches the threshold.
+                least = options.threshold if self.mode == "dense" and not options.fuse else None
+                pieces = dense(view, allowed, vectors, depth, NEIGHBOURS if is_plain else depth, least)
             if self.mode != "dense":
                 pieces = [
                     by_words(view, allowed, text, vector, depth, near)
@@ -210,22 +210,17 @@ class Search:
                 rows = piece.rows.tolist()
                 places = np.array([place for place, row in enumerate(rows) if row not in of_query.seen], np.int64)
                 of_query.seen.update(rows)
-                below = False
                 if options.threshold is not None:
-                    # Cosines descend, so no later passage of the mode ``dense`` reaches the threshold either.
-                    descend = self.mode == "dense" and not options.fuse and len(rows) > 0
-                    below = descend and bool(piece.cosines[-1] < options.threshold)
                     places = places[piece.cosines[places] >= options.threshold]
                 if options.group is not None:
-                    keys = store.group_keys(piece.rows[places].tolist(), group)
-                    firsts: dict[Any, int] = {}
-                    for place, key in zip(places.tolist(), keys, strict=True):
-                        firsts.setdefault(key, place)
-                    places = np.array([place for key, place in firsts.items() if key not in of_query.groups], np.int64)
-                    of_query.groups.update(firsts)
+                    is_first = []
+                    for key in store.group_keys(piece.rows[places].tolist(), group):
+                        is_first.append(key not in of_query.groups)
+                        of_query.groups.add(key)
+                    places = places[is_first]
                 self._choose(view, of_query, piece.part(places))
                 full = len(of_query.hits) == self.pool or of_query.irrelevant >= MOST_JUDGED
-                done &= piece.ended or below or full
+                done &= piece.ended or full
             depth *= DEEPER
         for of_query in found if options.mmr is not None else ():
             of_query.vectors = view.vectors.get(np.array(of_query.rows, np.int64))
@@ -270,8 +265,7 @@ class Search:
         def centre(row: int, passages: int) -> Vectors:
             """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
             require_time()
-            of_document: Vectors = unit_rows(view.vectors.get(np.arange(row, row + passages)).mean(axis=0)[None])[0]
-            return of_document
+            return unit_rows(view.vectors.get(np.arange(row, row + passages)).mean(axis=0))
 
         places = store.rows_of_ids(list(dict.fromkeys(self.like)))
         for identifier in self.like:
@@ -311,18 +305,19 @@ class Search:
         while len(ranking.rows) and (missing := self.pool - len(candidates.hits)):
             part, ranking = ranking.part(slice(missing)), ranking.part(slice(missing, None))
             found = view.store.fetch(part.rows.tolist())
-            passages = [found[row] for row in part.rows.tolist()]
-            shares: list[float] = []
+            passages, cosines = [found[row] for row in part.rows.tolist()], part.cosines.tolist()
+            relevances: list[float | None] = [None] * len(passages)
             if candidates.judged and unrelated is not None:
-                texts = [document.text[start:stop] for document, start, stop in passages]
-                shares = np.max([word_shares(text, texts) for text in candidates.texts], axis=0).tolist()
+                read = [passage.text for passage in passages]
+                shares = np.max([word_shares(text, read) for text in candidates.texts], axis=0).tolist()
+                relevances = [
+                    round(relevance(unrelated, *of, view.count), 4) for of in zip(cosines, shares, strict=True)
+                ]
             for place, (document, start, stop) in enumerate(passages):
-                cosine, relevant, context = float(part.cosines[place]), None, None
-                if unrelated is not None and shares:
-                    relevant = round(relevance(unrelated, cosine, shares[place], view.count), 4)
-                    if least is not None and relevant < least:
-                        candidates.irrelevant += 1
-                        continue
+                relevant, context = relevances[place], None
+                if least is not None and relevant is not None and relevant < least:
+                    candidates.irrelevant += 1
+                    continue
                 if options.context:
                     number = int(part.rows[place]) - document.row
                     near = document.spans[max(number - options.context, 0) : number + options.context + 1]
@@ -330,7 +325,7 @@ class Search:
                 candidates.hits.append(
                     Hit(
                         document.id,
-                        cosine,
+                        cosines[place],
                         document.text[start:stop],
                         dict(document.metadata),
                         start,
@@ -351,7 +346,7 @@ class Search:
         """Return at most ``k`` hits of each list of candidates from ``offset`` on: reranked, varied, highlighted."""
         options, chosen = self.options, []
         most, first = int(options.candidates), int(options.offset)
-        for candidates in found:
+        for number, candidates in enumerate(found):
             hits, vectors = candidates.hits, candidates.vectors
             values: Floats = np.array(candidates.values)
             if options.fuse:
@@ -368,23 +363,27 @@ class Search:
             if options.mmr is not None and vectors is not None:
                 varied = maximal_marginal_relevance(values[:most], vectors[:most], most, options.mmr)
                 hits = [hits[place] for place in varied] + hits[most:]
-            chosen.append(hits[first : first + int(options.k)])
-        if options.highlight and any(self.texts) and self.vectors is not None:
-            texts = [self.texts] if options.fuse else [[text] for text in self.texts]
-            of_texts = [self.vectors] if options.fuse else self.vectors[:, None]
-            for of_query, asked, of_asked in zip(chosen, texts, of_texts, strict=True):
-                found_in = [hit.text for hit in of_query]
-                spans = highlights(found_in, asked, of_asked, lambda parts: self.model().documents(parts))
-                of_query[:] = [replace(hit, highlight=span) for hit, span in zip(of_query, spans, strict=True)]
+            hits = hits[first : first + int(options.k)]
+            if options.highlight and any(self.texts) and self.vectors is not None:
+                own = slice(None) if options.fuse else slice(number, number + 1)
+                texts = [hit.text for hit in hits]
+                spans = highlights(
+                    texts, self.texts[own], self.vectors[own], lambda parts: self.model().documents(parts)
+                )
+                hits = [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
+            chosen.append(hits)
         return chosen
 
 
-def dense(view: View, allowed: Mask | None, vectors: Vectors, depth: int, surely: int) -> list[Ranking]:
+def dense(
+    view: View, allowed: Mask | None, vectors: Vectors, depth: int, surely: int, least: float | None = None
+) -> list[Ranking]:
     """Rank passages by the cosines of their vectors; texts that the model cannot read are not found."""
     rankings = []
     for rows, of_rows in view.nearest(vectors, depth, allowed, surely):
         cosines = of_rows.astype(np.float64)
-        rankings.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), len(rows) < depth))
+        ended = len(rows) < depth or (least is not None and bool(cosines[-1] < least))
+        rankings.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), ended))
     return rankings
 
 
@@ -430,12 +429,14 @@ def reciprocal_rank_fusion(rankings: Sequence[Ranking]) -> Ranking:
     """Fuse rankings of several queries by the sum of 1 / (60 + rank); ties keep the order of appearance.
 
     The cosine of a passage is the highest of its cosines with the queries.
+
+    Source: Cormack, Clarke and Buettcher (SIGIR 2009).
     """
     sums: dict[int, float] = {}
     cosines: dict[int, float] = {}
     for ranking in rankings:
         for rank, (row, cosine) in enumerate(zip(ranking.rows.tolist(), ranking.cosines.tolist(), strict=True), 1):
-            sums[row] = sums.get(row, 0.0) + 1 / (FUSION_CONSTANT + rank)
+            sums[row] = sums.get(row, 0.0) + 1 / (60 + rank)
             cosines[row] = max(cosines.get(row, -1.0), cosine)
     rows = sorted(sums, key=sums.__getitem__, reverse=True)
     return Ranking(
