@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -27,7 +28,6 @@ from ctx_embed.index.storage.filters import (
     Junction,
     Not,
     moment_of,
-    next_day,
     parse,
 )
 from ctx_embed.texts import as_list, well_formed
@@ -318,7 +318,9 @@ def translated(
             return joined("or", [visit(Comparison(tree.path, "=", value)) for value in tree.values])
         day = tree.value if isinstance(tree, Comparison) and isinstance(tree.value, str) else ""
         if isinstance(tree, Comparison) and len(day) == len("2024-01-31") and moment_of(day):
-            following = next_day(day)
+            # The calendar ends with 9999-12-31.
+            is_last = day == "9999-12-31"
+            following = f"{day}T23:59:59.999" if is_last else str(date.fromisoformat(day) + timedelta(days=1))
             if tree.operator == "=":
                 bounds = [Comparison(tree.path, ">=", day), Comparison(tree.path, "<", following)]
                 return joined("and", [condition(bound) for bound in bounds])

@@ -27,7 +27,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -415,12 +415,6 @@ def moment_of(value: Value) -> str | None:
     if (time := _time_of_day(value[_DAY:])) is None:
         return None
     return (f"{int(day) + time[0]:08d}" if time[0] else day) + time[1]
-
-
-def next_day(day: str) -> str:
-    """Return the date after a date."""
-    # The last day of the calendar, 9999-12-31, has no next day.
-    return str(date.fromisoformat(day) + timedelta(days=1)) if day < "9999-12-31" else f"{day}T23:59:59.999"
 
 
 def unknown_fields_message(unknown: Mapping[str, Sequence[str]]) -> str:
