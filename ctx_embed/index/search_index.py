@@ -75,15 +75,13 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         self._changing = threading.Lock()
         self._searching = threading.RLock()
         self._asked_fields: set[str] = set()
-        self._closed = False
         self._opened = folder
-        self._searched = False
         self._writer: Writer | None = None
 
     @property
     def _folder(self) -> IndexFolder:
         """The folder; an error is raised if the index is closed, or a copy has taken its place."""
-        if self._closed:
+        if self._opened.closed:
             raise InputError(f"{self.path}: this index is closed; open it again")
         self._opened.require_in_place(no_copy=True)
         return self._opened
@@ -436,10 +434,8 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             if search.texts and (folder.state().documents or search.like):
                 search.embed(lambda: self.embedder)
                 with self._searching:
-                    if self._searched:
-                        folder.map()
-                    self._searched = True
                     candidates = folder.read(search.candidates)
+                    folder.map()
                 found = search.hits(candidates, None if wanted is None else reranker)
         lists = [Hits(text, hits) for text, hits in zip(asked, found, strict=True)]
         return lists[0] if search.single or chosen.fuse else lists
@@ -483,7 +479,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         """Whether the index has got another model since it was opened, so that it must be opened again."""
         opened = self._opened
         # A search that is already running checks this itself.
-        if self._closed or not opened.lock.acquire(blocking=False):
+        if opened.closed or not opened.lock.acquire(blocking=False):
             return False
         try:
             return opened.present().table != opened.settings.table
@@ -589,7 +585,6 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
     def close(self) -> None:
         """Release files and memory; a closed index cannot be used any more."""
         with self._changing, self._searching:
-            self._closed = True
             self._opened.close()
 
     def __len__(self) -> int:
@@ -620,7 +615,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         self.close()
 
     def __repr__(self) -> str:
-        if self._closed:
+        if self._opened.closed:
             return f"SearchIndex({str(self.path)!r}, closed)"
         settings = self._folder.settings
         model = settings.model_fingerprint[:12] if settings.model is None else repr(settings.model)

@@ -172,11 +172,10 @@ def test_a_closed_index_says_so_to_those_who_search_it_too(index):
 
 def test_places_without_an_index_or_without_room_for_one(path, hash_model, tmp_path):
     SearchIndex.create(path, hash_model).close()
-    for name in ("folder", "empty", "older"):
+    for name in ("folder", "empty"):
         (tmp_path / name).mkdir()
-    file, nothing, older = (tmp_path / name for name in ("file", "nothing", "older"))
-    for made in (file, older / "manifest.json", older / "documents.sqlite"):
-        made.write_text("{}")
+    file, nothing = tmp_path / "file", tmp_path / "nothing"
+    file.write_text("{}")
     SearchIndex.create(tmp_path / "empty", hash_model).close()
     for work, place, message in (
         (SearchIndex.create, path, f"{path}: {TAKEN}"),
@@ -184,7 +183,6 @@ def test_places_without_an_index_or_without_room_for_one(path, hash_model, tmp_p
         (SearchIndex.create, tmp_path / "no" / "index", "cannot write .*does not exist; create it first"),
         (SearchIndex.open, tmp_path / "folder", r".*: a folder but not an index \(it has no index.sqlite\)"),
         (SearchIndex.open, file, f"{file}: must be the folder of an index, got a file"),
-        (SearchIndex.open, older, f"{older}: made by an earlier development version; build the index again"),
         (SearchIndex.open, nothing, f"{nothing}: no such index; make one with `ctx-embed index build` or SearchIndex"),
     ):
         assert re.match(message, error(work, place, hash_model))

@@ -14,7 +14,7 @@ from ctx_embed.documents.formats import EXTRA
 from ctx_embed.documents.walking import PLURALS, File
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.following import FolderOptions
-from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.database import ROWS_AT_ONCE, Database
 
 # These tables are created when an index gets its first folder. `id` has no type, as in `documents`.
 _SCHEMA = (
@@ -28,8 +28,6 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS origins (id NOT NULL UNIQUE, file INTEGER NOT NULL, written TEXT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS origins_file ON origins (file)",
 )
-# Number of files that are read from the database at a time.
-_PAGE = 2048
 # Recorded in place of a file's time, this makes the next run read the file again; no file has this time.
 READ_AGAIN = -1
 # At most this number of files that could not be read are named.
@@ -141,7 +139,7 @@ def recorded(store: Database, folder: FollowedFolder) -> Iterator[RecordedFile]:
     """Yield the files of a folder sorted by source; the caller may change records that were already yielded."""
     select = (
         "SELECT file, source, size, modified, hash, problem, counted FROM files "
-        f"WHERE folder = ? AND source > ? ORDER BY source LIMIT {_PAGE}"
+        f"WHERE folder = ? AND source > ? ORDER BY source LIMIT {ROWS_AT_ONCE}"
     )
     after = ""
     while found := [RecordedFile(*row) for row in store.run(select, (folder.number, after))]:

@@ -43,8 +43,6 @@ DATABASE = "index.sqlite"
 # SQLite's own files, and other files that an index may have.
 DATABASE_FILES = tuple(f"{DATABASE}{suffix}" for suffix in ("", "-journal", "-shm", "-wal"))
 FAISS_SUFFIX = ".faiss"
-# Files of development versions, which are refused.
-OLD_FILES = ("manifest.json", "documents.sqlite")
 
 # The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
 CHUNKS = re.compile(r"none|sentences|passages|(?:tokens|passages):0*[1-9]\d{0,8}")
@@ -165,8 +163,8 @@ PRESENT, NEXT = "present", "next"
 PATIENCE_SECONDS = 2.0
 # SQLite's page cache in KiB; it is large because hashes are looked up all over their table.
 PAGE_CACHE = 16 * 1024
-# Bytes of the database to map from the second search on: rows from all over the file are then read faster, but
-# each brings its neighbours into memory.
+# Bytes of the database to map after the first search: rows from all over the file are then read faster, but each
+# brings its neighbours into memory.
 MAPPED = 1 << 34
 # SQLite checks the deadline each time after this number of its operations.
 OPERATIONS_AT_ONCE = 10_000
@@ -292,9 +290,7 @@ def database_of(folder: Path) -> Path:
             raise DamagedError(f"{path}: damaged (not a regular file); {REMEDY}")
         return path
     except (FileNotFoundError, NotADirectoryError):
-        if folder.is_dir() and all((folder / name).exists() for name in OLD_FILES):
-            reason = "made by an earlier development version; build the index again"
-        elif folder.is_dir():
+        if folder.is_dir():
             reason = f"a folder but not an index (it has no {DATABASE})"
         elif folder.exists():
             reason = "must be the folder of an index, got a file"
@@ -316,13 +312,14 @@ class Database:
     is missing, damaged or being written, or the disk is full. Those that change something need :meth:`writing`.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, memory_map: bool = False) -> None:
         self.folder = Path(folder).absolute()
+        # Whether FAISS's vectors stay in their file, whatever its kind.
+        self.memory_map = memory_map
         self.path = database_of(self.folder)
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._closed = False
-        self._mapped = False
+        self.closed = self._mapped = False
         # The stamp at opening of a database that this process may only read.
         self._unchanged: list[tuple[int, ...] | None] | None = None
         found = self.path.stat()
@@ -336,7 +333,7 @@ class Database:
             self.release()
         if self._connection is not None:
             return self._connection
-        if self._closed:
+        if self.closed:
             raise InputError(f"{self.folder}: this index is closed; open it again")
         if self.opened in _of_parent:
             raise InputError(
@@ -416,7 +413,7 @@ class Database:
     def close(self) -> None:
         """Close the connection; the last one to close merges the write-ahead log into the database."""
         with self.lock:
-            self._closed = True
+            self.closed = True
             self.release()
 
     @contextmanager

@@ -10,11 +10,12 @@ from functools import cached_property
 from itertools import compress
 from operator import lt, ne
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ctx_embed.errors import REMEDY, DamagedError, InputError
+from ctx_embed.index.searching.by_words import Bm25, Corrections
 from ctx_embed.index.storage.database import (
     DATABASE,
     DATABASE_FILES,
@@ -29,9 +30,6 @@ from ctx_embed.index.storage.database import (
 from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.vectors import DTYPES, Mask, Rows, Vectors
-
-if TYPE_CHECKING:
-    from ctx_embed.index.searching.by_words import Bm25, Corrections
 
 Result = TypeVar("Result")
 
@@ -75,16 +73,12 @@ def require_free(folder: Path) -> None:
 
 
 class IndexFolder(Database):
-    """An index on disk, with the settings and the view of its newest generation that was read.
-
-    ``memory_map`` leaves FAISS's vectors in their file, whatever its kind.
-    """
+    """An index on disk, with the settings and the view of its newest generation that was read."""
 
     settings: Settings
 
     def __init__(self, folder: str | Path, memory_map: bool = False) -> None:
-        super().__init__(folder)
-        self.memory_map = memory_map
+        super().__init__(folder, memory_map)
         self._view: View | None = None
         try:
             rows, counted = self.read(lambda view: (self.next_row(), view.state.next_row))
@@ -106,7 +100,7 @@ class IndexFolder(Database):
                 view = before = self._view
                 if view is None or view.state != self.state():
                     # It takes over what the last view had computed.
-                    view = View(self, before, self.memory_map)
+                    view = View(self, before)
                     if before is not None and view.settings.table != before.settings.table:
                         raise self.embedded_again()
                     self.settings, self._view = view.settings, view
@@ -213,9 +207,8 @@ class View:
     from the one before what the commits between them have left true.
     """
 
-    def __init__(self, store: Database, before: View | None = None, memory_map: bool = False) -> None:
+    def __init__(self, store: Database, before: View | None = None) -> None:
         self.store = store
-        self.memory_map = memory_map
         self.settings = store.present()
         self.state = store.state()
         self.compacted, stop, known = store.compaction()
@@ -291,7 +284,7 @@ class View:
             return None
         if known is not None and known.token == record.token:
             return known
-        return loaded(self.store.folder, record, self.settings, self.memory_map)
+        return loaded(self.store.folder, record, self.settings, self.store.memory_map)
 
     @cached_property
     def faiss_positions(self) -> Rows | slice:
@@ -333,15 +326,11 @@ class View:
     @cached_property
     def corrections(self) -> Corrections:
         """What corrects query words."""
-        from ctx_embed.index.searching.by_words import Corrections
-
         return Corrections(self)
 
     @cached_property
     def bm25(self) -> Bm25:
         """The search by words."""
-        from ctx_embed.index.searching.by_words import Bm25
-
         return Bm25(self, self._taken.get("bm25"))
 
     def nearest(
