@@ -159,14 +159,14 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
         elif chosen == "csv":
             import csv
 
-            rows = []
+            rows, first = list[dict[str, Any]](), ["query", "id", "score", "text", "snippet"]
             for hits in found:
                 for values in (hit.as_dict(hits.query) for hit in hits):
                     metadata = values.pop("metadata")
-                    # A metadata field may have the same name as a score.
-                    fields = {f"metadata.{name}" if name in values else name: each for name, each in metadata.items()}
+                    # A metadata field may have the same name as a column of the hits.
+                    own = {*first, *values}
+                    fields = {f"metadata.{name}" if name in own else name: each for name, each in metadata.items()}
                     rows.append({"query": hits.query, **values, **fields})
-            first = ["query", "id", "score", "text", "snippet"]
             names = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]
             writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
             writer.writeheader()

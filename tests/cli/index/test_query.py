@@ -88,7 +88,7 @@ def test_setting_metadata():
 
 def test_csv_has_a_column_for_each_field():
     rows = [
-        {"text": 'a "quoted", text', "id": "x", "tags": ["a", "b"], "score": 3, "year": 2020},
+        {"text": 'a "quoted", text', "id": "x", "tags": ["a", "b"], "score": 3, "query": "q", "year": 2020},
         {"text": "another\nline", "id": "y", "ok": True},
     ]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -96,7 +96,8 @@ def test_csv_has_a_column_for_each_field():
     first, second = csv.DictReader(io.StringIO(succeeds("query", "rows.index", "a quoted text", "--csv")))
     assert first["text"] == 'a "quoted", text'
     assert (first["query"], first["id"], first["tags"]) == ("a quoted text", "x", '["a", "b"]')
-    assert (first["metadata.score"], first["year"], first["ok"], second["ok"]) == ("3", "2020", "", "true")
+    assert (first["metadata.score"], first["metadata.query"]) == ("3", "q")
+    assert (first["year"], first["ok"], second["ok"]) == ("2020", "", "true")
     assert float(first["score"]) > float(second["score"])
 
 
