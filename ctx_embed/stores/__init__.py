@@ -28,7 +28,8 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
             - ``postgresql://USER@HOST/DATABASE#TABLE``: a table of PostgreSQL with pgvector;
             - ``lancedb:FOLDER#TABLE``: a table of LanceDB;
             - ``qdrant:http://HOST:6333#COLLECTION`` or ``qdrant:FOLDER#COLLECTION``: a collection of Qdrant;
-            - any other folder, or a URI such as ``s3://bucket/folder``: a directory of Parquet files.
+            - a folder, or a URI such as ``s3://bucket/folder``: a directory of Parquet files. Write ``./a:b`` for a
+              folder with a colon in its name.
 
             The name after ``#`` is ``passages`` if it is left out; in PostgreSQL it may be ``SCHEMA.TABLE``.
         model: embeds queries; None: the model that made the vectors.
@@ -63,6 +64,10 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
             f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build "
             "--from-parquet DIRECTORY INDEX`. To search it, use ctx_embed.SearchIndex"
         )
+    # A single letter before a colon is a drive of Windows.
+    elif colon and "://" not in text and len(scheme) > 1 and not {"/", "\\"} & set(scheme):
+        stores = "lancedb:..., qdrant:..., postgresql://... and folders (./NAME if it has a colon)"
+        raise InputError(f"unknown store {without_secrets(text)!r:.80}; stores are {stores}")
     else:
         from ctx_embed.stores.parquet import Parquet
 

@@ -326,7 +326,7 @@ def test_a_database_with_its_index_finds_what_exact_search_finds(kind, embedder,
         ("postgres://host", "PostgreSQL", "postgres://host#passages"),
         ("lancedb:some/folder", "LanceDB", "lancedb:some/folder#passages"),
         *((name, "Qdrant", name) for name in ("qdrant:http://localhost:6333#c", "qdrant:folder#c")),
-        *((name, "Parquet", name) for name in ("some/folder", "file:///nowhere/at/all")),
+        *((name, "Parquet", name) for name in ("some/folder", "file:///nowhere/at/all", "C:\\x", "./a:b", "s/a:b")),
     ],
 )
 def test_an_address_names_a_store_and_hides_its_password(address, kind, name):
@@ -341,6 +341,8 @@ def test_an_address_names_a_store_and_hides_its_password(address, kind, name):
         ("", "must be a folder, postgresql://, lancedb: or qdrant:, got ''"),
         (None, "must be a folder, postgresql://, lancedb: or qdrant:, got None"),
         ("lancedb:", "lancedb:: names no folder or server"),
+        ("lancdb:lv#t", "unknown store 'lancdb:lv#t'; stores are lancedb:..., qdrant:..., postgresql://... "),
+        ("postgresql:db", "unknown store 'postgresql:db'; stores are "),
         ("nosuch://x/y", "nosuch://x/y: cannot be reached"),
         ("lancedb:x#_ctx_embed", "holds notes"),
         ('postgresql://x#a"b', "printable name"),
