@@ -195,6 +195,9 @@ class DocumentState:
         self._evidence = np.zeros((1, 4), np.int64)
         self._cut = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._embedder.state, (self.to_bytes(),)
+
     def __repr__(self) -> str:
         return f"DocumentState({self._embedder!r})"
 

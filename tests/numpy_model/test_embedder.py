@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import pickle
 import random
 import threading
 import time
@@ -349,10 +350,10 @@ def test_a_long_text_in_constant_memory_and_linear_time(embedder, paragraphs):
 
 def test_bytes_and_back_and_options(embedder):
     state = state_of(embedder, "the first half of a lone \ud800 te")
-    again = embedder.state(state.to_bytes())
-    for each in (state, again):
+    copies = embedder.state(state.to_bytes()), pickle.loads(pickle.dumps(state))
+    for each in (state, *copies):
         each.add("xt, and more of it")
-    assert (again.embedding() == state.embedding()).all()
+        assert (each.embedding() == state.embedding()).all()
     assert embedder.state(embedder.state().to_bytes()).embedding().shape == (embedder.dimension,)
     # Its embedding takes the options of encode.
     state = state_of(embedder, "a text of words")
