@@ -29,12 +29,12 @@ AT_ONCE = 8192
 Row = dict[str, Any]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, digits: str = ".4f") -> tuple[str, ...]:
     """Return labels and probabilities, separated by commas, and with --explain the reasons for the labels."""
     if row["probabilities"] is None:
         return ("", "", *[""] * ("explanations" in row))
     labels = row["labels"] if "labels" in row else [row["label"]]
-    shown = ",".join(f"{row['probabilities'][str(label)]:.4f}" for label in labels)
+    shown = ",".join(f"{round(row['probabilities'][str(label)], 4):{digits}}" for label in labels)
     if "explanations" not in row:
         return ",".join(map(str, labels)), shown
     reasons = []
@@ -83,7 +83,8 @@ def _write_table(file: TextIO, rows: Iterator[Row], delimiter: str = ",") -> Non
     for row in found:
         if "metadata" in row:
             row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
-        writer.writerow([*(row.get(name) for name in named), *_cells(row)])
+        # Readers take a number with trailing zeros, such as a version 1.10, as text.
+        writer.writerow([*(row.get(name) for name in named), *_cells(row, digits="")])
 
 
 WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from ctx_embed import TextClassifier
-from ctx_embed.cli.predict import _cells
+from ctx_embed.cli.predict import WRITERS, _cells
 from ctx_embed.errors import UnknownTextsWarning
 from ctx_embed.rows.reading import read_documents
 from tests.helpers.cli import Command, file
@@ -93,6 +93,15 @@ def test_an_explanation_of_a_text_without_known_words_has_no_minus_zero():
     row = {"label": "pos", "probabilities": {"pos": 0.5}, "explanations": [why]}
     said = "pos -0.30 = meaning +0.10 (sad -0.50), words +0.00 (none), bias -0.40"
     assert _cells(row) == ("pos", "0.5000", said)
+
+
+def test_probabilities_in_tables_are_read_as_numbers():
+    for suffix in (".csv", ".tsv"):
+        rows = [{"text": "a", "label": "pos", "probabilities": {"pos": p}} for p in (0.5, 1.0, 0.123456, 0.00001)]
+        with open(f"found{suffix}", "w") as written:
+            WRITERS[suffix](written, iter(rows))
+        found = [document.metadata["probability"] for document in read_documents(f"found{suffix}")]
+        assert found == [0.5, 1.0, 0.1235, 0.0]
 
 
 def test_evaluate(model):
