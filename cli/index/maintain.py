@@ -23,6 +23,17 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False, indent=2))
     else:
+        from ctx_embed.index.storage.faiss_file import AUTO_RECALL, COMPARING_ALL
+
+        # Few passages need no file of FAISS.
+        of_file, facts["faiss"] = facts["faiss"] or {"kind": "Flat", "for": "Flat"}, "exact: every vector is compared"
+        kind, wanted = of_file["kind"], of_file["for"]
+        if kind not in COMPARING_ALL:
+            names = {"words": "short queries", "passages": "passages"}
+            recalls = [f"{recall:g} of {names[name]}" for name, recall in sorted(of_file["recall"].items())]
+            facts["faiss"] = f"{kind}, effort {of_file['effort']}, recall@10 {', '.join(recalls) or 'not measured'}"
+        elif wanted not in COMPARING_ALL:
+            facts["faiss"] += f", as {wanted} did not reach a recall@10 of {AUTO_RECALL}"
         for name, value in facts.items():
             click.echo(f"{name.replace('_', ' '):<18} {'unknown' if value is None else value}")
     if facts["vectors_of_deleted"] > facts["vectors"] / 2:

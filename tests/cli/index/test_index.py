@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.errors import UnknownFieldsWarning
+from ctx_embed.index.search_index import SearchIndex
 from tests.conftest import make_model
 from tests.documents.samples import pdf
 from tests.helpers.cli import Command, file
@@ -49,8 +50,21 @@ def test_build_query_info(texts, sentences, tiny_model_path):
     assert lines[:2] == ["1.0000  relevance 0.94  3", "    a dull film without one good idea"]
     assert len(lines) == 4
     assert (info("notes.index")["documents"], info("notes.index")["model"]) == (8, "default")
-    assert f"{'documents':<18} 8\n" in succeeds("info", "notes.index")
+    shown = succeeds("info", "notes.index")
+    assert f"{'documents':<18} 8\n" in shown
+    assert f"{'faiss':<18} exact: every vector is compared\n" in shown
     assert [entry.name for entry in Path("notes.index").iterdir()] == ["index.sqlite"]
+
+
+def test_info_says_how_faiss_searches(index):
+    faiss = {"kind": "IVF512,SQ8", "for": "IVF512,SQ8", "effort": 24, "recall": {"passages": 1.0, "words": 0.985}}
+    for facts, said in (
+        (faiss, "IVF512,SQ8, effort 24, recall@10 1 of passages, 0.985 of short queries"),
+        ({**faiss, "kind": "Flat"}, "exact: every vector is compared, as IVF512,SQ8 did not reach a recall@10 of 0.98"),
+    ):
+        with SearchIndex.open(index) as opened:
+            opened.writer.folder.run("INSERT OR REPLACE INTO faiss VALUES (?, ?, X'')", ("a" * 32, json.dumps(facts)))
+        assert f"{'faiss':<18} {said}\n" in succeeds("info", index)
 
 
 def test_an_index_that_exists_needs_a_flag(texts, sentences):
