@@ -12,6 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from sentence_transformers.util import batch_to_device
 from torch import Tensor
 
+from ctx_embed.modules.token_encoder import Features
 from ctx_embed.texts import length_batches
 
 Floats = NDArray[Any]
@@ -27,7 +28,7 @@ def dimension_of(encoder: SentenceTransformer) -> int:
 
 
 def embeddings(encoder: SentenceTransformer, texts: list[str], token_dropout: float = 0.0) -> Tensor:
-    """Return the embeddings (texts, m) before any normalisation: for a Contextualizer, c^K."""
+    """Return the embeddings (texts, m) before any normalisation: a Contextualizer's c^K, zeros without tokens."""
     features = batch_to_device(encoder.preprocess(texts), encoder.device)
     if token_dropout > 0 and "attention_mask" in features:
         seen = torch.rand(features["attention_mask"].shape, device=encoder.device) >= token_dropout
@@ -37,7 +38,7 @@ def embeddings(encoder: SentenceTransformer, texts: list[str], token_dropout: fl
         if not isinstance(module, Normalize):
             features = module(features)
     found: Tensor = features["sentence_embedding"]
-    return found
+    return found * features["attention_mask"].any(1, keepdim=True) if isinstance(features, Features) else found
 
 
 @torch.inference_mode()

@@ -8,6 +8,7 @@ Source: the ratio is from Wang and Manning 2012, Baselines and Bigrams, who mult
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.classify.head import LEAST_TEXTS, Floats, Head, Vocabulary, Words
+from ctx_embed.classify.head import LEAST_TEXTS, Floats, Head, Vocabulary, Words, neutral_logits
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.vectors import unit_rows
 
@@ -71,13 +72,14 @@ def fitted_head(
         fit = Regression(X, counts, targets, len(labels), weights, separately)
         coefficients = factor * fit.coefficients(np.arange(len(X)), meaning, strength)
     weight, of_words, bias = fit.weights(coefficients)
+    neutral = neutral_logits(data, labels, weights)
+    head = Head(weight, bias, list(labels), data.multi_label, normalized=True, neutral=neutral)
     if vocabulary is None or not strength:
-        return Head(weight, bias, list(labels), data.multi_label, normalized=True)
+        return head
     # A weight that all classes share changes no decision between them.
     size = np.abs(of_words if data.multi_label else of_words - of_words.mean(1, keepdims=True)).max(1)
     vocabulary, features = vocabulary.part(np.flatnonzero(size > LEAST_WEIGHT * size.max()))
-    read = Words(vocabulary, of_words[features])
-    return Head(weight, bias, list(labels), data.multi_label, normalized=True, words=read)
+    return replace(head, words=Words(vocabulary, of_words[features]))
 
 
 class Regression:

@@ -149,6 +149,8 @@ class Head:
         normalized: whether it reads embeddings scaled to unit length, or as they are before normalisation.
         indicators: whether it was fitted on an array (texts, classes) of 0 and 1.
         words: the words and pairs that it reads, with their weights; None if it reads no words.
+        neutral: (classes,) the outputs for an embedding of zeros, of a text that the encoder cannot read, without those
+            of words; None, as in a model saved without it: the bias.
     """
 
     weight: Floats
@@ -158,10 +160,16 @@ class Head:
     normalized: bool = False
     indicators: bool = False
     words: Words | None = None
+    neutral: Floats | None = None
+
+    @property
+    def constant(self) -> Floats:
+        """The part of the outputs that is the same for all texts, (classes,)."""
+        return self.bias if self.neutral is None else self.neutral
 
     def logits(self, embeddings: Floats, texts: Sequence[str]) -> Floats:
         """Return the outputs (texts, classes) for texts and their embeddings (texts, m) before any normalisation."""
-        logits = self.of_meaning(embeddings) + self.bias
+        logits = self.of_meaning(embeddings) + self.constant
         if self.words is not None:
             logits = logits + self.words.logits(texts)
         if not np.isfinite(logits).all():
@@ -169,8 +177,9 @@ class Head:
         return np.asarray(logits)
 
     def of_meaning(self, embeddings: Floats) -> Floats:
-        """Return what the embeddings add to the outputs, (texts, classes)."""
-        return np.asarray((unit_rows(embeddings) if self.normalized else embeddings) @ self.weight.T)
+        """Return what the embeddings add to the outputs, (texts, classes); an embedding of zeros adds nothing."""
+        outputs = (unit_rows(embeddings) if self.normalized else embeddings) @ self.weight.T
+        return np.where(embeddings.any(1, keepdims=True), outputs + (self.bias - self.constant), 0)
 
     def probabilities(self, logits: Floats) -> Floats:
         """Return probabilities (texts, classes); each row sums to 1, unless a text may have several labels."""
@@ -194,19 +203,23 @@ class Head:
         """
         weight = np.zeros((columns, self.weight.shape[1]), np.float32)
         bias = np.full(columns, np.log(0.5 / (texts + 0.5)), np.float32)
-        weight[self.labels], bias[self.labels] = self.weight, self.bias
+        neutral = bias.copy()
+        weight[self.labels], bias[self.labels], neutral[self.labels] = self.weight, self.bias, self.constant
         words = self.words
         if words is not None:
             of_words = np.zeros((len(words), columns), np.float32)
             of_words[:, self.labels] = words.weight
             words = Words(words.vocabulary, of_words)
-        return replace(self, weight=weight, bias=bias, labels=list(range(columns)), indicators=True, words=words)
+        labels = list(range(columns))
+        return replace(self, weight=weight, bias=bias, labels=labels, indicators=True, words=words, neutral=neutral)
 
     def save(self, folder: Path) -> None:
         """Write its :data:`FILES`; the file of words only if it reads any."""
         from safetensors.numpy import save_file
 
         tensors: dict[str, Any] = {"weight": self.weight.astype(np.float32), "bias": self.bias.astype(np.float32)}
+        if self.neutral is not None:
+            tensors["neutral"] = self.neutral.astype(np.float32)
         if self.words is not None:
             vocabulary = self.words.vocabulary
             tensors |= {"words": self.words.weight.astype(np.float16), "pairs": vocabulary.pairs.astype(np.int32)}
@@ -234,16 +247,17 @@ class Head:
                 known = (folder / WORDS).read_text(encoding="utf-8").split("\n")
                 vocabulary = Vocabulary(known if known != [""] else [], tensors["pairs"])
                 words = Words(vocabulary, tensors["words"].astype(np.float32))
-            head = cls(tensors["weight"], tensors["bias"], words=words, **described)
+            head = cls(tensors["weight"], tensors["bias"], words=words, neutral=tensors.get("neutral"), **described)
             if not isinstance(head.labels, list):
                 raise ValueError("labels must be a list")
             require_labels(head.labels)
             if len({(type(label), label) for label in head.labels}) < len(head.labels):
                 raise ValueError("labels must differ")
             count = len(head.labels)
-            if head.weight.ndim != 2 or len(head.weight) != count or head.bias.shape != (count,) or not count:
+            shapes = {head.weight.shape[:1], head.bias.shape, head.constant.shape}
+            if head.weight.ndim != 2 or shapes != {(count,)} or not count:
                 raise ValueError(f"{count} labels for weights of shape {head.weight.shape}")
-            parts = [head.weight, head.bias]
+            parts = [head.weight, head.bias, head.constant]
             if words is not None:
                 vocabulary, of_words = words.vocabulary, words.weight
                 pairs, count_of_words = vocabulary.pairs, len(vocabulary.words)
@@ -291,3 +305,12 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
             raise InputError(f"the class weight of {label!r} must be a finite number above 0, got {weight!r}")
         found[labels.index(meant)] = weight
     return found
+
+
+def neutral_logits(data: Labelled, labels: Sequence[Any], weights: NDArray[np.float64] | None) -> Floats:
+    """Return the logits (classes,) of the classes' shares in training, each as if half a text more had its label."""
+    targets = data.targets(labels)
+    texts = targets.sum(0) if data.multi_label else np.bincount(targets, minlength=len(labels))
+    others = len(targets) - texts if data.multi_label else len(targets)
+    weighted = texts if weights is None else texts * weights
+    return np.log((weighted + 0.5) / (others + 0.5)).astype(np.float32)

@@ -37,7 +37,7 @@ class Explanation:
     Attributes:
         label: the label.
         logit: the sum of ``bias``, ``meaning`` and all words and pairs.
-        bias: the part that is the same for all texts.
+        bias: the part that is the same for all texts: that of the shares of the classes in training.
         meaning: the part of the embedding.
         words: words and pairs of the text with their parts, the largest first.
         of_meaning: words of the text with the change of ``meaning`` that each makes, compared with the same text
@@ -111,7 +111,7 @@ class Predictor:
                     name = vocabulary.name(feature)
                     parts[name] = parts.get(name, 0.0) + part
             changes = dict(zip(words, (meaning[1] - meaning[2:]).tolist(), strict=True))
-            logit, bias = float(ahead(logits[0])), float(ahead(head.bias))
+            logit, bias = float(ahead(logits[0])), float(ahead(head.constant))
             found.append(Explanation(label, logit, bias, float(meaning[0]), _largest(parts), _largest(changes)))
         return found
 
@@ -209,8 +209,11 @@ class SavedEncoder:
         ]
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """Return (texts, m) float32."""
-        return self._embedder.encode(texts, normalize=False, prompt="")
+        """Return (texts, m) float32; zeros for a text that the model cannot read."""
+        found = self._embedder.encode(texts, normalize=False, prompt="")
+        unread = self._embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))
+        found[(found == unread).all(1)] = 0
+        return found
 
     def save(self, folder: Path) -> None:
         """Copy the model's files."""

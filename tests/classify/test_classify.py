@@ -197,10 +197,11 @@ def test_files(tmp_path, labels):
     weight = RNG.normal(size=(2, 3)).astype(np.float32)
     vocabulary = Vocabulary(["ähnlich", "\u2028", "!"], np.array([[0, 2]]))
     words = Words(vocabulary, RNG.normal(size=(4, 2)).astype(np.float16).astype(np.float32))
-    head = Head(weight, np.float32([0, 1]), labels, True, True, words=words)
+    head = Head(weight, np.float32([0, 1]), labels, True, True, words=words, neutral=np.float32([2, 3]))
     head.save(tmp_path)
     loaded = Head.load(tmp_path)
-    texts, X = ["ähnlich!", "nothing"], np.ones((2, 3), np.float32)
+    texts, X = ["ähnlich!", "nothing"], np.float32([[1, 1, 1], [0, 0, 0]])
+    assert head.logits(X, texts)[1].tolist() == [2, 3]
     assert np.array_equal(loaded.logits(X, texts), head.logits(X, texts))
     assert [(type(label), label) for label in loaded.labels] == [(type(label), label) for label in labels]
     assert (loaded.multi_label, loaded.normalized, loaded.indicators) == (True, True, False)

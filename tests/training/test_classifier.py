@@ -56,6 +56,33 @@ def test_twenty_texts_a_class(classifier):
     assert set(classifier.predict(["", " ", "\ud800"])) <= {"good", "bad"}
 
 
+@pytest.mark.filterwarnings("ignore:.*too few words")
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("options", [{}, {"epochs": 1, "runs": 2}])
+def test_a_text_that_cannot_be_read_gets_the_shares_of_the_classes(tokenizer, tmp_path, options, normalized):
+    model = make_model(tokenizer)
+    if not normalized:
+        model = type(model)(modules=[model[0]], device="cpu")
+    texts = ["the cat sat", "a dog ran", "the dog sat", "a cat ran"] * 10
+    fitted = TextClassifier(model, **options).fit(texts, ["no", "yes", "no", "no"] * 10)
+    fitted.save(tmp_path / "saved")
+    for classifier in (fitted, *(TextClassifier.load(tmp_path / "saved", device) for device in (None, "cpu"))):
+        found = classifier.predict_proba(["東京", ""])
+        ((why,),) = classifier.explain("東京")
+        assert found == pytest.approx(np.array([[0.75, 0.25]] * 2), abs=0.01)
+        assert (why.label, why.meaning, why.logit) == ("no", 0, why.bias)
+
+
+@pytest.mark.filterwarnings("ignore:.*too few words")
+def test_each_of_several_labels_has_its_share_for_a_text_that_cannot_be_read():
+    labels = [["bad"], ["good"], ["good", "new"], ["good"]] * 10
+    for y, columns in ((labels, 3), (np.array([[0, "bad" in row, "good" in row, "new" in row] for row in labels]), 4)):
+        found = TextClassifier().fit(TEXTS, y).predict_proba("東京")
+        assert found == pytest.approx([0, 0.25, 0.75, 0.25][-columns:], abs=0.02)
+    balanced = TextClassifier(class_weight="balanced").fit(TEXTS, labels).predict_proba("東京")
+    assert balanced == pytest.approx([0.5] * 3)
+
+
 def test_fitting_and_predicting_few_texts_loads_no_torch():
     script = (
         "import sys; from ctx_embed import TextClassifier\n"

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ctx_embed.classify.embedding import dimension_of, embedded, embeddings
 from ctx_embed.classify.fitting import Regression, fitted_head, sigmoid_loss, softmax_loss
-from ctx_embed.classify.head import ClassWeight, Floats, Head, Words, class_weights
+from ctx_embed.classify.head import ClassWeight, Floats, Head, Words, class_weights, neutral_logits
 from ctx_embed.classify.labelled import Labelled, label_accuracy
 from ctx_embed.classify.predictor import Predictor, TorchEncoder
 from ctx_embed.loading import load, require_device
@@ -47,6 +47,7 @@ class ClassifierNetwork(nn.Module):
         self.multi_label = multi_label
         self.head = nn.Linear(dimension_of(encoder), len(self.labels)).to(encoder.device)
         self.words: Words | None = None
+        self.neutral: Floats | None = None
 
     def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
         """Return the logits (texts, classes); ``token_dropout`` is the fraction of tokens dropped at random."""
@@ -68,7 +69,7 @@ class ClassifierNetwork(nn.Module):
         """Return the classifier as it is now, with a copy of the head."""
         self.eval()
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
-        head = Head(weight, bias, self.labels, self.multi_label, words=self.words)
+        head = Head(weight, bias, self.labels, self.multi_label, words=self.words, neutral=self.neutral)
         return Predictor(TorchEncoder(self.encoder), head)
 
     def predictor(self) -> Predictor:
@@ -188,6 +189,7 @@ def train_classifier(
     with compact_tables(encoder, texts):
         torch.manual_seed(options.seed)
         network = ClassifierNetwork(encoder, labels, train.multi_label)
+        network.neutral = neutral_logits(train, labels, weights)
         history, held_out = _run(network, train, valid, weights, options, checkpoint, optimizer, progress)
     if before is not None:
         _let_read_words(network, before, weights, train, valid, options, held_out)
