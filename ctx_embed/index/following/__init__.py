@@ -10,6 +10,7 @@ from typing import Literal
 
 from ctx_embed.errors import InputError
 from ctx_embed.options import documented, option, require_valid
+from ctx_embed.texts import as_list
 
 
 @documented
@@ -37,8 +38,8 @@ class FolderOptions:
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):
-            globs = getattr(self, name)
-            if isinstance(globs, str) or not all(isinstance(glob, str) for glob in globs):
+            globs = as_list(getattr(self, name), name, "a list of globs")
+            if not all(isinstance(glob, str) for glob in globs):
                 raise InputError(f"{name} must be a list of globs, got {globs!r}")
             object.__setattr__(self, name, tuple(globs))
         require_valid(self)

@@ -167,7 +167,8 @@ def test_globs_are_stored_and_what_they_leave_out_is_removed(index, folder):
         assert ids(index) == ["a.md", "sub/b.txt"]
     assert index.sync(folder, exclude=["sub/"]).removed == 1
     assert ids(index) == ["a.md"]
-    assert "include must be a list of globs, got" in error(index.sync, folder, include="*.md")
+    for globs in ("*.md", ["*.md", 5], 5):
+        assert "include must be a list of globs, got" in error(index.sync, folder, include=globs)
 
 
 def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder):
