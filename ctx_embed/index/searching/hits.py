@@ -49,8 +49,6 @@ DENSE_WORDS = 16
 _WORD = re.compile(r"[^\W_]+")
 _LEAD = re.compile(rf"(?:(?<!\S)\S+\s+){{0,{LEAD_WORDS}}}\S*\Z")
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
-
-
 # The weight of all of a query's words relative to a cosine of 1; benchmarks/highlights.py shows its effect.
 WORDS_WEIGHT = 0.5
 # Sentences with more characters than this are cut at line ends, and longer lines between words.

@@ -229,8 +229,6 @@ MESSAGE_CHARACTERS = 200
 _WITHOUT_LOCKS = "unix-none" if os.name == "posix" else "win32-none"
 # A disk with less space than this is full: SQLite needs 32 kB even for reading.
 FREE_BYTES = 1 << 16
-
-
 # The passages of a document as one text, which its checksum covers, and the columns of a document.
 _SPANS = (
     "(SELECT group_concat(start || ' ' || stop) FROM passages AS p "
@@ -463,8 +461,6 @@ class Database:
                 require_time()
                 # Ctrl-C reaches Python in the progress handler, whose exceptions SQLite does not pass on.
                 raise KeyboardInterrupt from None
-            if "closed database" in str(error):
-                raise InputError(f"{self.folder}: this index is closed; open it again") from None
             if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError | sqlite3.NotSupportedError):
                 raise
             # SQLite's message may quote a whole text that it cannot decode: shorten it.
