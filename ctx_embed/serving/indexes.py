@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -131,37 +130,38 @@ def opened(path: Path, models: dict[str, Any]) -> SearchIndex:
 
 
 class OpenIndex:
-    """An index in a folder, reopened when another index has replaced it there, or when it has got another model."""
+    """An index in a folder, opened when it is needed, and again when it is another one or has another model."""
 
     def __init__(self, path: Path, models: dict[str, Any]) -> None:
         self._path = path
         self._models = models
         self._lock = threading.Lock()
-        self._index = opened(path, models)
-        self.place = self._found()
-
-    def _found(self) -> tuple[int, int]:
-        """Return device and inode of the folder, which differ once another folder has its name."""
-        try:
-            found = os.stat(self._path)
-        except OSError as error:
-            raise ApiError(404, f"{self._path.name}: its folder is gone ({error.strerror})") from None
-        return found.st_dev, found.st_ino
+        self._index: SearchIndex | None = None
+        # Device and inode of the folder, which differ once another folder has its name.
+        self.place: tuple[int, int] | None = None
 
     def newest(self) -> SearchIndex:
         """Return the index that is in the folder now."""
         with self._lock:
-            if (place := self._found()) != self.place or self._index.embedded_again:
-                # Close the replaced index later: other threads may still use it.
-                closing = threading.Timer(CLOSED_AFTER, self._index.close)
+            try:
+                found = os.stat(self._path)
+            except OSError as error:
+                raise ApiError(404, f"{self._path.name}: its folder is gone ({error.strerror})") from None
+            place, old = (found.st_dev, found.st_ino), self._index
+            if old is None or place != self.place or old.embedded_again:
                 self._index, self.place = opened(self._path, self._models), place
-                closing.daemon = True
-                closing.start()
+                if old is not None:
+                    # Close it later: other threads may still use it.
+                    closing = threading.Timer(CLOSED_AFTER, old.close)
+                    closing.daemon = True
+                    closing.start()
+            assert self._index is not None
             return self._index
 
     def close(self) -> None:
         """Close the index."""
-        self._index.close()
+        if self._index is not None:
+            self._index.close()
 
 
 class ServedIndex:
@@ -174,7 +174,7 @@ class ServedIndex:
         self._models = models
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time, so searches and changes use separate instances.
-        self._readable = OpenIndex(path, models)
+        self._readable, self._writable = OpenIndex(path, models), OpenIndex(path, models)
         self._searches = Batcher(self._batch, self._batch_queries)
         # Slow searches, such as those with a reranker, have a thread of their own.
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")
@@ -184,10 +184,6 @@ class ServedIndex:
         self._processes = anyio.CapacityLimiter(1)
         self._results: dict[Hashable, bytes] = {}
         self._computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-
-    @cached_property
-    def _writable(self) -> OpenIndex:
-        return OpenIndex(self.path, self._models)
 
     async def search(self, query: Any, alone: bool, **options: Any) -> list[Found]:
         """Return the hits of each query (one list for a single or a fused query); with ``alone`` it shares no batch."""
@@ -302,8 +298,7 @@ class ServedIndex:
             threads.shutdown(cancel_futures=True)
         self._writing.shutdown()
         self._readable.close()
-        if "_writable" in self.__dict__:
-            self._writable.close()
+        self._writable.close()
 
 
 def _topics(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:

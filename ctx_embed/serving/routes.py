@@ -8,10 +8,13 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 import numpy as np
 import orjson
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from fastapi.exceptions import RequestValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
-from ctx_embed.errors import InputError, described, unknown_name
+from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.filters import unknown_fields_message
@@ -22,20 +25,43 @@ from ctx_embed.serving.settings import Key
 from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps, json_list, loads
 from ctx_embed.vectors import unit_rows
 
-# This route is the busiest, so it reads and writes its bodies without pydantic.
 embedding = APIRouter(prefix="/v1", tags=["embeddings"], default_response_class=Answer)
 of_models = APIRouter(prefix="/v1", tags=["models"], route_class=JsonRoute, default_response_class=Answer)
 of_indexes = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
 
 
-class EmbeddingsBody(BaseModel):
-    """Texts to embed."""
+def _listed(given: Any) -> Any:
+    if not isinstance(given, str | list):
+        raise PydanticCustomError("texts", "must be a string or a list of strings")
+    if given and isinstance(given[0], int | list):
+        said = (
+            "must be texts, got token ids: they are those of another model's tokenizer "
+            "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))"
+        )
+        raise PydanticCustomError("token_ids", said)
+    return [given] if isinstance(given, str) else given
 
-    input: str | list[str] = Field(description="A text, or several.")
+
+# One text or several.
+Texts = Annotated[Listed[str], Field(min_length=1), BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+# A field that other programs send and that has no effect here.
+Ignored = SkipJsonSchema[Any]
+
+
+class EmbeddingsBody(Body):
+    """Texts to embed, as in OpenAI's API."""
+
+    input: Texts = Field(description="A text, or several.")
     model: str = Field(description="`default`, or a name of `GET /v1/models`.")
-    encoding_format: Literal["float", "base64"] = Field("float", description="base64: of little-endian float32.")
-    dimensions: int | None = Field(None, description="The first features only, at unit length again.")
+    encoding_format: Literal["float", "base64"] | None = Field(None, description="base64: of little-endian float32.")
+    dimensions: int | None = Field(None, ge=1, description="The first features only, at unit length again.")
     user: str | None = Field(None, description="Ignored.")
+    task: Ignored = None
+    normalized: Ignored = None
+    truncate: Ignored = None
+    late_chunking: Ignored = None
+    embedding_type: Ignored = None
+    input_type: Ignored = None
 
 
 class ForeignBody(Body):
@@ -63,81 +89,48 @@ class RerankBody(ForeignBody):
 class ClassifyBody(ForeignBody):
     """Texts to classify, as in the API of Jina."""
 
-    input: str | Listed[str]
+    input: Texts
     model: str
 
 
-FIELDS = frozenset(EmbeddingsBody.model_fields)
-# Fields that other programs send and that have no effect here.
-IGNORED = frozenset(("task", "normalized", "truncate", "late_chunking", "embedding_type", "input_type", "user"))
 # Write up to this many embeddings as JSON in the event loop; use a thread for more.
 FEW = 64
-TOKEN_IDS = (
-    "input must be texts, got token ids: they are those of another model's tokenizer "
-    "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))"
-)
 
 
-def _refused(message: str, param: str) -> ApiError:
-    return ApiError(400, message, f"invalid_{param}")
+_SCHEMA = {"application/json": {"schema": EmbeddingsBody.model_json_schema()}}
 
 
+# This route is the busiest, so it reads its bodies without FastAPI.
 @embedding.post(
-    "/embeddings",
-    summary="Embed texts",
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": EmbeddingsBody.model_json_schema()}},
-        }
-    },
+    "/embeddings", summary="Embed texts", openapi_extra={"requestBody": {"required": True, "content": _SCHEMA}}
 )
 async def embeddings(request: Request) -> Response:
     """Return a unit vector for each text, as OpenAI's API does. A text has the same vector alone and with others."""
-    service = service_of(request)
     try:
-        values = loads(await request.body())
+        body = EmbeddingsBody.model_validate(loads(await request.body()))
     except orjson.JSONDecodeError as error:
-        raise _refused(f"the body must be JSON ({error})", "json") from None
-    if not isinstance(values, dict):
-        raise ApiError(400, f"the body must be a JSON object, got {described(values)}")
-    if unknown := values.keys() - FIELDS - IGNORED:
-        raise _refused(f"unknown field {min(unknown)!r}: known are {', '.join(sorted(FIELDS))}", "field")
-    name, encoding, dimensions = values.get("model"), values.get("encoding_format"), values.get("dimensions")
-    if not isinstance(name, str):
-        raise _refused(f"model must be the name of a model: {', '.join(service.embedding)}", "model")
-    model = model_named("model", name, service.embedding)
-    if encoding not in (None, "float", "base64"):
-        raise _refused(f"encoding_format must be float or base64, got {encoding!r:.60}", "encoding_format")
-    texts = [values["input"]] if isinstance(values.get("input"), str) else values.get("input")
-    if not isinstance(texts, list):
-        raise _refused(f"input must be a string or a list of strings, got {described(texts)}", "input")
-    if not texts:
-        raise _refused("input must have at least one text, got an empty list", "input")
-    for place, text in enumerate(texts):
-        if isinstance(text, int | list):
-            raise _refused(TOKEN_IDS, "input")
-        if not isinstance(text, str):
-            raise _refused(f"input[{place}] must be a string, got {described(text)}", "input")
+        raise ApiError(400, f"the body must be JSON ({error})", "invalid_json") from None
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+    service, texts, dimensions = service_of(request), body.input, body.dimensions
+    model = model_named("model", body.model, service.embedding)
     service.require_texts(texts, "input")
-    is_number = isinstance(dimensions, int) and not isinstance(dimensions, bool)
-    if dimensions is not None and not (is_number and 1 <= dimensions <= model.dimension):
-        said = f"dimensions must be an integer from 1 to {model.dimension}, got {dimensions!r:.60}"
-        raise _refused(said, "dimensions")
+    if dimensions is not None and dimensions > model.dimension:
+        raise InputError(f"dimensions must be at most {model.dimension}, got {dimensions}")
     vectors, tokens = await model(texts)
     if dimensions not in (None, model.dimension):
         vectors = np.ascontiguousarray(unit_rows(vectors[:, :dimensions]))
 
     def written() -> bytes:
         rows: Any = vectors
-        if encoding == "base64":
+        if body.encoding_format == "base64":
             rows = (base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors)
         data = ({"object": "embedding", "index": place, "embedding": row} for place, row in enumerate(rows))
         return json_list(data, service.settings.answer_bytes)
 
     data = written() if len(texts) <= FEW else await asyncio.to_thread(written)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return Answer(b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, dumps(name), dumps(usage)))
+    return Answer(b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, dumps(body.model), dumps(usage)))
 
 
 @of_models.get("/models", summary="List the models")
@@ -182,13 +175,10 @@ async def classify(request: Request, body: ClassifyBody) -> Answer:
     """Return the likeliest label of each text, and the probability of every label."""
     service = service_of(request)
     classifier = model_named("classifier", body.model, service.classifiers, "--model FOLDER")
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    if not texts:
-        raise InputError("input must have at least one text, got an empty list")
-    service.require_texts(texts, "input")
+    service.require_texts(body.input, "input")
     labels = classifier.labels
     data = []
-    for place, row in enumerate((await classifier(texts)).tolist()):
+    for place, row in enumerate((await classifier(body.input)).tolist()):
         best = max(range(len(labels)), key=row.__getitem__)
         predictions = [{"label": label, "score": score} for label, score in zip(labels, row, strict=True)]
         data.append(
