@@ -143,20 +143,20 @@ class OpenIndex:
     def newest(self) -> SearchIndex:
         """Return the index that is in the folder now."""
         with self._lock:
+            index = opened(self._path, self._models) if self._index is None else self._index
             try:
                 found = os.stat(self._path)
             except OSError as error:
                 raise ApiError(404, f"{self._path.name}: its folder is gone ({error.strerror})") from None
-            place, old = (found.st_dev, found.st_ino), self._index
-            if old is None or place != self.place or old.embedded_again:
-                self._index, self.place = opened(self._path, self._models), place
-                if old is not None:
-                    # Close it later: other threads may still use it.
-                    closing = threading.Timer(CLOSED_AFTER, old.close)
-                    closing.daemon = True
-                    closing.start()
-            assert self._index is not None
-            return self._index
+            place = found.st_dev, found.st_ino
+            if self.place not in (None, place) or index.embedded_again:
+                # Close the replaced index later: other threads may still use it.
+                closing = threading.Timer(CLOSED_AFTER, index.close)
+                index = opened(self._path, self._models)
+                closing.daemon = True
+                closing.start()
+            self._index, self.place = index, place
+            return index
 
     def close(self) -> None:
         """Close the index."""
@@ -175,6 +175,7 @@ class ServedIndex:
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time, so searches and changes use separate instances.
         self._readable, self._writable = OpenIndex(path, models), OpenIndex(path, models)
+        self._readable.newest()
         self._searches = Batcher(self._batch, self._batch_queries)
         # Slow searches, such as those with a reranker, have a thread of their own.
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")

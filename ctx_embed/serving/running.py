@@ -28,37 +28,34 @@ HEAD_BYTES = 65_536
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with limits on the time that a client takes to send a request and to read its answer."""
+    """uvicorn's protocol, with limits on the time and the size of a request's head."""
 
     def __init__(self, *arguments: Any, settings: Settings, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.settings = settings
-        # Timers that end the connection if a request's head does not arrive, or nobody reads an answer.
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        # Ends the connection if a head does not arrive; None while no head is awaited.
+        self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
 
     def _await_head(self) -> None:
-        self._stop("head")
+        self._stop_timer()
         self._head_bytes = 0
-        self._timers["head"] = self.loop.call_later(self.settings.head_seconds, self.transport.close)
+        self._timer = self.loop.call_later(self.settings.head_seconds, self.transport.close)
 
-    def _await_reader(self) -> None:
-        if "reader" not in self._timers:
-            self._timers["reader"] = self.loop.call_later(self.settings.read_seconds, self.transport.abort)
-
-    def _stop(self, what: str) -> None:
-        if what in self._timers:
-            self._timers.pop(what).cancel()
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        if "head" in self._timers:
+        if self._timer is not None:
             self._head_bytes += len(data)
         super().data_received(data)
-        if "head" in self._timers and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+        if self._timer is not None and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("the head of the request is too large")
 
     def on_message_begin(self) -> None:
@@ -66,36 +63,12 @@ class _Protocol(HttpToolsProtocol):
         self._await_head()
 
     def on_headers_complete(self) -> None:
-        self._stop("head")
+        self._stop_timer()
         super().on_headers_complete()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._await_reader()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stop("reader")
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        # The client must read the end of the answer, too, if the connection closes after it.
-        if self.transport.is_closing():
-            self._await_reader()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self._await_reader()
-
-    def shutdown(self) -> None:
-        super().shutdown()
-        if self.transport.is_closing():
-            self._await_reader()
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop("head")
+        self._stop_timer()
         super().connection_lost(exc)
-        self._stop("reader")
 
 
 def run(settings: Settings, port: int, workers: int) -> None:
@@ -130,6 +103,10 @@ def run(settings: Settings, port: int, workers: int) -> None:
         is_ipv6 = ":" in settings.host
         listening = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":
+            # Connections inherit it: Linux ends those whose clients do not read for so long.
+            milliseconds = round(1000 * settings.read_seconds)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         try:
             listening.bind((settings.host, port))
             # Clients that connect before the server has started wait for it.

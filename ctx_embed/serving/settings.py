@@ -74,7 +74,7 @@ class Settings:
     )
     head_seconds: float = option(10.0, "Time for the head of a request to arrive.", above=0, command=False)
     read_seconds: float = option(
-        10.0, "Time after which a client that reads nothing loses its connection.", above=0, command=False
+        10.0, "Time after which Linux ends the connection of a client that reads nothing.", above=0, command=False
     )
 
     def __post_init__(self) -> None:
