@@ -126,8 +126,7 @@ class Gate:
             raise too_large
         seconds = min(BODY_SECONDS, self.settings.timeout)
         late = anyio.current_time() + seconds
-        parts: list[bytes] = []
-        size, complete = 0, False
+        body, complete = bytearray(), False
         try:
             with anyio.CancelScope(deadline=late) as arriving:
                 self._arriving[arriving] = None
@@ -136,10 +135,9 @@ class Gate:
                     if message["type"] == "http.disconnect":
                         # nginx's status for this; it appears only in the log.
                         raise ApiError(499, "the client left before its request was complete")
-                    parts.append(part := message.get("body", b""))
-                    size += len(part)
+                    body += (part := message.get("body", b""))
                     self._bytes += len(part)
-                    if size > most:
+                    if len(body) > most:
                         raise too_large
                     complete = not message.get("more_body", False)
                     if self._bytes > BODIES * self.settings.body_bytes:
@@ -151,11 +149,11 @@ class Gate:
                     raise ApiError(408, f"the body took longer than {seconds:g} s", "slow_body")
                 raise busy()
         except BaseException:
-            self._bytes -= size
+            self._bytes -= len(body)
             raise
         finally:
             del self._arriving[arriving]
-        return b"".join(parts)
+        return bytes(body)
 
 
 class Sender:
