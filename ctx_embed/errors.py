@@ -57,7 +57,7 @@ class DamagedError(InputError):
 
 
 class UnknownFieldsWarning(UserWarning):
-    """A filter compares a field that no document has."""
+    """A filter compares a field that no document has, or a number with a field of strings."""
 
 
 class UnknownTextsWarning(UserWarning):

@@ -74,7 +74,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         self._reranker: tuple[Any, Reranker | None] = None, None
         self._changing = threading.Lock()
         self._searching = threading.RLock()
-        self._asked_fields: set[str] = set()
+        self._asked_fields: set[tuple[str, bool]] = set()
         self._opened = folder
         self._writer: Writer | None = None
 
@@ -240,7 +240,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         path, condition = field_path(field), self._condition(where)
         if limit is not None:
             checked_count("limit", limit, 1)
-        self._condition(f"{field} = 0")
+        self._condition(f"{field} contains 0")
         most = -1 if limit is None else min(limit, LARGEST_ID)
         select = (
             "SELECT element.type, element.value, count(DISTINCT documents.row) AS count "
@@ -253,16 +253,19 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         return [(value == 1 if kind in ("true", "false") else value, count) for kind, value, count in found]
 
     def unknown_fields(self, where: str) -> dict[str, list[str]]:
-        """Return the fields that a filter compares and no document has, each mapped to the fields of documents."""
+        """Return the fields that a filter compares and no document has, each mapped to the fields of documents.
+
+        A field that a filter compares with numbers, but that has only strings, is returned too.
+        """
         fields = parse_filter(where).fields
         return self._folder.read(lambda view: view.store.unknown_fields(fields))
 
     def _condition(self, where: str | None) -> Condition:
-        """Parse a filter; warn the caller of a public method if no document has a field that it compares."""
+        """Parse a filter; warn the caller of a public method of fields that it compares in vain."""
         if where is None:
             return ALL
         condition = parse_filter(where)
-        new = [path for path in condition.fields if path not in self._asked_fields]
+        new = [field for field in condition.fields if field not in self._asked_fields]
         if new and self.warns_of_fields and self.count():
             self._asked_fields.update(new)
             unknown = self._folder.read(lambda view: view.store.unknown_fields(new))

@@ -180,7 +180,7 @@ class Search:
         """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
         options, store = self.options, view.store
         group = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
-        for fields in store.unknown_fields([group]).values() if group else ():
+        for fields in store.unknown_fields([(group, False)]).values() if group else ():
             known = ", ".join([BY_DOCUMENT, *fields])
             raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
         allowed, texts, vectors, found = self._asked(view)

@@ -680,15 +680,24 @@ class Database:
         select = f"SELECT id FROM documents WHERE {condition.sql} ORDER BY row"
         return [identifier for (identifier,) in self.run(select, condition.values)]
 
-    def unknown_fields(self, paths: Iterable[str]) -> dict[str, list[str]]:
-        """Return the names of fields (given by paths) that no document has, each mapped to all fields there are."""
-        having = "SELECT 1 FROM documents WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1"
-        unknown = [".".join(re.findall('"([^"]*)"', path)) for path in paths if not self.run(having, (path,))]
+    def unknown_fields(self, paths: Iterable[tuple[str, bool]]) -> dict[str, list[str]]:
+        """Return the names of fields (given by paths) that no document has, each mapped to all fields there are.
+
+        With True, a field is also unknown if it has only strings, and is then among the fields it is mapped to.
+        """
+        unknown: dict[str, bool] = {}
+        for path, numeric in paths:
+            having = "SELECT 1 FROM documents WHERE json_type(metadata, ?) IS NOT NULL"
+            others = f"{having} AND json_type(metadata, ?) NOT IN ('text', 'null')" if numeric else having
+            if not self.run(f"{others} LIMIT 1", (path,) * others.count("?")):
+                name = ".".join(re.findall('"([^"]*)"', path))
+                unknown[name] = bool(self.run(f"{having} LIMIT 1", (path,)))
         if not unknown:
             return {}
         # This statement reads all metadata.
         names = self.run("SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry")
-        return dict.fromkeys(unknown, sorted(str(name) for (name,) in names))
+        known = {str(name) for (name,) in names}
+        return {name: sorted(known | {name} if is_text else known) for name, is_text in unknown.items()}
 
     def rows_of_ids(self, ids: Sequence[Id]) -> dict[Id, tuple[int, int]]:
         """Return row and passages of each document that has one of the given ids, by id."""

@@ -123,12 +123,13 @@ Filter: TypeAlias = Comparison | Among | Contains | IsNull | Not | Junction
 class Condition:
     """A condition on the columns of the table `documents`, the values of its parameters, and the fields it compares.
 
-    ``fields`` are paths, see :func:`field_path`, without those that ``is null`` says may be missing.
+    ``fields`` are paths, see :func:`field_path`, without those that ``is null`` says may be missing, each with whether
+    it is compared with numbers.
     """
 
     sql: str
     values: tuple[Any, ...]
-    fields: tuple[str, ...] = ()
+    fields: tuple[tuple[str, bool], ...] = ()
 
 
 # Matches any document.
@@ -150,8 +151,8 @@ def parse_filter(text: str) -> Condition:
     """Return the SQL condition of a filter; raise InputError like :func:`parse`."""
     parser, values = _Parser(text), list[Any]()
     sql = _sql(parser.whole(), values)
-    fields = dict.fromkeys(_json_path(path) for path in parser.compared if path not in parser.optional)
-    return Condition(sql, tuple(values), tuple(fields))
+    fields = {_json_path(path): path in parser.numeric for path in parser.compared if path not in parser.optional}
+    return Condition(sql, tuple(values), tuple(fields.items()))
 
 
 def field_path(text: str) -> str:
@@ -166,7 +167,8 @@ def field_path(text: str) -> str:
 class _Parser:
     """Reads a filter token by token; ``token`` is the next token, None at the end.
 
-    ``compared`` are the fields of all comparisons so far, and ``optional`` those that are tested with ``is null``.
+    ``compared`` are the fields of all comparisons so far, ``optional`` those that are tested with ``is null``, and
+    ``numeric`` those that are compared with numbers.
     """
 
     def __init__(self, text: str, kind: str = "filter", example: str = "year >= 2020") -> None:
@@ -178,6 +180,7 @@ class _Parser:
         self.depth = self.values_read = 0
         self.compared: list[Path] = []
         self.optional: set[Path] = set()
+        self.numeric: set[Path] = set()
         if len(text) > _LONGEST:
             raise self.error(f"it has {len(text):,} characters, more than {_LONGEST:,}")
         self.tokens = self.scan()
@@ -270,6 +273,8 @@ class _Parser:
             if token is None:
                 raise self.unexpected("'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is")
             operator, values = _OPERATORS[token.text], [self.value()]
+        if all(type(value) in (int, float) for value in values):
+            self.numeric.add(path)
         if operator not in ("=", "!="):
             return Comparison(path, operator, values[0])
         among = Among(path, tuple(values))
@@ -420,5 +425,7 @@ def moment_of(value: Value) -> str | None:
 def unknown_fields_message(unknown: Mapping[str, Sequence[str]]) -> str:
     """Return a message about the result of :meth:`SearchIndex.unknown_fields`; empty if all fields are known."""
     for name, known in unknown.items():
+        if name in known:
+            return f'no document has a number in the field {name!r}; compare it with a "string"'
         return f"no document has a field {name!r} (fields: {', '.join(known) or 'none'})"
     return ""

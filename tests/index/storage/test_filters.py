@@ -224,6 +224,10 @@ def test_a_field_that_no_document_has_is_warned_of_once(index):
         call(where)
     with pytest.warns(UnknownFieldsWarning, match="'autor'"):
         assert index.facets("autor") == []
+    for where in ("lang > 0.6", "by.name in (1, 2)"):
+        with pytest.warns(UnknownFieldsWarning, match="^no document has a number in the field '(lang|by.name)'"):
+            assert index.count(where) == 0
+    assert (index.count("year > 2020 or good = 1"), index.count("lang = 'en'")) == (0, 1)
     # These ask for documents without the field, or name it as optional.
     assert index.count("archived is null and (hidden is null or hidden = false)") == len(index)
     assert index.count("year = 2020 or by.age > 20") == 1
