@@ -185,7 +185,8 @@ class Evaluation:
     def __repr__(self) -> str:
         names = ", ".join(encoder.name for encoder in self.encoders)
         scores = "1 score" if len(self.scores) == 1 else f"{len(self.scores)} scores"
-        return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {scores})"
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {scores}{failed})"
 
     def __str__(self) -> str:
         return as_markdown(self.report)

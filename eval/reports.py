@@ -144,7 +144,7 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 
 def notes(report: dict[str, Any]) -> list[str]:
-    """Return the lines below the tables: the protocol, the sources of published scores, and warnings about the data."""
+    """Return the lines below the tables: the protocol, the sources of scores, warnings about the data, and failures."""
     seeds = ", ".join(map(str, report["seeds"]))
     probed = any(task["kind"] == "probe" and not task.get("per_label") for task in report["tasks"])
     folds = f"{report['folds']} outer folds, " if report["folds"] else ""
@@ -178,7 +178,7 @@ def notes(report: dict[str, Any]) -> list[str]:
         for result in report["results"]
         if result.get("labelled")
     ]
-    return lines
+    return [*lines, *(f"failed: {line}" for line in report["failures"])]
 
 
 def as_markdown(report: dict[str, Any]) -> str:

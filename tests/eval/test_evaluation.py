@@ -74,6 +74,9 @@ def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
         f"{mine}: all 1 rows are of the class 'a'; a probe needs at least two classes",
     ]
     assert result.failures == [told[0], *told[2:]]
+    assert repr(result).endswith(": 1 score, 4 failed)")
+    nothing = evaluate(Encoder("flat", lambda texts: np.ones(len(texts))), "STSB", folder)
+    assert "\n- failed: STSB: encoder 'flat' must return a row" in str(nothing)
     assert result.asked == 6
 
 
