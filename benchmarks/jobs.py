@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from common import alternate, lines_of, markdown, rounded, store, stored, with_threads
-from common import table as markdown_table
+from common import alternate, lines_of, markdown, rounded, store, stored, table as markdown_table, with_threads
 
 SENTENCES, PASSAGES, SENTENCES_OF_PASSAGE, MANY = 20_000, 3_000, 6, 100_000
 # all-MiniLM-L6-v2 embeds only every twentieth text.

@@ -163,8 +163,7 @@ def quality(data: Path, work: Path, mpnet: Path | None, only: str | None) -> Non
 def of_tasks(name: str, encoder: Any, data: Path, work: Path) -> Iterator[Row]:
     """Yield the scores of an encoder, or of one that is fitted to each task; p compares with ours on the same rows."""
     from ctx_embed.eval import EvaluationOptions, as_encoder, evaluate
-    from ctx_embed.eval.tasks import TASKS as KNOWN
-    from ctx_embed.eval.tasks import DataReader
+    from ctx_embed.eval.tasks import TASKS as KNOWN, DataReader
 
     # TF-IDF has no vectors of its own: it is fitted to each fold of a probe, and to the texts of another task.
     tasks = [task for task in TASKS if name != TFIDF or not task.startswith("MTEB")]
@@ -380,8 +379,7 @@ def mteb() -> None:
 @main.command()
 def readme() -> None:
     """Print the table of README."""
-    from ctx_embed.eval.tasks import TASKS as KNOWN
-    from ctx_embed.eval.tasks import USE
+    from ctx_embed.eval.tasks import TASKS as KNOWN, USE
 
     jobs = json.loads(Path(__file__).with_name("jobs.json").read_text(encoding="utf-8"))
     measured = {row["contender"]: row["measured"] for row in jobs if row["job"] == "minilm" and row["threads"] == 2}

@@ -62,8 +62,7 @@ def explain(
         require_explainable(text, f"text {number}" if len(texts) > 1 else "the text")
 
     from ctx_embed.encoders import load_encoder
-    from ctx_embed.explanations import explain as explained
-    from ctx_embed.explanations import write
+    from ctx_embed.explanations import explain as explained, write
 
     encoder = load_encoder(model, None)
     if encoder.model is None:

@@ -12,12 +12,9 @@ if TYPE_CHECKING:
     from ctx_embed.deduplication import dedupe as dedupe
     from ctx_embed.errors import InputError as InputError
     from ctx_embed.explanations import explain as explain
-    from ctx_embed.index import Hit as Hit
-    from ctx_embed.index import SearchIndex as SearchIndex
-    from ctx_embed.loading import load as load
-    from ctx_embed.loading import path as path
-    from ctx_embed.modules import Contextualizer as Contextualizer
-    from ctx_embed.modules import ContextualizerPooling as ContextualizerPooling
+    from ctx_embed.index import Hit as Hit, SearchIndex as SearchIndex
+    from ctx_embed.loading import load as load, path as path
+    from ctx_embed.modules import Contextualizer as Contextualizer, ContextualizerPooling as ContextualizerPooling
     from ctx_embed.systems.attention import attention_weights as attention_weights
     from ctx_embed.training.supervised.classifier import TextClassifier as TextClassifier
 

@@ -29,8 +29,7 @@ from ctx_embed.progress import Meter
 from ctx_embed.rows.opening import Source, find_sources, is_remote
 from ctx_embed.rows.reading import Fields, document_of, estimated_count
 from ctx_embed.rows.table import Raw, Table, open_rows
-from ctx_embed.stores import Batch, Collection, Store
-from ctx_embed.stores import open as open_store
+from ctx_embed.stores import Batch, Collection, Store, open as open_store
 from ctx_embed.stores.columns import fields_of
 from ctx_embed.stores.store import RUN
 from ctx_embed.texts import Document, well_formed

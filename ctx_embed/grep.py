@@ -44,8 +44,7 @@ from ctx_embed.rows import encodings
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8
 from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
 from ctx_embed.rows.reading import read_numbered_documents
-from ctx_embed.text.normalisation import indexed, is_indexed_as_written
-from ctx_embed.text.normalisation import words as words_of
+from ctx_embed.text.normalisation import indexed, is_indexed_as_written, words as words_of
 from ctx_embed.texts import well_formed
 
 __all__ = ["Found", "Search", "grep"]

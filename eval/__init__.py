@@ -13,14 +13,15 @@ from ctx_embed.lazy import lazy_names
 if TYPE_CHECKING:
     from ctx_embed.encoders import as_encoder as as_encoder
     from ctx_embed.eval.encoders import load_encoder as load_encoder
-    from ctx_embed.eval.evaluation import Evaluation as Evaluation
-    from ctx_embed.eval.evaluation import EvaluationOptions as EvaluationOptions
-    from ctx_embed.eval.evaluation import ProbeEvaluator as ProbeEvaluator
-    from ctx_embed.eval.evaluation import compare as compare
-    from ctx_embed.eval.evaluation import evaluate as evaluate
+    from ctx_embed.eval.evaluation import (
+        Evaluation as Evaluation,
+        EvaluationOptions as EvaluationOptions,
+        ProbeEvaluator as ProbeEvaluator,
+        compare as compare,
+        evaluate as evaluate,
+    )
     from ctx_embed.eval.reports import write_report as write_report
-    from ctx_embed.eval.tasks import DataReader as DataReader
-    from ctx_embed.eval.tasks import find_tasks as find_tasks
+    from ctx_embed.eval.tasks import DataReader as DataReader, find_tasks as find_tasks
 
 _HOMES = {
     "ctx_embed.encoders": "as_encoder",

@@ -64,8 +64,7 @@ def reproduce(
     """
     from ctx_embed.loading import require_device
     from ctx_embed.progress import say
-    from papers import RunOptions, Workplace, find_experiment, write_report
-    from papers import reproduce as run
+    from papers import RunOptions, Workplace, find_experiment, reproduce as run, write_report
     from papers.report import as_markdown, report_folder
     from papers.runner import chosen
 

@@ -17,8 +17,7 @@ import ctx_embed
 from ctx_embed import Contextualizer, load, loading
 from ctx_embed.errors import installation
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.numpy_model import Embedder
-from ctx_embed.numpy_model import saved as stored
+from ctx_embed.numpy_model import Embedder, saved as stored
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, SavedContextualizer
 from ctx_embed.text import normalisation
 from tests.conftest import make_model

@@ -12,8 +12,7 @@ from ctx_embed.documents.formats import suffix_of
 from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError
 from ctx_embed.rows.reading import read_documents, read_numbered_documents
-from ctx_embed.rows.table import KINDS as TABLES
-from ctx_embed.rows.table import FieldError
+from ctx_embed.rows.table import KINDS as TABLES, FieldError
 from ctx_embed.texts import Document
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"

@@ -18,8 +18,7 @@ from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.index.search_index import SearchIndex as SearchIndex
-    from ctx_embed.index.searching.hits import Hit as Hit
-    from ctx_embed.index.searching.hits import snippet as snippet
+    from ctx_embed.index.searching.hits import Hit as Hit, snippet as snippet
 
 _HOMES = {
     "ctx_embed.index.search_index": "SearchIndex",

@@ -12,9 +12,11 @@ from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.training.distillation.job import distill as distill
-    from ctx_embed.training.options import DistillationOptions as DistillationOptions
-    from ctx_embed.training.options import Source as Source
-    from ctx_embed.training.options import SupervisedOptions as SupervisedOptions
+    from ctx_embed.training.options import (
+        DistillationOptions as DistillationOptions,
+        Source as Source,
+        SupervisedOptions as SupervisedOptions,
+    )
     from ctx_embed.training.supervised.classifier import TextClassifier as TextClassifier
     from ctx_embed.training.supervised.job import train as train
     from ctx_embed.training.vocabulary import learn_vocabulary as learn_vocabulary

@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pyarrow
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import SearchIndex, bulk_encoding, stores

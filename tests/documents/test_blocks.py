@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ctx_embed.documents.blocks import KINDS, NONE, PAGE, code, markdown, prose, rows
 from ctx_embed.documents.decoding import UnreadableFileError

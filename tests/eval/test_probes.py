@@ -21,8 +21,7 @@ from ctx_embed.classify.labelled import Labelled
 from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.eval.encoders import EmbeddingCache
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
-from ctx_embed.eval.scoring import probes
-from ctx_embed.eval.scoring import score as module
+from ctx_embed.eval.scoring import probes, score as module
 from ctx_embed.eval.scoring.probes import CS, PROTOCOLS, ProbeScore, folds_of, frozen, logistic_path, mean_of_seeds
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, draws, end_to_end, from_json, score_probe, training_options

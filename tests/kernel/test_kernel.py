@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from ctx_embed import kernel as loading
-from ctx_embed import second_order
+from ctx_embed import kernel as loading, second_order
 from ctx_embed.kernel import kernel, kernel_name
 from ctx_embed.numpy_model import embedder
 from ctx_embed.numpy_model.embedder import PackedContextualizer

@@ -6,8 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
@@ -16,8 +15,7 @@ from tokenizers.models import WordLevel
 from torch.nn import functional as F
 
 from ctx_embed import Contextualizer, ContextualizerPooling, InputError, load, second_order
-from ctx_embed.modules import contextualizer as contextualizer_module
-from ctx_embed.modules import token_encoder
+from ctx_embed.modules import contextualizer as contextualizer_module, token_encoder
 from ctx_embed.modules.token_encoder import dequantized, quantized
 from ctx_embed.numpy_model.embedder import PackedContextualizer
 from ctx_embed.numpy_model.saved import TokenTable

@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer, pre_tokenizers
@@ -25,8 +24,7 @@ from ctx_embed.explanations import contributions
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.kernel import kernel
 from ctx_embed.loading import load_embedder
-from ctx_embed.numpy_model import Embedder, UnsupportedModelError, document_state
-from ctx_embed.numpy_model import embedder as embedding
+from ctx_embed.numpy_model import Embedder, UnsupportedModelError, document_state, embedder as embedding
 from ctx_embed.numpy_model.document_state import DocumentState
 from ctx_embed.numpy_model.embedder import batches, embed_in_batches
 from ctx_embed.systems import system

@@ -19,8 +19,7 @@ import pandas
 import psutil
 import pyarrow
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import dedupe

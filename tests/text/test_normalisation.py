@@ -5,8 +5,7 @@ import sqlite3
 import unicodedata
 from contextlib import closing
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from ctx_embed.text.normalisation import (
     _PLAIN,

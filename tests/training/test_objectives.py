@@ -11,8 +11,7 @@ import ctx_embed
 from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
-from ctx_embed.training.distillation import objectives
-from ctx_embed.training.distillation import student as students
+from ctx_embed.training.distillation import objectives, student as students
 from ctx_embed.training.distillation.trainer import LazyAdamW
 from tests.conftest import SENTENCES
 from tests.helpers.errors import error

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from ctx_embed.modules import Contextualizer
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer
-from ctx_embed.training.distillation import objectives
-from ctx_embed.training.distillation import student as students
+from ctx_embed.training.distillation import objectives, student as students
 from ctx_embed.training.distillation.texts import Block, Mixture, Pairs
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.options import DistillationOptions

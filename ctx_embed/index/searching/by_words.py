@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index.storage.database import TOKENIZER, Database, require_time
-from ctx_embed.text.normalisation import indexed, normalised
-from ctx_embed.text.normalisation import words as words_of
+from ctx_embed.text.normalisation import indexed, normalised, words as words_of
 
 if TYPE_CHECKING:
     from ctx_embed.index.storage.folder import View

@@ -4,8 +4,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import LateError

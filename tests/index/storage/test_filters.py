@@ -2,8 +2,7 @@ from datetime import date, timedelta
 from time import process_time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import UnknownFieldsWarning

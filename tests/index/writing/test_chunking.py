@@ -3,8 +3,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ctx_embed import SearchIndex
 from ctx_embed.documents.blocks import code, markdown
