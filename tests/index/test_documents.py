@@ -6,14 +6,13 @@ import re
 import sys
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 
 from ctx_embed import SearchIndex
 from ctx_embed.index.analysis import exploring
 from ctx_embed.index.analysis.exploring import Field
 from ctx_embed.index.building.build import build_index
-from ctx_embed.index.datasets import add_dataset, to_dataset
 from ctx_embed.index.storage import database as storage
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
@@ -151,36 +150,20 @@ def test_export_writes_arrays_and_lines(three, tmp_path):
     assert vectors.dtype == np.float32
 
 
-def test_data_sets_go_out_and_in(three, tmp_path, hash_model):
-    dataset = to_dataset(three)
-    assert dataset.column_names == ["id", "text", "metadata", "embedding"]
-    with SearchIndex.create(tmp_path / "other", hash_model) as other:
-        hash_model.seen.clear()
-        assert add_dataset(other, dataset, identifier="id") == 3
-        assert hash_model.seen == []
-        assert other.get("b").metadata == {"n": 2}
-        expected = {hit.id: hit.score for hit in three.search("x", 3, mode="dense")}
-        assert {hit.id: hit.score for hit in other.search("x", 3, mode="dense")} == pytest.approx(expected)
-        assert add_dataset(other, dataset.remove_columns("embedding"), embedding=None) == 3
-        rows = [{"text": "a", "embedding": [1.0] * 8}, {"text": "b", "embedding": None}]
-        splits, names = {"train": dataset, "test": dataset}, "'id', 'text', 'metadata', 'embedding'"
-        for given, options, message in (
-            (rows, {}, "row 2 of the data set: null in the column 'embedding'"),
-            (splits, {}, "the data set must be one split, got several; choose one of 'train', 'test'"),
-            (dataset, {"text": "body"}, f"row 1 of the data set: no column 'body' (columns: {names})"),
-        ):
-            assert error(add_dataset, other, given, **options) == message
-        assert other.count() == 6
-        assert "the ids must be all integers or all strings for a data set, got both" in error(to_dataset, other)
-    with SearchIndex.create(tmp_path / "cut", hash_model, chunk="sentences") as cut:
-        cut.add(["One.", "Two. Three."])
-        assert to_dataset(cut)["start"] == [0, 0, 5]
+def test_columns_of_a_data_set_go_in(three, hash_model):
+    columns = {"id": ["u", "v"], "text": ["one", "two"], "embedding": hash_vectors(["one", "two"]).tolist()}
+    dataset = Dataset.from_dict(columns)
+    hash_model.seen.clear()
+    assert three.add(dataset["text"], dataset["id"], embeddings=dataset["embedding"]) == ["u", "v"]
+    assert hash_model.seen == []
+    assert [hit.id for hit in three.search("two", 2, mode="dense")] == ["b", "v"]
 
 
 @pytest.mark.parametrize(("name", "field"), [("out.jsonl", None), ("out.parquet", "embedding")])
 def test_what_goes_out_comes_in_again(three, tmp_path, hash_model, name, field):
     three.export(tmp_path / "out")
-    pq.write_table(to_dataset(three).data.table, tmp_path / "out.parquet")
+    rows = Dataset.from_json(str(tmp_path / "out.jsonl"), cache_dir=str(tmp_path / "cache"))
+    rows.add_column("embedding", np.load(tmp_path / "out.npy").tolist()).to_parquet(tmp_path / "out.parquet")
     build_index(tmp_path / name, tmp_path / "other", model=hash_model, embedding_field=field)
     with SearchIndex.open(tmp_path / "other", hash_model) as other:
         assert list(other) == list(three)
