@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from ctx_embed.classify.labelled import SEVERAL, Label, Labelled
 from ctx_embed.classify.predictor import Explanation, Predictor, TorchEncoder, fitted_predictor, open_encoder
 from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
-from ctx_embed.options import option, require_valid
 from ctx_embed.texts import as_texts
 
 if TYPE_CHECKING:
@@ -29,17 +28,6 @@ if TYPE_CHECKING:
 Labels = Iterable[Label] | Iterable[Iterable[Label]]
 # Passing any of these trains the encoder too.
 OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout", "runs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Checked:
-    """The options whose values fit checks, whether they are used or not."""
-
-    words: bool = option()
-    frozen: bool | None = option(None)
-    valid_share: float = option(above=0, below=1)
-    random_state: int = option(least=0, below=2**32)
-    verbose: bool = option()
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -121,7 +109,6 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             InputError: a text or label of the wrong type, only one class, or an option out of range.
         """
-        require_valid(_Checked(**{known.name: getattr(self, known.name) for known in fields(_Checked)}))
         given = self.model
         if not isinstance(given, str | Path) and not hasattr(given, "preprocess"):
             raise InputError(f"model must be a folder, a name or a SentenceTransformer, got {described(given)}")
