@@ -14,14 +14,7 @@ from click.core import ParameterSource
 from ctx_embed.cli.main import command
 from ctx_embed.cli.options import OUTPUT, SEED, chosen_options, encoder_options, field_options, options_of
 from ctx_embed.progress import duration
-from ctx_embed.training.options import (
-    DIMENSION,
-    FINE_TUNING,
-    PAPER,
-    SCRATCH,
-    SupervisedOptions,
-    TrainingJob,
-)
+from ctx_embed.training.options import DIMENSION, FINE_TUNING, PAPER, SCRATCH, SupervisedOptions, TrainingJob
 
 OF_SYSTEM = ("encoder_options", "dimension", *vars(PAPER))
 # Flags whose name differs from that of their parameter.

@@ -24,13 +24,7 @@ from ctx_embed.eval.scoring.probes import check_classes, folds_of
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
-from ctx_embed.training.supervised.train import (
-    ClassifierNetwork,
-    adam,
-    best_epochs,
-    new_encoder,
-    train_classifier,
-)
+from ctx_embed.training.supervised.train import ClassifierNetwork, adam, best_epochs, new_encoder, train_classifier
 from papers.experiment import FOLDS, Figures, Settings
 from papers.inputs import Workplace
 from papers.variants import REDRAWN, TIED, VARIANTS

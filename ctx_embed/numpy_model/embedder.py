@@ -21,14 +21,7 @@ from ctx_embed import second_order
 from ctx_embed.errors import InputError, UnknownTextsWarning, require_size, unknown_name
 from ctx_embed.kernel import PATHS, kernel
 from ctx_embed.kernel.library import address, held_by
-from ctx_embed.numpy_model.saved import (
-    DEFAULT_MODEL,
-    PHRASES,
-    Floats,
-    SavedContextualizer,
-    TokenTable,
-    fingerprint,
-)
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, TokenTable, fingerprint
 from ctx_embed.progress import Meter
 from ctx_embed.second_order import Steps
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer

@@ -19,17 +19,7 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, described, without_secrets
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits
-from ctx_embed.index.storage.filters import (
-    Among,
-    Comparison,
-    Contains,
-    Filter,
-    IsNull,
-    Junction,
-    Not,
-    moment_of,
-    parse,
-)
+from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, moment_of, parse
 from ctx_embed.texts import as_list, well_formed
 
 if TYPE_CHECKING:
