@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # The commands of each module, imported at first use.
 COMMANDS = {
     "build": "build",
-    "documents": "count delete export facets get open set",
+    "documents": "count delete export facets get set",
     "explore": "duplicates topics",
     "maintain": "backup compact info merge reembed verify",
     "query": "query similar",

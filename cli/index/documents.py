@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ctx_embed.cli.index import opened
-from ctx_embed.cli.main import command, counted, one_line, printable
+from ctx_embed.cli.main import command, counted, one_line
 from ctx_embed.cli.options import Command, named_values, overwrite_option, require_new
 from ctx_embed.errors import InputError
 
@@ -176,28 +175,3 @@ def export(path: str, output: Path) -> None:
     with opened(path) as index:
         rows, dimension = index.export(output), index.describe()["dimension"]
     click.echo(f"{counted(rows, 'vector')} of dimension {dimension} in {output}.npy, texts in {output}.jsonl")
-
-
-@command("open")
-@click.argument("path", metavar="INDEX")
-@click.argument("identifier", metavar="ID")
-def open_source(path: str, identifier: str) -> None:
-    """Print the file that a document comes from and its line; in a terminal, also open it as the desktop does.
-
-    A document knows its file by the metadata `source`.
-
-    Example: ctx-embed index open notes.index recipes/bread.md
-    """
-    with opened(path) as index:
-        (wanted,) = chosen_ids(index, [identifier])
-        if index.get(wanted) is None:
-            raise InputError(f"{path}: no document has the id {wanted!r}")
-        source = index.source(wanted)
-    if source is None:
-        raise InputError(f"{path}: the document {wanted!r} has no metadata field 'source', so its file is unknown")
-    if source.path is None:
-        raise InputError(f"{path}: the file {source.name!r} of the document {wanted!r} is not found")
-    label = source._replace(name=str(source.path)).label
-    click.echo(printable(label) if sys.stdout.isatty() else label)
-    if sys.stdout.isatty():
-        click.launch(str(source.path))

@@ -5,12 +5,10 @@ import re
 import shutil
 from contextlib import closing
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.cli.index import documents as index_documents
 from ctx_embed.cli.index.query import print_hits
 from ctx_embed.documents import formats
 from ctx_embed.errors import installation
@@ -20,7 +18,6 @@ from ctx_embed.index.following.records import FolderOptions, follow
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.writing import writer
 from tests.documents.samples import FIRST, SECOND, pdf
-from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, Interrupting
 
@@ -557,20 +554,3 @@ def test_hits_show_their_sources(located, capsys, monkeypatch):
     print_hits("second", hits, sources)
     printed = capsys.readouterr().out
     assert f"\x1b]8;;{sources[0].url}\x1b\\notes/a.md:4" in printed
-
-
-def test_opening_the_file_of_a_document(located, tmp_path, monkeypatch):
-    command = Command("index open")
-    launched: list[str] = []
-    monkeypatch.setattr("click.launch", launched.append)
-    assert command.succeeds(located.path, "a") == f"{tmp_path / 'notes' / 'a.md'}:3\n"
-    for name, said in (
-        ("b", "file 'b.pdf' of the document 'b' is not found"),
-        ("4", "has no metadata field 'source'"),
-        ("x", "no document has the id 'x'"),
-    ):
-        assert said in command.fails(located.path, name)
-    assert launched == []
-    monkeypatch.setattr(index_documents, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
-    command.succeeds(located.path, "a")
-    assert launched == [str(tmp_path / "notes" / "a.md")]
