@@ -1,7 +1,7 @@
 """Training a Contextualizer: from labels, by distillation, and the vocabulary before either.
 
 Called by ``ctx-embed train``, ``distill`` and ``vocab``.
-An option is declared in ``options.py``; the command line follows.
+Each option is declared once, in ``options.py``; the command line is made from it.
 """
 
 from __future__ import annotations

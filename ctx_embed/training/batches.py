@@ -39,7 +39,7 @@ class PackedTexts:
 
 
 def ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return start, start + 1, .. for each start, ``lengths`` numbers each, one after the other."""
+    """Return the concatenated ranges start, .., start + length - 1 of all ``starts`` and their ``lengths``."""
     return np.arange(lengths.sum()) + np.repeat(starts - (lengths.cumsum() - lengths), lengths)
 
 
@@ -52,9 +52,9 @@ def numbered(texts: Sequence[str]) -> NDArray[np.int64]:
 def held_out(
     order: NDArray[np.int64], same: NDArray[np.int64], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first ``count`` rows of ``order``, or a few more so that no text is on both sides, and the others.
+    """Split the rows of ``order`` into the first ``count``, or a few more, and the others; no text is on both sides.
 
-    ``same`` has a number for each row of the data, see :func:`numbered`.
+    ``same`` numbers the texts of all rows, see :func:`numbered`.
     """
     if not count:
         return order[:0], order
@@ -78,7 +78,7 @@ def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterat
 def like_length_batches(
     lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the batches of :func:`seeded_batches` with rows sorted by length within pools, in a seeded order."""
+    """Yield seeded batches of rows of similar length: rows are sorted by length within pools of batches."""
     batches: list[NDArray[np.int64]] = []
     drawn = list(seeded_batches(len(lengths), batch_size, seed, epoch))
     for start in range(0, len(drawn), POOL_BATCHES):

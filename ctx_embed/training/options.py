@@ -76,7 +76,7 @@ class SupervisedOptions:
         default_is="probe; from scratch zeros for the Contextualizer, random for other encoders",
     )
     valid_share: float = option(
-        0.1, "Fraction of the texts held out for validation without validation texts.", above=0, below=1, command=False
+        0.1, "Fraction of the texts to hold out if there are no validation texts.", above=0, below=1, command=False
     )
     seed: int = option(0, "Seed of the split, the order and the initial weights.", least=0, below=2**32)
     like_length: bool = option(
@@ -132,7 +132,7 @@ class TrainingJob:
     encoding: str | None = option(
         None, "The encoding of the text, e.g. cp1252.", metavar="NAME", default_is="UTF-8, or detected"
     )
-    valid: str | None = option(None, "Labelled texts that choose the epoch.", default_is="10 % of TRAIN, held out")
+    valid: str | None = option(None, "Labelled texts to choose the best epoch.", default_is="10 % of TRAIN, held out")
     test: str | None = option(None, "Also report precision, recall and F1 on these labelled texts.")
     start: str | None = option(
         None,
@@ -146,7 +146,7 @@ class TrainingJob:
         "Leave the encoder as it is and fit only the head, in seconds.",
         default_is="unless an option of the training is given",
     )
-    words: bool = option(True, "Read words and pairs of words beside the meaning.")
+    words: bool = option(True, "Classify by words and pairs of words too, not only by meaning.")
     multi_label: bool = option(False, "A text may have several labels, separated by commas, or none.")
     encoder: str | None = option(None, "The system to train from scratch.", command=False)
     tokenizer: str | None = option(
@@ -262,7 +262,7 @@ class DistillationOptions:
         return spare if self.labels_from == "spare" else dimension
 
     def for_texts(self, texts: int) -> Self:
-        """Return these options with the size of the held-out part for this number of texts, unless it is given."""
+        """Return these options; if ``held_out`` is None, set it for this number of texts."""
         return self if self.held_out is not None else replace(self, held_out=min(MOST_HELD_OUT, max(1, texts // 10)))
 
     def trained_on(self, texts: int, excluded: int = 0) -> int:
@@ -300,14 +300,14 @@ class Source:
     span_words: int = option(0, "Above 0, cut each text to a span of 1 to this many words.", least=0)
     fair: bool = option(
         False,
-        "Order the texts of all files so that any first part of them is a fair sample; files may then also hold "
+        "Order the texts of all files so that every prefix is a fair sample; files may then also hold "
         "labelled texts (``.tsv``) or pairs (``.jsonl``).",
     )
-    most_words: int | None = option(None, "In a fair source, leave out longer texts.", least=1)
+    most_words: int | None = option(None, "In a fair source, leave out texts with more words.", least=1)
     second_texts: int = option(0, "About how many of its first texts the second teacher embeds as well.", least=0)
     first_words: int | None = option(None, "In a fair source, cut the texts of pairs to this many words.", least=1)
     cloze: bool = option(
-        False, "In a fair source of texts, make pairs: a span of the middle line of passage_lines, and the other lines."
+        False, "In a fair source of texts, pair a span of each passage's middle line with the passage's other lines."
     )
     taught: bool = option(True, "False: no teacher embeds its texts, which serve only as pairs.")
 
@@ -357,8 +357,8 @@ class DistillationJob(DistillationOptions):
     )
     start_share: float = option(
         0.5,
-        "Share of the --from model's weights in the new model's, the mean of the weights before and after training; "
-        "above 0, the model forgets less of what the teacher does not teach.",
+        "Share of the --from model's weights when they are averaged with the trained weights; above 0, the new model "
+        "forgets less of what the teacher does not teach.",
         least=0,
         below=1,
         section=STUDENT,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The record in a model folder: how the model was made, and whether the same command has already made it.
 RECORD = "training.json"
 MODEL = "modules.json"
-# Maximum number of labels that the card lists; of more, it states only the number.
+# Maximum number of labels that the card lists; if there are more, it states only their number.
 MOST_LABELS = 20
 MORE = "`training.json` has the files of the data and their hashes, all options, and the course of the training."
 
@@ -58,7 +58,7 @@ class Checkpoint:
         import torch
 
         self.folder.mkdir(exist_ok=True)
-        # torch does not say why it cannot write to a path.
+        # Open the file here: torch would not say why it cannot write to it.
         with replaced_file(self.path) as beside, beside.open("wb") as file:
             torch.save({**state, "run": self.run}, file)
 

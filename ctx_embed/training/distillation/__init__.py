@@ -1,5 +1,5 @@
 """Distillation: an encoder learns the embeddings of any SentenceTransformer.
 
 Called by ``ctx-embed distill``.
-``job.py`` tells the whole; ``texts.py`` reads; ``trainer.py`` is the loop, ``objectives.py`` has the terms of its loss.
+Start with ``job.py``; ``texts.py`` reads texts, ``trainer.py`` is the loop, and ``objectives.py`` has the loss terms.
 """

@@ -86,7 +86,7 @@ def distill(
         epoch came closer to the teacher than the start.
 
     Raises:
-        InputError: a file, name or value that cannot be used, or another model is there.
+        InputError: a file, name or value cannot be used, or the output holds another model.
     """
     job = _job(sources, Path(output), teacher, options)
     architecture = student_options(job.encoder, job.dimension, job.encoder_options or {})
@@ -187,7 +187,7 @@ class _Material:
 
 
 def _read(job: DistillationJob, rank: int | None) -> tuple[DistillationJob, _Material]:
-    """Return the job adapted to its texts, and texts, teacher and vocabulary. Quick checks come before long work."""
+    """Return the job adapted to its texts, and all that it reads. Quick checks come before long work."""
     require_device(job.device)
     tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None
@@ -273,7 +273,7 @@ def _record(job: DistillationJob, architecture: Mapping[str, Any], material: _Ma
 def _prepare(
     job: DistillationJob, architecture: Mapping[str, Any], material: _Material, checkpoint: Checkpoint
 ) -> Distillation:
-    """Return the training, ready to run: the teacher's embeddings computed, the student initialised from them."""
+    """Return a training that is ready to run: compute the teacher's embeddings and initialise the student from them."""
     cache = TeacherCache(job.cache or job.output.with_name(job.output.name + ".teacher"), material.teacher)
     mixture, rows = material.mixture, material.mixture.taught_rows
     taught = cache.embeddings([block for block in mixture.blocks if block.taught], progress=job.progress)
@@ -281,7 +281,7 @@ def _prepare(
     embeddings = np.zeros((len(mixture.texts), taught.shape[1]), np.float16)
     embeddings[rows] = taught
     if (zeros := int((~taught.any(axis=1)).sum())) and job.progress:
-        say(f"the teacher knows nothing of {zeros:,} of {len(rows):,} texts (zeros); they are left out")
+        say(f"the teacher's embeddings of {zeros:,} of {len(rows):,} texts are zeros; these texts are left out")
     if material.start is not None:
         student, rotation = started_student(
             material.start, texts, taught, job.spare_dimensions, architecture.get("rank"), material.phrases
@@ -304,8 +304,8 @@ def _prepare(
     if material.second_teacher is not None:
         blocks = [block for block in mixture.blocks if block.second]
         others = TeacherCache(cache.folder.parent, material.second_teacher).embeddings(blocks, progress=job.progress)
-        # Rotate the second teacher's embeddings into the space of the first teacher's targets, but for the dimensions
-        # that are zero there.
+        # Rotate the second teacher's embeddings into the space of the first teacher's targets, leaving out the
+        # dimensions that are zero there.
         spare = int((~rotation.any(0)).sum())
         m, sample = rotation.shape[1] - spare, mixture.second_rows[:ALIGNED_TEXTS]
         like = embeddings[sample].astype(np.float32) @ rotation[:, :m]
@@ -333,7 +333,7 @@ class TeacherCache:
 
     def __init__(self, folder: str | Path, teacher: SentenceTransformer) -> None:
         self.teacher = teacher
-        # Name length limit, prompt and truncation separately: the fingerprint does not include them.
+        # The fingerprint does not cover the length limit, the prompt and the truncation, so the name has them too.
         name = f"{fingerprint(teacher)[:16]}-{teacher.max_seq_length}"
         prompt = teacher.prompts.get(teacher.default_prompt_name or "")
         if prompt or teacher.truncate_dim:
@@ -365,7 +365,7 @@ class TeacherCache:
                     part = load_file(file)["embeddings"]
                 is_new = part is None or len(part) != len(block.texts)
                 if part is None or is_new:
-                    # Count the texts of each batch: a block can take a minute.
+                    # Show progress after each batch: a block can take a minute.
                     counting = self.teacher[-1].register_forward_hook(
                         lambda _, __, features: meter.update(len(features["sentence_embedding"]))
                     )
@@ -402,7 +402,7 @@ def seen_in_part(teacher: SentenceTransformer, texts: Sequence[str]) -> int:
     candidates = [text for text in texts if len(text) > most]
     if not candidates:
         return 0
-    # The model's own tokenizer may cut texts already.
+    # Count with a copy: the model's own tokenizer may truncate texts.
     whole = Tokenizer.from_str(tokenizer.to_str())
     whole.no_truncation()
     step = -(-len(candidates) // SAMPLED_TEXTS)

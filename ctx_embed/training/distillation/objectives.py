@@ -20,7 +20,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts, held_out, numbered, ranges
 
-# Number of the most frequent entries that are predicted; others are ignored.
+# Number of entries that ``Words`` predicts: the most frequent ones.
 WORDS = 8000
 # Maximum number of texts per batch whose words are predicted: each text needs a score for every word.
 WORD_TEXTS = 64
@@ -53,7 +53,7 @@ class Batch:
     """A batch of B texts.
 
     ``step`` counts from 0; ``rows`` are the texts' numbers and ``ids``, ``lengths`` their packed tokens. ``teacher``
-    (B, d) are the teacher's embeddings, l2-normalised, and ``target`` (B, m) those that the student should have.
+    (B, d) are the teacher's embeddings, l2-normalised, and ``target`` (B, m) what the student should return.
     """
 
     step: int
@@ -108,10 +108,10 @@ class Relations(Objective):
 
 
 class Words(Objective):
-    """Predict which of the most frequent entries are in a text, from its embedding, for the first texts of a batch.
+    """Predict from a text's embedding which of the most frequent entries it has; only for a batch's first texts.
 
-    Loss: the mean over texts of the mean over their tokens of -log softmax(linear(c^K)) at the token. ``counts`` has
-    the number of times that each entry occurs in the corpus.
+    Loss: the mean over texts of the mean over their tokens of -log softmax(linear(c^K)) at the token. ``counts`` says
+    how often each entry occurs in the corpus.
     """
 
     def __init__(self, dimension: int, counts: NDArray[np.int64]) -> None:
@@ -171,7 +171,7 @@ class SecondTeacher(Objective):
         return F.normalize(torch.from_numpy(self.embeddings[self.places[rows]].astype(np.float32)), dim=1)
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Return 1 - cos plus weighted squared differences of cosines, averaged over the texts that it has embedded."""
+        """Return 1 - cos plus weighted squared differences of cosines, averaged over the texts with an embedding."""
         known = np.flatnonzero(self.places[batch.rows] >= 0)
         if len(known) < 2:
             return student.sum() * 0
@@ -181,7 +181,7 @@ class SecondTeacher(Objective):
         return loss + self.relation_weight * relation_loss(embedded, teacher)
 
     def measures(self, embed: Embed) -> dict[str, float]:
-        """Return the mean of 1 - cos to its rotated embeddings, over the held-out texts that it has embedded."""
+        """Return the mean of 1 - cos to the rotated embeddings, over the held-out texts with an embedding."""
         if not len(self.held_out):
             return {}
         student = torch.cat([embed(*self.texts.batch(part)) for part in np.array_split(self.held_out, 4)])
@@ -208,8 +208,8 @@ class LabelHead(nn.Module):
 class Labels(Objective):
     """Predict the labels of random spans of labelled texts from the last ``dimension`` dimensions.
 
-    A span mostly has the sentiment of its review, and is as short as the sentences that users embed. Each label is
-    equally frequent; ``seed`` holds out texts with all their copies.
+    A span mostly has the sentiment of its review, and is as short as the sentences that users embed. Each label has
+    equally many spans. ``seed`` chooses the held-out texts; copies of a text are held out together.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Labels(Objective):
         return F.cross_entropy(self.head(more), torch.from_numpy(self._drawn).to(more.device))
 
     def measures(self, embed: Embed) -> dict[str, float]:
-        """Return the accuracy on a span of each held-out text, always the same."""
+        """Return the accuracy on one span of each held-out text; these spans never change."""
         spans = self._spans(self.held_out_rows, np.random.default_rng([self.seed, 3]))
         right = self.head(embed(*spans)).argmax(1).cpu() == torch.from_numpy(self.targets[self.held_out_rows])
         return {"held_out_label_accuracy": float(right.float().mean())}
@@ -277,7 +277,7 @@ def taught_labels(
 ) -> Tensor:
     """Return the probabilities (texts, classes) of labels, by logistic regression on a teacher's embeddings (texts, d).
 
-    It is fitted on the texts that are among the ``labelled`` ones, whose labels are ``labels``.
+    It is fitted on those ``texts`` that are also in ``labelled``; ``labels`` are the labels of ``labelled``.
     """
     classes = {label: number for number, label in enumerate(sorted(set(labels)))}
     known = dict(zip(labelled, labels, strict=True))
@@ -305,9 +305,9 @@ def taught_labels(
 
 
 class TaughtLabels(Objective):
-    """Predict the ``probabilities`` (n, classes) of labels that a linear classifier reads from a teacher's embeddings.
+    """Predict what a linear classifier over a teacher's embeddings predicts: ``probabilities`` (n, classes) of labels.
 
-    ``places`` (texts,) is the row of each text among them, or -1.
+    ``places`` (texts,) is the row of each text in ``probabilities``, or -1.
     """
 
     def __init__(self, head: LabelHead, places: NDArray[np.int64], probabilities: Tensor) -> None:
@@ -326,10 +326,10 @@ class TaughtLabels(Objective):
 
 
 def contrast_loss(first: Tensor, second: Tensor, teacher: Tensor, known: Tensor | None = None) -> Tensor:
-    """Return the loss on finding partners: the contrast in the batch, and the distance to the teacher's ranking of it.
+    """Return the loss of finding each text's partner in the batch: a contrast plus a distance to the teacher's ranking.
 
-    The contrast is InfoNCE (van den Oord et al. 2018) of each text (B, m) among the other side's, in both directions.
-    The distance is KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) over the pairs ``known`` (n,) to the teacher.
+    The contrast is InfoNCE (van den Oord et al. 2018) between ``first`` and ``second`` (B, m), in both directions.
+    The distance is KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)); the teacher has embedded the pairs ``known``.
     """
     own = torch.arange(len(first), device=first.device)
     cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
@@ -348,9 +348,9 @@ class Partners(Objective):
     """Move texts closer to their partners, such as questions to their answers: :func:`contrast_loss`.
 
     Half of a batch's pairs come from one file family, where partners are harder to tell apart. Families are chosen in
-    proportion to the square root of their size. Pairs (P, 2) of rows with one of ``held_out`` are for measuring only.
+    proportion to the square root of their size. Pairs (P, 2) with a row in ``held_out`` are measured, not trained on.
     The teacher's embeddings are 0 for texts that it has not embedded; equal texts have the same number in ``same``.
-    A batch has at most ``count`` pairs: a text that occurs again on its side is left out.
+    A batch has at most ``count`` pairs: of pairs with the same first or the same second text, only one stays.
     """
 
     def __init__(
@@ -430,7 +430,7 @@ def negated(text: str) -> str | None:
 
 
 def triples(texts: Sequence[str], pairs: NDArray[np.int64], opposed: NDArray[np.int64]) -> list[tuple[str, str, str]]:
-    """Return texts, partners and contrasts of pairs (P, 2): known contradictions (Q, 2), and the texts negated."""
+    """Return triples of text, partner and contrast: ``pairs`` (P, 2) with contradictions (Q, 2) and negated texts."""
     contradictions = {texts[first]: texts[second] for first, second in opposed.tolist()}
     found = []
     for first, second in pairs.tolist():
@@ -445,7 +445,7 @@ class Contrasts(Objective):
     """Move a text nearer to a text of the same meaning than to a text of similar words and another meaning.
 
     Loss: the mean of log(1 + exp((cos(text, contrast) - cos(text, partner)) / 0.1)), over ``count`` triples of text,
-    partner and contrast a batch. A twentieth of them is held out.
+    partner and contrast per batch. A twentieth of all triples is held out.
     """
 
     def __init__(
@@ -476,7 +476,7 @@ class Contrasts(Objective):
         return self._batch(generator.choice(self.rows, self.count, replace=False))
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Return the soft ranking of partner before contrast."""
+        """Return the mean loss of the step's triples."""
         return F.softplus(-self._margins(more) / CONTRAST_TEMPERATURE).mean()
 
     def measures(self, embed: Embed) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""The student: initialised from the teacher's embeddings of single entries or as a trained model, with phrases.
+"""The student: initialised from the teacher's embeddings of single entries or from a trained model, with phrases.
 
 Phrases are neighbouring entries that become entries of their own. In training, a phrase's row is the sum of its parts'
-rows and a row of its own. What is learned about a word thus serves every phrase with it, and a rare phrase is
-initialised as its words. After training the sums are folded into the table, so that a phrase costs one look-up.
+rows and a row of its own. What is learned about a word thus serves every phrase with it, and a rare phrase starts as
+the sum of its words. After training, each sum is stored as one row, so that a phrase costs one look-up.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ NEGATIONS = frozenset({"not", "no", "never", "nothing", "nobody", "none", "neith
 
 
 def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a system with embeddings of ``dimension``, to which a larger output is mapped."""
+    """Return the options of a system whose embeddings have ``dimension``; it maps a larger output to that size."""
     require_options(encoder, options)
     options = dict(options)
     if "output_dimension" in option_defaults(encoder):
@@ -71,11 +71,11 @@ def new_student(
     spare_dimensions: int = 0,
     **options: Any,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
-    """Return a student whose table is initialised from the teacher's embeddings of single entries, and its rotation.
+    """Return a student whose table is initialised from the teacher's embeddings of single entries, and a rotation.
 
-    The student learns the teacher's embeddings under this rotation (d, m), which leaves the ``spare_dimensions`` 0 for
-    other objectives. The own rows of ``phrases`` are initialised to 0, so that a phrase is the sum of its parts. The
-    embeddings are (texts, d), and (vocabulary, d) of :func:`entry_texts`.
+    The student learns the teacher's embeddings times this rotation (d, m), whose last ``spare_dimensions`` are 0, free
+    for other objectives. Each phrase starts as the sum of its parts: its own row is 0. ``teacher_embeddings`` are
+    (texts, d); ``entry_embeddings`` are (vocabulary, d), of the texts of :func:`entry_texts`.
     """
     rotation = np.pad(rotation_to(dimension - spare_dimensions, teacher_embeddings), ((0, 0), (0, spare_dimensions)))
     ids, _ = TextTokenizer(tokenizer)(texts)
@@ -91,9 +91,9 @@ def new_student(
 def token_table(
     entries: NDArray[np.float32], frequencies: NDArray[np.float64], rotation: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the first token table (vocabulary, m): the teacher's embedding of each entry, centred, rotated by (d, m).
+    """Return an initial token table (vocabulary, m): the teacher's embedding of each entry, centred, rotated by (d, m).
 
-    It is weighted by rarity: ``frequencies`` are shares of the corpus' tokens.
+    Rare entries weigh more: ``frequencies`` are shares of the corpus' tokens.
     """
     table: NDArray[np.float32] = (entries - entries.mean(0)) @ rotation
     table *= (FREQUENCY_CONSTANT / (FREQUENCY_CONSTANT + frequencies))[:, None]
@@ -115,10 +115,10 @@ def started_student(
     rank: int | None = None,
     phrases: NDArray[np.int32] | None = None,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
-    """Return a student initialised as a trained model, and the rotation of the teacher into that model's space.
+    """Return a student initialised from a trained model, and the rotation of the teacher into that model's space.
 
-    ``teacher_embeddings`` are (texts, d); the teacher leaves the model's last ``spare_dimensions`` free. Without a
-    ``rank``, see :func:`with_rank`, or ``phrases``, see :func:`.more_phrases`, the model's own stay.
+    ``teacher_embeddings`` are (texts, d); the teacher leaves the model's last ``spare_dimensions`` free. If ``rank``
+    (see :func:`with_rank`) or ``phrases`` (see :func:`.more_phrases`) is None, the model keeps its own.
     """
     student = require_encoder(model)
     chosen = np.sort(np.random.default_rng(0).permutation(len(texts))[:ALIGNED_TEXTS])
@@ -146,7 +146,7 @@ def leave_own_rows(encoder: TokenEncoder) -> None:
 
 @torch.no_grad()
 def with_rank(encoder: TokenEncoder, rank: int) -> TokenEncoder:
-    """Return a Contextualizer with the ``rank`` heads of largest norm |U_r| |V_r| |W_r| of each step, in order."""
+    """Return a Contextualizer with the ``rank`` heads of largest |U_r| |V_r| |W_r| in each step, in their order."""
     state = encoder.state_dict()
     U, V, W = (state[f"attention.{name}"] for name in "UVW")
     norms = U.norm(dim=2) * V.norm(dim=2) * W.norm(dim=1)
@@ -164,7 +164,7 @@ def with_rank(encoder: TokenEncoder, rank: int) -> TokenEncoder:
 
 @torch.no_grad()
 def with_phrases(encoder: TokenEncoder, phrases: NDArray[np.int32]) -> TokenEncoder:
-    """Return a copy of an encoder with ``phrases``: first its own, then new ones, which are sums of their parts."""
+    """Return a copy of an encoder with ``phrases``: its own ones first; a new one starts as the sum of its parts."""
     table = encoder.embedding.weight.new_empty(
         encoder.backend_tokenizer.get_vocab_size() + len(phrases), encoder.dimension
     )
@@ -186,7 +186,7 @@ def require_encoder(model: SentenceTransformer) -> TokenEncoder:
 
 
 def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Return the rotation (d, dimension) onto the directions that hold most of embeddings' (n, d) squared length."""
+    """Return the rotation (d, dimension) onto the directions with most of the squared length of embeddings (n, d)."""
     d = embeddings.shape[1]
     gram = np.zeros((d, d))
     for start in range(0, len(embeddings), 65_536):
@@ -220,11 +220,11 @@ def _strongest(
     fewest: int = FEWEST,
     before: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int32]:
-    """Return the (<= count, 2) pairs of neighbours that occur most often beyond chance, strongest first.
+    """Return the strongest pairs (<= count, 2) of neighbouring entries, strongest first.
 
     A pair's strength is n log(n N / (n_first n_second)), the leading term of the log-likelihood ratio (Dunning 1993).
-    Its entries are among ``first`` and ``second`` (entries,). A pair before a continuation, one of ``before``,
-    ends within a word and is left out.
+    ``first`` and ``second`` (entries,) say which entries may be first and second in a pair. A pair that an entry of
+    ``before`` follows ends within a word and is left out.
     """
     width = len(first)
     both = first[ids[:-1]] & second[ids[1:]]
@@ -269,10 +269,10 @@ def learn_phrases(
 def more_phrases(
     texts: Sequence[str], tokenizer: Tokenizer, known: NDArray[np.int32] | None, count: int
 ) -> NDArray[np.int32] | None:
-    """Return a model's phrases and up to ``count`` more, learned from texts: words in pieces, and negated words.
+    """Return a model's phrases and up to ``count`` more, learned from texts: joined word pieces and negated words.
 
-    A word that the tokenizer cuts, as "metasta ##sis", becomes one entry without another tokenizer. The phrases that
-    are ``known`` (P, 2) come first, in the same order.
+    A word that the tokenizer cuts, such as "metasta ##sis", becomes one entry; the tokenizer stays the same. The
+    ``known`` phrases (P, 2) come first, in the same order.
     """
     vocabulary = tokenizer.get_vocab()
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
@@ -306,7 +306,7 @@ class Composition:
 
     def __init__(self, encoder: TokenEncoder) -> None:
         self.encoder = encoder
-        # The numbers of the own rows that each entry sums: its own, and all those that its parts sum.
+        # For each entry the rows that it sums: its own row, and all rows that its parts sum.
         summed = [[entry] for entry in range(encoder.entries)]
         if encoder.phrases is not None:
             words = encoder.backend_tokenizer.get_vocab_size()
@@ -321,18 +321,18 @@ class Composition:
         return self.summed[ranges(self.offsets[entries], counts)], counts.cumsum() - counts
 
     def used(self, ids: Tensor) -> Tensor:
-        """Return the numbers of all rows that the rows of these ids sum, ascending, each once."""
+        """Return the numbers of all rows that the entries ``ids`` sum, ascending, each once."""
         entries = np.unique(ids.cpu().numpy())
         return torch.from_numpy(np.unique(self._summed(entries)[0])).to(ids.device)
 
     def rows(self, entries: Tensor, used: Tensor, own: Tensor) -> Tensor:
-        """Return the summed rows (entries, m); ``own`` holds the rows ``used``."""
+        """Return the sums (entries, m) of each entry's rows; ``own`` (used, m) has the rows numbered ``used``."""
         summed, starts = self._summed(entries.cpu().numpy())
         places = torch.searchsorted(used, torch.from_numpy(summed).to(used.device))
         return F.embedding_bag(places, own, torch.from_numpy(starts).to(used.device), mode="sum")
 
     def embed(self, ids: Tensor, lengths: list[int], used: Tensor, own: Tensor) -> Tensor:
-        """Return the packed texts' embeddings over composed rows; ``own`` (used, m) rows get the gradient."""
+        """Return the embeddings of packed texts, from summed rows; the gradient goes to the rows ``own`` (used, m)."""
         entries, renumbered = torch.unique(ids, return_inverse=True)
         rows = self.rows(entries, used, own)
         if self.encoder.ids_may_be_renumbered:

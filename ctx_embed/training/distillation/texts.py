@@ -34,8 +34,8 @@ NO_PAIRS: NDArray[np.int64] = np.zeros((0, 2), dtype=np.int64)
 class Block:
     """Texts that a teacher embeds and a cache stores together; with ``second``, a second teacher embeds them too.
 
-    Each text has a file family, see :func:`genre`. It is ``paired`` if the next one is its partner, of similar meaning,
-    and ``opposed`` if that contradicts it.
+    Each text has a file family, see :func:`genre`. A text is ``paired`` if the next text is its partner, of similar
+    meaning, and ``opposed`` if the next text contradicts it.
     """
 
     texts: tuple[str, ...]
@@ -55,8 +55,8 @@ class Block:
 class Mixture:
     """The texts of all sources, one after the other, in the blocks in which they were read.
 
-    ``shown`` (texts,) are trained on, the others are excluded; ``genres`` (texts,) number the file families. ``pairs``
-    (P, 2) are rows of texts that belong together, such as a question and its answer; ``opposed`` (Q, 2) contradict.
+    ``shown`` (texts,) is False for excluded texts; ``genres`` (texts,) number the file families. ``pairs`` (P, 2) are
+    rows of texts that belong together, such as a question and its answer; ``opposed`` (Q, 2), of contradictions.
     """
 
     blocks: list[Block] = field(repr=False)
@@ -82,7 +82,7 @@ class Mixture:
 
     @property
     def excluded(self) -> int:
-        """The number of texts that no epoch shows."""
+        """The number of texts that are never trained on."""
         return int((~self.shown).sum())
 
 
@@ -91,8 +91,8 @@ def read_mixture(
 ) -> Mixture:
     """Read all sources.
 
-    No epoch shows texts whose words are ``excluded``, see :func:`read_excluded`. They keep their places, so that the
-    stored embeddings of the blocks stay valid.
+    Texts whose words are ``excluded``, see :func:`read_excluded`, are never trained on. They keep their places, so that
+    the stored embeddings of the blocks stay valid.
     """
     blocks: list[Block] = []
     for source in sources:
@@ -179,7 +179,7 @@ def _fair_blocks(source: Source) -> list[Block]:
         second, *label = others
         if source.first_words is not None:
             first, second = (" ".join(text.split()[: source.first_words]) for text in (first, second))
-        # The first text of a pair carries its mark.
+        # The first text of a pair says whether the two are alike or opposed.
         rows.append((name, first, not label or label[0] in ALIKE, label == [OPPOSED]))
         rows.append((name, second, False, False))
     if source.texts is not None:
@@ -194,7 +194,7 @@ def _fair_blocks(source: Source) -> list[Block]:
 
 
 def fair_order(families: Mapping[str, Sequence[Item]]) -> list[tuple[str, Item]]:
-    """Return each distinct item once, with its family, so that any first part is a fair sample.
+    """Return each distinct item once, with its family, in an order in which every prefix is a fair sample.
 
     A family's share is proportional to the square root of its size. The order within a family depends on the
     texts alone.
@@ -214,9 +214,9 @@ def genre(file_name: str) -> str:
 
 
 def passages(lines: Sequence[str], most: int) -> list[str]:
-    """Join consecutive lines into passages of 2, 3, .. ``most``, again 2, 3, .. lines. Each line is in one passage.
+    """Join consecutive lines into passages of 2, 3, .. ``most`` lines, then again 2, 3, ..; each line is in one.
 
-    Short and long passages then come from every part of a file. ``most`` of 1 returns the lines themselves.
+    Short and long passages then come from every part of a file. If ``most`` is 1, return the lines themselves.
     """
     if most == 1:
         return list(lines)
@@ -228,10 +228,10 @@ def passages(lines: Sequence[str], most: int) -> list[str]:
 
 
 def spans(lines: Sequence[str], most: int) -> list[str]:
-    """Return a span of each line: 1, 2, .. ``most``, then again 1, 2, .. words (or all), placed by a hash of the line.
+    """Cut each line to a span of 1, 2, .. ``most``, then again 1, 2, .. words, at a place that its hash chooses.
 
-    Single words and phrases show what each entry contributes, which whole sentences do not. ``most`` of 0 returns the
-    lines themselves.
+    Single words and phrases show what each entry contributes, which whole sentences do not. If ``most`` is 0, return
+    the lines themselves.
     """
     if most == 0:
         return list(lines)

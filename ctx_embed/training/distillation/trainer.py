@@ -1,7 +1,7 @@
 """Distillation: an encoder over a token table learns to return a teacher's sentence embeddings.
 
-The loss of a batch is a weighted sum of :mod:`.objectives`: always mean(1 - cos(student, target)), the target being the
-teacher's embedding rotated into the student's dimensions, and what the options and the student's own regularizer add.
+The loss of a batch is a weighted sum of :mod:`.objectives`. One is always mean(1 - cos(student, target)): the target is
+the teacher's embedding, rotated into the student's dimensions. Options and the student's regularizer add others.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from ctx_embed.training.distillation.texts import Mixture, Pairs
 from ctx_embed.training.options import DistillationOptions
 from ctx_embed.training.run import Checkpoint, require_finite
 
-# A run records its loss at least about this many times; short runs record it more often.
+# A run records its loss about this many times or more.
 FEWEST_LOGGED = 40
 BETAS, WEIGHT_DECAY, EPSILON = (0.9, 0.99), 0.01, 1e-8
 
@@ -33,15 +33,15 @@ BETAS, WEIGHT_DECAY, EPSILON = (0.9, 0.99), 0.01, 1e-8
 class Distillation:
     """A training that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
 
-    The student is trained in place, on the device where it is. A teacher's embeddings are (texts, d), 0 where it has
-    embedded none, and its rotation (d, m); ``second`` are those of a second teacher for the mixture's ``second_rows``.
-    ``start_share`` is the share of the weights before training in the mean of weights that is measured and becomes the
-    student (Wortsman et al. 2022, arXiv 2109.01903).
+    The student is trained in place, on its device. A teacher's embeddings (texts, d) are 0 for texts that it has not
+    embedded; its rotation is (d, m). ``second`` has both of a second teacher, for the mixture's ``second_rows``.
+    The student that is measured, and saved, has the mean of the weights before training, with weight ``start_share``,
+    and after it (Wortsman et al. 2022, arXiv 2109.01903).
     """
 
     # Number of steps between saved states, and maximum number between recorded losses.
     checkpoint_steps, log_steps = 500, 50
-    # Steps between updates of the average, which each take a pass over the whole table; and the steps in which the
+    # Steps between updates of the average, each of which reads the whole table; and the number of steps in which the
     # average decays by the factor ``DistillationOptions.averaging``.
     averaging_steps, decay_steps = 50, 10.0
 
@@ -257,11 +257,11 @@ class Distillation:
         self.student.load_state_dict(trained)
 
     def run(self, *, progress: bool = True) -> list[dict[str, float]]:
-        """Train to the end, from the checkpoint if there is one; return number, last step and measures of each epoch.
+        """Train to the end, from the checkpoint if there is one; return a dict of metrics for each epoch.
 
-        Epoch 0 is the student before training; with ``averaging``, the last one is about the averaged weights. The
-        student ends as in epoch ``kept_epoch``: the one of smallest held-out distance or, if labels, pairs, genres,
-        words or a second teacher are learned too, the last one.
+        Epoch 0 is the student before training; with ``averaging``, the last epoch measures the averaged weights. The
+        student ends with the weights of ``kept_epoch``: the epoch with the smallest held-out distance or, if it also
+        learns labels, pairs, genres, words or a second teacher, the last epoch.
         """
         state = None if self.checkpoint is None else self.checkpoint.load()
         if state is not None:
@@ -308,7 +308,7 @@ class LazyAdamW:
     r"""AdamW (Loshchilov and Hutter 2019) over the rows of a table. Each row is brought up to date when it is read.
 
     AdamW also moves rows without a gradient: they decay, and their fading moments still move them. A row with
-    moments m and v that is read again after k steps makes these moves at once. With the steps' rates
+    moments m and v that is read again after k steps catches up on these moves at once. With the steps' rates
     :math:`\eta_j`, weight decay w and :math:`r = \beta_1 / \sqrt{\beta_2}`, they are
 
     .. math:: p \leftarrow D p - C \frac{m}{\sqrt v + \epsilon}, \quad m \leftarrow \beta_1^k m, \quad

@@ -104,7 +104,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: texts: a list, an array, a series of any library, or a generator.
             y: one label for each text, a string, number or boolean; or any number of labels for each, as lists or as an
                 array (texts, classes) of 0 and 1, in which case predictions are such arrays too.
-            valid: texts and labels that choose the epoch when the encoder is trained; None holds out a share of X.
+            valid: texts and labels to choose the epoch when the encoder is trained; None holds out a share of X.
 
         Raises:
             InputError: a text or label of the wrong type, only one class, or an option out of range.
@@ -117,7 +117,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.frozen and chosen:
             names = ", ".join(chosen)
             raise InputError(
-                f"{names} cannot be given with frozen=True, which does not train the encoder; leave out either"
+                f"{names} cannot be given with frozen=True, which does not train the encoder; leave out one of them"
             )
         if self.frozen or (self.frozen is None and not chosen):
             encoder = open_encoder(given, self.device) if isinstance(given, str | Path) else TorchEncoder(given)
@@ -173,7 +173,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found[0] if single else found
 
     def decision_function(self, X: str | Iterable[str]) -> NDArray[Any]:
-        """Return the logits (texts, classes); of two classes (texts,), above 0 for the second."""
+        """Return the logits (texts, classes); with two classes (texts,), where a value above 0 means the second."""
         logits, single = self._logits(X)
         if len(self.classes_) == 2 and not self.multi_label_:
             logits = logits[:, 1] - logits[:, 0]
@@ -185,8 +185,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A label means the class that is spelled like it: "1" is the class 1.
 
         Raises:
-            InputError: no texts, or labels of another kind than those of fit: one for each text or several, or an array
-                of another number of columns.
+            InputError: there are no texts, or the labels do not have the form that fit got: one for each text, several
+                for each, or an array with a column for each class.
         """
         check_is_fitted(self)
         weights = None if sample_weight is None else np.asarray(sample_weight)

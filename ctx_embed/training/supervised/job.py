@@ -27,25 +27,25 @@ def train(
 ) -> dict[str, Any]:
     """Fit a classifier on labelled texts, or train its encoder too; ``training.json`` is the record.
 
-    The head reads the embeddings of the default model, unless ``start`` names another one or ``scratch``, and words.
+    The head reads words, and the embeddings of the default model, of the model ``start`` or of one from scratch.
 
     Args:
         file: labelled texts to train on.
         output: the model folder.
-        options: how to train the encoder; their seed is also that of the random weights of a model from scratch. None
-            leaves a model as it is, unless ``frozen`` is False (then 5 runs of 4 epochs), and trains one from scratch
-            by the paper's options.
+        options: how to train the encoder; their seed also sets the random weights of a model from scratch. With None,
+            a model to start from is left as it is, or trained in 5 runs of 4 epochs if ``frozen`` is False; a model
+            from scratch is trained with the paper's options.
         **settings: fields of :class:`.TrainingJob`.
 
     Returns:
-        ``words``, the number of words and pairs that are read; ``best_epochs``, one for each run; ``valid_accuracy``,
-        which without ``valid`` is the runs' mean accuracy on the texts that each held out, without words; and
-        ``valid_floor``, that of always answering the most frequent training label. A frozen encoder has no
-        ``best_epochs``, and the other two only if ``valid`` is given. With ``test`` also ``test_accuracy``,
+        ``words``, the number of words and pairs that the head reads; ``best_epochs``, one for each run;
+        ``valid_accuracy`` (without ``valid``: each run's accuracy, without words, on the texts that it held out,
+        averaged); and ``valid_floor``, the accuracy of always answering the most frequent training label. With a frozen
+        encoder, ``best_epochs`` is missing, and the last two need ``valid``. ``test`` adds ``test_accuracy``,
         ``test_floor`` and ``test``, see :func:`ctx_embed.classify.labelled.report`.
 
     Raises:
-        InputError: a file, name or value that cannot be used, or another model is there.
+        InputError: a file, name or value cannot be used, or the output holds another model.
     """
     known = {field.name for field in fields(TrainingJob)} - {"file", "output", "options"}
     for name in settings:
@@ -111,7 +111,7 @@ def train(
 
 
 def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[str, Any]]:
-    """Return a classifier, and its training's options, fingerprint of the encoder before, result and epochs.
+    """Return a classifier, and the parts of its record about the training.
 
     A frozen encoder only gets a head, fitted without torch if the encoder allows it; otherwise both are trained.
     """

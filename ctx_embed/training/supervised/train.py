@@ -33,12 +33,12 @@ from ctx_embed.training.run import Checkpoint, require_finite
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
-# Prior deviation of the weights of the initial head, a linear probe.
+# Standard deviation of the prior on the weights of a linear probe, which may be the initial head.
 PROBE_DEVIATION = 0.1
 
 
 class ClassifierNetwork(nn.Module):
-    """An encoder with a linear head over its embedding before any normalisation; the outputs belong to ``labels``."""
+    """An encoder with a linear head over its embedding before any normalisation; each output belongs to a label."""
 
     def __init__(self, encoder: SentenceTransformer, labels: Sequence[Any], multi_label: bool = False) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class ClassifierNetwork(nn.Module):
 
     @torch.no_grad()
     def fit_head(self, data: Labelled, weights: Floats | None = None) -> None:
-        """Set the head to a logistic regression on the encoder's current embeddings; classes have these weights."""
+        """Set the head to a logistic regression on the encoder's current embeddings, with these class weights."""
         regression = Regression(
             embedded(self.encoder, data.texts), None, data.targets(self.labels), len(self.labels), weights
         )
@@ -139,8 +139,8 @@ def new_encoder(
 ) -> SentenceTransformer:
     """Return the encoder that a training starts from: a model by its path, or ``default``.
 
-    None initialises the system ``encoder`` randomly, with its dimension and options (``architecture``), over the
-    ``tokenizer``'s vocabulary or else over one that is learned from ``texts``.
+    If ``start`` is None, initialise the system ``encoder`` randomly, with its dimension and options
+    (``architecture``), over the ``tokenizer``'s vocabulary or else over one that is learned from ``texts``.
     """
     require_device(device)
     if start is not None:
@@ -173,7 +173,7 @@ def train_classifier(
     """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch of each run.
 
     The accuracy on ``valid`` chooses the epoch; without it, each run holds out another stratified part of ``train``.
-    With ``words``, it reads words too, if that predicts the texts that the runs hold out better.
+    With ``words``, the classifier reads words too, if that improves its predictions for the held-out texts.
 
     Return the classifier, whose encoder is trained in place, with the weights of the best epoch averaged over the runs;
     and a dict for each epoch of each run with ``run`` and ``epoch`` (from 1), ``train_loss``, ``cross_entropy`` (the
@@ -214,7 +214,7 @@ def _run(
     make_optimizer: MakeOptimizer,
     progress: bool,
 ) -> tuple[list[dict[str, float]], list[Tensor]]:
-    """Train; return the history, and each run's logits, in its best epoch, for the texts that it held out."""
+    """Train; return the history, and each run's logits for its held-out texts, as of its best epoch."""
     if options.head == "zeros":
         # With a head of zeros, the encoder's gradients are zero at first, so the head learns first.
         for parameter in network.head.parameters():
@@ -275,10 +275,10 @@ def _let_read_words(
 ) -> None:
     """Add words to a trained network if that makes the labels of held-out texts more likely.
 
-    The words are those of a network over the encoder as it was before, fitted on the same texts as the run: the
-    trained encoder says too much about the texts that it was trained on. One factor of the logits and one of the words
-    are fitted on the held-out texts, so the probabilities are calibrated, too. ``before`` (n, m) are embeddings of the
-    training texts by the encoder before the training, ``held_out`` the logits of each run for its held-out texts.
+    The words' weights are fitted with the embeddings ``before`` (n, m) of the encoder before the training: those of
+    the trained encoder fit its training texts too well and would leave words nothing to add. One factor of the logits
+    and one of the words' weights are fitted on the held-out texts, so probabilities are calibrated, too. ``held_out``
+    has each run's logits for its held-out texts.
     """
     rows = {text: row for row, text in enumerate(data.texts)}
     logits, words, targets = [], [], []
