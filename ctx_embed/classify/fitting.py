@@ -1,8 +1,8 @@
-"""Fitting of a linear head over embeddings and words: how strong each part may be is chosen on held-out texts.
+"""Fitting of a linear head over embeddings and words; held-out texts decide how much each of the two may weigh.
 
-Both parts are one logistic regression whose coefficients have normal priors around 0. A weight of the embedding has the
-same deviation in every direction. That of a word or pair has a deviation proportional to the log ratio of its frequency
-in the class and in the other classes, so words that occur alike in all classes, and rare ones, weigh little.
+Both parts are one logistic regression whose coefficients have normal priors around 0. The prior of the embedding's
+weights has the same deviation in every direction. For a word or pair, the deviation is proportional to the log ratio of
+its frequencies in the class and in the other classes: rare words, and words as frequent in all classes, weigh little.
 
 Source: the ratio is from Wang and Manning 2012, Baselines and Bigrams, who multiply the features by it.
 """
@@ -22,28 +22,28 @@ from ctx_embed.classify.head import LEAST_TEXTS, Floats, Head, Vocabulary, Words
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.vectors import unit_rows
 
-# Prior deviations to choose from: of a weight of the embedding, whose features have deviation 1; and of a word, as a
-# multiple of its log ratio. They were chosen on topics and genres that are in no evaluation set.
+# Prior deviations to choose from: for weights of the embedding, whose features are scaled to deviation 1; and for
+# words, as a multiple of the log ratio. They were chosen on topics and genres that are in no evaluation set.
 MEANING = (0.03, 0.06, 0.1, 0.17, 0.3, 0.5, 0.8, 1.3, 2.0)
 WORDS = (0.5, 1.0, 2.0, 4.0, 8.0)
-# Texts for each unit of strength of the words: with few texts, words that occur by chance would weigh too much.
+# A value of WORDS needs this many texts for each unit: with few texts, words that occur by chance would weigh too much.
 TEXTS_OF_WORDS = 64
-# With at most this many held-out texts, the largest deviation of the meaning is used: it is the best on average.
+# With about this many texts or fewer, a large deviation of the meaning is preferred: it is the best on average.
 FEW_TEXTS = 20
-# Used if each class has only one text, so that nothing can be held out.
+# The deviation of the meaning if each class has only one text, so that nothing can be held out.
 MEANING_OF_ONE = 0.3
 INTERCEPT = 5.0
-# Texts and folds of the cross-validation: it is repeated if the texts are few, and has two folds for many classes.
+# Maximum texts and folds of the cross-validation. It is repeated if there are few texts; many classes get two folds.
 MOST_TEXTS, FOLDS, MOST_REPEATS, MANY_CLASSES = 2000, 5, 5, 10
-# Words gain more from further texts, so their strength is chosen on up to this many, a fifth of them held out. With
-# fewer texts than MOST_TEXTS, folds hold out about ENOUGH_FOR_WORDS for it, since a fit of words takes longer.
+# Words gain more from further texts, so up to this many choose the deviation of words, a fifth of them held out. With
+# fewer texts than MOST_TEXTS, some folds are skipped, since words take longer to fit: ENOUGH_FOR_WORDS texts suffice.
 MOST_FOR_WORDS, ENOUGH_FOR_WORDS = 10_000, 800
-# Maximum number of features in a vocabulary, and of weights of words over all classes.
+# Maximum number of words and pairs in a vocabulary, and of their weights for all classes together.
 MOST_FEATURES, MOST_WEIGHTS = 50_000, 1_000_000
 # Words whose weight is smaller than this share of the largest are dropped.
 LEAST_WEIGHT = 0.01
-# The relative change of the loss that ends a fit, and the most iterations: for a final fit, and for one that only helps
-# to choose.
+# Relative change of the loss that ends a fit, and maximum number of iterations: of a final fit, and of one that only
+# compares deviations.
 PRECISE, ROUGH = (2e-6, 100), (1e-5, 25)
 # Takes logits (n, k), targets (n, k) and weights (n, 1) or (n, k); returns the mean loss and its gradient times n.
 Loss = Callable[[Floats, Floats, Any], tuple[float, Floats]]
@@ -56,11 +56,11 @@ def fitted_head(
     weights: NDArray[np.float64] | None = None,
     words: bool = True,
 ) -> Head:
-    """Return a logistic regression on embeddings of unit length and, unless told otherwise, on words.
+    """Return a logistic regression on embeddings, scaled to unit length, and on words unless ``words`` is False.
 
-    The prior deviations, 0 for words included, are those that predict held-out texts best. The logits are scaled by the
-    factor that makes held-out texts most likely, so that probabilities are calibrated. ``embeddings`` (n, m) are before
-    any normalisation; ``weights`` are those of the classes in the loss.
+    It has the prior deviations that predict held-out texts best; for words this may be 0. The logits are scaled by the
+    factor that makes held-out labels most likely, so that probabilities are calibrated. ``embeddings`` (n, m) are those
+    before any normalisation; ``weights`` are the weights of the classes in the loss.
     """
     X = unit_rows(embeddings.astype(np.float32))
     targets = data.targets(labels)
@@ -83,7 +83,7 @@ def fitted_head(
 
 
 class Regression:
-    """Logistic regressions on parts of some texts, with embeddings ``X`` (n, m) and CSR ``counts`` (n, d) of words.
+    """Logistic regressions on subsets of n texts, with embeddings ``X`` (n, m) and CSR ``counts`` (n, d) of words.
 
     If ``targets`` are 0 and 1 (n, classes), not classes (n,), each class is a regression of its own. ``separately``
     divides each feature of the embedding by its own deviation, not all by a common one: that makes more of features
@@ -175,10 +175,10 @@ class Regression:
         return np.asarray(logits if len(used) == m + 1 else logits + self.counts[rows] @ used[m:-1])
 
     def likelihood(self, logits: Floats, rows: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the most likely factor of the logits of some texts, given their labels, and the mean loss with it.
+        """Return the factor of the texts' logits that makes their labels most likely, and the mean loss with it.
 
-        Few texts say too little to be sure: of n texts of a class, a label counts as true with (n + 1) / (n + 2), and
-        the log of the factor has a standard normal prior.
+        So that few texts do not make it too sure, a label of a class with n texts counts as true with probability
+        (n + 1) / (n + 2), and the log of the factor has a standard normal prior.
 
         Source: Platt 1999, Probabilistic Outputs for Support Vector Machines, for the targets.
         """
@@ -206,7 +206,7 @@ class Regression:
     def weights(self, coefficients: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the weights of the embedding (classes, m), of the words (features, classes) and the biases as float32.
 
-        Those of words are rounded to float16, as which they are saved.
+        The weights of words are rounded to float16, the type in which they are saved.
         """
         m = self.Z.shape[1]
         weight = (self.rotation @ coefficients[:m]).T / self.scale
@@ -284,7 +284,7 @@ def _chosen(
             break
         best = found
     if best[3] and meaning > MEANING[0]:
-        # Next to words, the meaning may weigh less.
+        # With words, a smaller deviation of the meaning may be better.
         best = min(best, tried(separately, MEANING[MEANING.index(meaning) - 1], best[3], starts))
     return best[1:]
 

@@ -30,7 +30,7 @@ FLAGS = ("multi_label", "normalized", "indicators")
 FILES = TENSORS, DESCRIPTION, WORDS = "classifier.safetensors", "classifier.json", "words.txt"
 # A word, or one character that is neither part of a word nor white space.
 WORD = re.compile(r"\w+|[^\w\s]")
-# Features occur in at least this many training texts.
+# A word or pair must occur in this many training texts to be a feature.
 LEAST_TEXTS = 2
 Integers = NDArray[np.int64]
 
@@ -53,7 +53,7 @@ class Vocabulary:
     def learn(cls, texts: Sequence[str], most: int) -> Vocabulary:
         """Return the ``most`` frequent words and pairs, among those that occur in at least two different texts."""
         texts = list(dict.fromkeys(texts))
-        # In the order of first occurrence: the order of a set differs from process to process.
+        # A dict keeps the order of first occurrence; the order of a set differs from process to process.
         counts = Counter(chain.from_iterable(dict.fromkeys(words_of(text)) for text in texts))
         words, frequency = zip(*counts.most_common(most), strict=True) if counts else ((), ())
         common = cls(words[: sum(count >= LEAST_TEXTS for count in frequency)], np.empty((0, 2)))
@@ -67,7 +67,7 @@ class Vocabulary:
         return whole.part(np.sort(order[:most]))[0]
 
     def part(self, features: Integers) -> tuple[Vocabulary, Integers]:
-        """Return the vocabulary of ``features``, ascending, and of the words in their pairs; and their numbers here."""
+        """Return a vocabulary of ``features``, ascending, and the words of their pairs; and its places in this one."""
         words = len(self.words)
         pairs = self.pairs[features[features >= words] - words]
         needed = np.union1d(features[features < words], pairs)
@@ -97,7 +97,7 @@ class Vocabulary:
         return coo_array((values.astype(np.float32), (rows, features)), (len(texts), len(self))).tocsr()
 
     def _tokens(self, texts: Sequence[str]) -> tuple[Integers, Integers, Integers, Integers]:
-        """Return words' places (-1: unknown), known pairs' text numbers and keys, and the texts' numbers of words."""
+        """Return each word's place (-1: unknown), each known pair's text and key, and each text's number of words."""
         found = [words_of(text) for text in texts]
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         words = np.fromiter(map(self._place.get, chain.from_iterable(found), repeat(-1)), np.int64, lengths.sum())
@@ -149,8 +149,8 @@ class Head:
         normalized: whether it reads embeddings scaled to unit length, or as they are before normalisation.
         indicators: whether it was fitted on an array (texts, classes) of 0 and 1.
         words: the words and pairs that it reads, with their weights; None if it reads no words.
-        neutral: (classes,) the outputs for an embedding of zeros, of a text that the encoder cannot read, without those
-            of words; None, as in a model saved without it: the bias.
+        neutral: (classes,) the outputs, apart from words, for an embedding of zeros, which a text has that the encoder
+            cannot read; None means the bias, as in older models.
     """
 
     weight: Floats
@@ -284,7 +284,7 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
     """Return the weight of each class in the loss, (classes,); None: all are 1.
 
     ``wanted`` is ``balanced``, or weights by label (other labels have weight 1). The balanced weight of a label is
-    n / (classes * n_label); with several labels per text, the number of texts without the label divided by that with.
+    n / (classes * n_label); with several labels per text, the number of texts without it / the number with it.
     """
     if wanted is None:
         return None
@@ -308,7 +308,7 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
 
 
 def neutral_logits(data: Labelled, labels: Sequence[Any], weights: NDArray[np.float64] | None) -> Floats:
-    """Return the logits (classes,) of the classes' shares in training, each as if half a text more had its label."""
+    """Return the logits (classes,) of the classes' shares of the training texts, adding half a text to each class."""
     targets = data.targets(labels)
     texts = targets.sum(0) if data.multi_label else np.bincount(targets, minlength=len(labels))
     others = len(targets) - texts if data.multi_label else len(targets)

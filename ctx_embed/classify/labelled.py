@@ -50,7 +50,7 @@ class Labelled:
 
     @property
     def multi_label(self) -> bool:
-        """Whether each text has any number of labels."""
+        """Whether a text may have any number of labels."""
         return len(self.labels) > 0 and isinstance(self.labels[0], SEVERAL)
 
     def require_labels(self) -> None:
@@ -120,7 +120,7 @@ class Labelled:
         return Labelled(*parts[0]), Labelled(*parts[1])
 
     def matched(self, classes: Sequence[Any]) -> Labelled:
-        """Return the texts with the classes that their labels mean, whatever their type; unknown labels stay."""
+        """Return the texts with each label replaced by the class that it means, of any type; unknown labels stay."""
         of = Classes(classes)
 
         def meant(label: Any) -> Any:

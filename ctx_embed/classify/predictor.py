@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 # Files of a model folder about its training, which embeddings do not depend on.
 NOT_COPIED = ("README.md", "training.json", *FILES)
-# Maximum number of parts to show of each kind, and of words of a text to leave out in turn.
+# Maximum number of parts to show of each kind, and of words whose removal from a text is tried.
 MOST_PARTS, MOST_WORDS = 10, 200
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The parts of a label's logit, less the mean of all classes; with several labels per text, of the logit itself.
+    """The parts of a label's logit minus the mean logit of all classes; with several labels per text, of the logit.
 
     Attributes:
         label: the label.
         logit: the sum of ``bias``, ``meaning`` and all words and pairs.
-        bias: the part that is the same for all texts: that of the shares of the classes in training.
-        meaning: the part of the embedding.
-        words: words and pairs of the text with their parts, the largest first.
-        of_meaning: words of the text with the change of ``meaning`` that each makes, compared with the same text
-            without it, both in lower case with a space between words; those of the largest changes first.
+        bias: the part that is the same for all texts, from the classes' shares of the training texts.
+        meaning: the part that the embedding adds.
+        words: words and pairs of the text with the part that each adds, largest first.
+        of_meaning: words of the text with ``meaning`` minus what it would be without the word, largest changes first.
+            Both texts are in lower case with a space between words.
     """
 
     label: Any
@@ -61,7 +61,7 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: str | Path, device: str | None = None) -> Predictor:
-        """Open a classifier made by ``ctx-embed train``, without torch if no device is named and the model allows."""
+        """Open a classifier made by ``ctx-embed train``; without a ``device``, use torch only if the model needs it."""
         folder = Path(folder)
         if str(folder) == "default" and not folder.exists():
             raise InputError("default: the default model has no labels; train it with `ctx-embed train --from default`")
@@ -89,7 +89,7 @@ class Predictor:
         """Return the reasons for the predicted label of a text, or for each of several labels."""
         head = self.head
         words = list(dict.fromkeys(words_of(text)[:MOST_WORDS]))
-        # Leave each word out in turn, wherever it occurs, and compare with all of them, spelled in the same way.
+        # Leave out all occurrences of a word, and compare with the whole text in the same spelling.
         others = [" ".join(other for other in words_of(text) if other != word) for word in (None, *words)]
         embeddings = self.encoder.embed([text, *others])
         logits, meanings = head.logits(embeddings[:1], [text]), head.of_meaning(embeddings)
@@ -124,7 +124,7 @@ class Predictor:
 def fitted_predictor(
     encoder: SavedEncoder | TorchEncoder, data: Labelled, class_weight: ClassWeight, words: bool = True
 ) -> Predictor:
-    """Return the encoder with a head fitted over it, which reads words too unless told otherwise."""
+    """Return the encoder with a head fitted over it, which reads words too unless ``words`` is False."""
     from ctx_embed.classify.fitting import fitted_head
 
     labels = data.classes()
