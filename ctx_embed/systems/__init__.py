@@ -174,7 +174,7 @@ def untrained(
     """Return a SentenceTransformer with randomly initialised weights and l2-normalised embeddings.
 
     Args:
-        tokenizer: the tokenizer, over whose entries the table is random; None takes the default model's with its table.
+        tokenizer: its entries get a random table; None takes the default model's tokenizer and table.
         dimension: m; None takes 256, or the dimension of the default model's table.
         seed: seed of all random weights; torch's own generator keeps its state.
 

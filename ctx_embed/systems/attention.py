@@ -1,4 +1,4 @@
-"""Attention as pure tensor functions over packed tokens, padded in groups if need be, and that of models over texts.
+"""Attention as pure tensor functions over packed tokens, padded in groups if need be, and a model's attention weights.
 
 Dimensions: B documents, N tokens in all, n tokens of one document, m features, h heads. ``offsets`` (B + 1,) holds the
 start of each document among the N packed tokens and, last, N; ``lengths`` lists the number of tokens of each document.
@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
 
 def groups_of(lengths: list[int], device: torch.device, group_tokens: int = GROUP_TOKENS) -> Iterator[Group]:
-    """Yield groups of at most ``group_tokens`` positions, or one document, that hold each document with tokens once."""
+    """Yield groups of at most ``group_tokens`` positions, or of one document; documents without tokens are in none."""
     length = torch.tensor(lengths, dtype=torch.int64)
     start = length.cumsum(0) - length
     order = length.argsort(descending=True, stable=True)
@@ -170,7 +170,7 @@ def attention_weights(model: SentenceTransformer, texts: Iterable[str]) -> list[
         texts: a list, array, series or generator; read with the model's default prompt, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another or has no attention weights; ``texts`` are not strings.
+        InputError: the model's first module is no such system or has no attention weights; ``texts`` are not strings.
     """
     texts = as_texts(texts)
     module = token_encoder(model)

@@ -40,13 +40,13 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padd
     """Return a recurrent network's outputs (N, directions * hidden) over (N, m) tokens; it reads documents separately.
 
     On a CPU, documents are padded if that takes at most ``most_padding`` positions per token: the gradient then takes
-    time linear in the length, while that of torch's packed sequences is quadratic. Packed, they take memory that does
-    not depend on how much their lengths differ.
+    time linear in the length, while that of torch's packed sequences is quadratic. Packed documents take memory that
+    does not depend on how much their lengths differ.
     """
     if not len(tokens):
         return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
     lengths, documents, position = offsets.diff(), document_ids(offsets), token_positions(offsets)
-    # Only on a CPU are packed sequences slow: other devices have kernels for them.
+    # Packed sequences are slow only on a CPU: other devices have kernels for them.
     if tokens.device.type != "cpu" or len(lengths) * int(lengths.max()) > most_padding * len(tokens):
         # torch's order of packed sequences: all first tokens, then all second ones, ..., longer documents first.
         rank = lengths.argsort(descending=True, stable=True).argsort()

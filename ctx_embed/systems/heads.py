@@ -115,8 +115,8 @@ class Lama(_AskedByContext):
         context: c: ``mean`` of the text's states, or ``learned``, initialised as the mean of the embeddings.
         rank: r.
         layer: l; 0: no layer.
-        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings; None: the system's
-            own, 0 or in :class:`LamaCtx` half the dimension.
+        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings; None: 0, or half the
+            dimension in :class:`LamaCtx`.
         output_dimension: features after a final linear map; None: no map.
 
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835.
@@ -167,7 +167,7 @@ class Lama(_AskedByContext):
 class LamaCtx(Lama):
     """:class:`Lama` over the outputs of a bi-GRU (LAMA+ctx).
 
-    H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden), the others as in :class:`Lama`, and so are the options.
+    H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden); all other shapes and the options as in :class:`Lama`.
 
     Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835; Cho et al. (2014) for the GRU.
     """

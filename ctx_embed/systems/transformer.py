@@ -15,7 +15,7 @@ from ctx_embed.second_order import segment_sum, token_positions
 from ctx_embed.systems.attention import Group, groups_of, self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
 
-# Number of tokens in a usual text: :meth:`TransformerEncoder.begin_as_mean` subtracts the mean of as many positions.
+# Number of tokens in a usual text: :meth:`TransformerEncoder.begin_as_mean` subtracts the mean of this many positions.
 USUAL_LENGTH = 20
 
 
@@ -175,7 +175,7 @@ class UseTransformer(TransformerEncoder):
 
         sentence embedding = sum_t x_t / sqrt(n), x the outputs of :class:`TransformerEncoder`
 
-    Shapes, options and the other formulas as there. A text without tokens is embedded as zeros.
+    It has the same shapes, options and other formulas. A text without tokens is embedded as zeros.
 
     Source: Cer et al. (2018), arXiv 1803.11175, section 3.1.
     """
