@@ -1,4 +1,4 @@
-"""Make a search index of directories of embeddings, without embedding again."""
+"""Make a search index from directories of embeddings, without embedding again."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def index_parquet(
     model: str | Path | Model | None = None,
     **options: Any,
 ) -> Built:
-    """Index the output of ``ctx-embed encode --to DIRECTORY`` with its vectors; if rows share an id, the last one.
+    """Index the output of ``ctx-embed encode --to DIRECTORY`` with its vectors; of rows with the same id, use the last.
 
-    ``directories`` are folders, or URIs of an object store. ``model`` embeds queries; None: the model that they name,
-    or that of the index that is extended. Other options (mode, resume, factory, dtype, progress) are those of
-    :func:`ctx_embed.index.building.build.build_index`.
+    ``directories`` are folders, or URIs of an object store. ``model`` embeds queries; None: the model that the
+    directories name, or that of an index that is extended. Other options (mode, resume, factory, dtype, progress) are
+    those of :func:`ctx_embed.index.building.build.build_index`.
 
     Raises:
         InputError: there is no directory of embeddings, one is incomplete, several models made them, or the index
@@ -41,7 +41,7 @@ def index_parquet(
         collection.require(store.name, collections[0])
         runs = list(store.notes(RUN).values())
         if runs and not runs[-1]["finished"]:
-            raise InputError(f"{store.name}: is not complete; wait for its run, or repeat that `ctx-embed encode`")
+            raise InputError(f"{store.name}: must be complete; wait for its `ctx-embed encode`, or repeat that command")
     if model is None:
         adds = options.get("mode") in ("append", "upsert")
         model = read_settings(Path(path)).model if adds else collections[0].model

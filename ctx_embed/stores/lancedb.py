@@ -133,7 +133,7 @@ class LanceDB(Database):
 
 
 def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
-    """Return a filter as SQL over the columns of a table, given with their types. It is never null."""
+    """Return a filter as SQL that is never null, over a table's columns: ``fields``, with their types."""
 
     def literal(value: Value) -> str:
         return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)

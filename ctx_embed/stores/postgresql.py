@@ -172,7 +172,7 @@ def _json(value: Any) -> str:
 
 
 def condition(tree: Filter) -> Sql:
-    """Return a filter as SQL over the column ``metadata``, with its parameters. It is never null."""
+    """Return a filter as SQL that is never null, over the column ``metadata``, with its parameters."""
 
     def one(tree: Condition) -> Sql:
         field, path = "(metadata" + " -> %s::text" * len(tree.path) + ")", list(tree.path)

@@ -3,8 +3,8 @@
 A folder uses the client's local mode: one process at a time, and every search is exact.
 
 A point's payload has ``id``, ``text``, ``metadata`` without its lists, ``lists`` with only the lists, and ``present``,
-the paths of all fields; ``undirected`` marks a point whose vector is zeros. Qdrant would compare a value with each
-element of a list; stored separately, lists match only `contains`, which finds whole words in strings.
+the paths of all fields; ``undirected`` marks a point whose vector is zeros. Lists are stored separately, so that only
+`contains` looks into them: Qdrant's other conditions would, too. In strings, `contains` finds whole words.
 """
 
 import datetime

@@ -55,7 +55,7 @@ class Collection:
 
     @classmethod
     def of(cls, embedder: IndexModel, fields: Mapping[str, str] | None = None) -> Collection:
-        """Return the record of the vectors of an embedder."""
+        """Return the record for vectors that ``embedder`` makes."""
         return cls(embedder.fingerprint, embedder.dimension, embedder.reference, fields=dict(fields or {}))
 
     def require(self, name: str, other: Collection) -> None:
@@ -95,7 +95,7 @@ class Store(AbstractContextManager["Store"], ABC):
     """Documents and their vectors in a database or a folder; :func:`ctx_embed.stores.open` returns one.
 
     A document that the model cannot read is stored with a vector of zeros, which no search finds. A subclass stores
-    rows by id, and by name small JSON notes, which record the collection and encoding runs.
+    rows by id, and small JSON notes by name; the notes record the collection and encoding runs.
     """
 
     # Whether several processes may upsert at once.
@@ -160,7 +160,7 @@ class Store(AbstractContextManager["Store"], ABC):
         return collection
 
     def search(self, query: str | Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False) -> Any:
-        """Return the k documents nearest to a text, as hits whose scores are cosines; a list of such lists for several.
+        """Return the k documents nearest to a text, as hits whose scores are cosines; for several texts, several lists.
 
         ``where`` is a metadata filter, see :mod:`ctx_embed.index.storage.filters`. ``exact`` compares the query with
         every vector, even if the store has a vector index.
@@ -203,7 +203,7 @@ class Store(AbstractContextManager["Store"], ABC):
 
     @abstractmethod
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
-        """Store documents, durably when this returns, in place of stored or earlier ones with the same ids.
+        """Store documents durably; each replaces a stored or earlier document with the same id.
 
         In an encoding run, they form the part named ``part``, whose note (JSON values) is stored after them.
         """
@@ -296,7 +296,7 @@ def translated(
 ) -> T:
     """Return a filter in the language of a database.
 
-    ``condition`` translates a comparison, `contains` or `is null`, never to null; ``joined`` joins parts by and or or.
+    ``condition`` translates a comparison, `contains` or `is null`, never to null; ``joined`` joins by `and` or `or`.
     """
 
     def visit(tree: Filter) -> T:

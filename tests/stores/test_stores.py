@@ -584,5 +584,5 @@ def test_a_directory_that_is_not_complete_is_refused(source, tmp_path):
         assert index_parquet(source, tmp_path / "a.index").documents == DOCUMENTS
         store.write_note("run-0001", {"signature": "", "finished": False})
     said = error(index_parquet, source, tmp_path / "b.index")
-    assert "is not complete; wait for its run, or repeat that `ctx-embed encode`" in said
+    assert "must be complete; wait for its `ctx-embed encode`, or repeat that command" in said
     assert not (tmp_path / "b.index").exists()
