@@ -25,7 +25,7 @@ _MODIFIERS = (
     "abstract|async|const|declare|default|export|extern|final|inline|internal|override|partial|private|protected|pub"
     "|public|sealed|static|unsafe|virtual"
 )
-# The first line of a definition: a word that says so, a function in a variable, or a name with arguments and a body.
+# The first line of a definition: a keyword, a function in a variable, or a name with arguments and a body.
 _DEFINES = re.compile(
     rf"\s*(?:(?:{_MODIFIERS})(?:\([\w ]+\))?\s+)*(?:"
     r"(?:class|def|enum|fn|fun|func|function|impl|interface|macro_rules!|mod|module|namespace|record|struct|trait|union)\b"
@@ -70,7 +70,7 @@ def rows(text: str) -> list[Block]:
 
 
 def code(text: str) -> list[Block]:
-    """Return the parts of source code between blank lines, cut before definitions and after them, too.
+    """Return the parts of source code between blank lines; also cut before and after definitions.
 
     A definition is recognised by words in its first line that many languages share. It ends where a line is indented
     no more than that line. The less a part is indented, the smaller its depth.
@@ -121,7 +121,7 @@ def markdown(text: str) -> list[Block]:
 
 
 def title_of(text: str) -> str | None:
-    """Return the title of Markdown: that of the front matter, else the first heading of the first level."""
+    """Return the title of Markdown: the one in its front matter, else the first heading of the first level."""
     end, fields = front_matter(text)
     for field in fields:
         if field.name == "title" and field.values:
@@ -173,7 +173,7 @@ def _markdown(text: str, at: int) -> Iterator[Block]:
 
 
 def _paged(text: str, blocks: Iterator[Block]) -> list[Block]:
-    """Return blocks. The first one after each form feed gets the depth of a page."""
+    """Return the blocks; the first one after each form feed gets the depth of a page."""
     if "\f" not in text:
         return list(blocks)
     found: list[Block] = []
@@ -195,7 +195,7 @@ class Field(NamedTuple):
 def front_matter(text: str) -> tuple[int, list[Field]]:
     """Return where the text after the front matter begins, and the fields; 0 and none if there is no front matter.
 
-    A text may also begin with a rule: between two lines of dashes, front matter has nothing but fields of YAML.
+    The first line of dashes may also be a horizontal rule: front matter has only YAML fields up to the next such line.
     """
     found = _MATTER.match(text[:_LONGEST_MATTER]) if text.startswith("---") else None
     if found is None:

@@ -87,9 +87,9 @@ def read_text(path: str, encoding: str | None = None) -> str:
 
 
 def decode(raw: bytes, encoding: str | None = None, name: str | None = None) -> str:
-    r"""Return bytes as text with ``\n`` as line ends, by default in the encoding of a mark, UTF-8 or a detected one.
+    r"""Return bytes as text with ``\n`` as line ends; without ``encoding``, try a byte order mark, UTF-8, detection.
 
-    A few bytes that are not UTF-8 cost one character each, and so do NUL bytes; a warning names the file, if given.
+    A few bytes that are not UTF-8 cost one character each, and so do NUL bytes; a warning gives the file's ``name``.
     """
     given, encoding = encoding, encoding or marked(raw)
     if encoding is None and is_binary(raw):

@@ -1,7 +1,7 @@
 """Read files: plain text in this process, risky formats in worker processes with limits on time and memory.
 
 A worker is started with ``python -m ctx_embed.documents.extraction MEGABYTES``. For each path on its input, with the
-folder in which the file must lie, it writes the texts to its output, as lines of JSON; it ends with its input.
+folder in which the file must lie, it writes the texts to its output, as lines of JSON. It ends when its input does.
 """
 
 import json

@@ -28,7 +28,7 @@ class Structured(Document):
 
 
 def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
-    """Return whether each record of a table or JSONL becomes a document: if asked for, or if it has a text."""
+    """Return whether each record of a table or JSONL becomes a document: if ``unit`` says so, or if it has a text."""
     if suffix_of(path) not in RECORD_SUFFIXES or unit not in (None, RECORDS):
         return False
     try:
@@ -81,7 +81,7 @@ def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> It
 
 
 def modified(nanoseconds: int) -> str:
-    """Return a time as ISO 8601 in UTC, to the second; for a time that has no date, return that of 1970."""
+    """Return a time as ISO 8601 in UTC, to the second; a time outside the calendar becomes the start of 1970."""
     with suppress(OverflowError, ValueError, OSError):
         return datetime.datetime.fromtimestamp(nanoseconds // 1_000_000_000, datetime.timezone.utc).isoformat()
     return "1970-01-01T00:00:00+00:00"

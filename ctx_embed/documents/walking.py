@@ -71,7 +71,7 @@ class Rules:
                     # Two ``**`` in a row mean the same as one.
                     parts += [None] if not parts or parts[-1] is not None else []
                 elif any(character in name for character in "*?[\\"):
-                    # The regular expressions that Python makes of globs never backtrack, however many stars it has.
+                    # The regular expressions that Python makes of globs never backtrack, however many stars there are.
                     parts.append(re.compile(fnmatch.translate(_PART.sub(_python, name))).match)
                 else:
                     parts.append(name.__eq__)
@@ -156,9 +156,9 @@ def walk(
 ) -> Iterator[File | Skipped]:
     """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
 
-    Skips hidden files, search indexes, files that a .gitignore in the folder names, and without ``include`` those whose
-    names say that a program wrote them. Follows links to files in the folder, with ``follow_links`` also out of it, but
-    no links to folders. Globs are as in .gitignore.
+    It skips hidden files, search indexes, files that a .gitignore in the folder names and, without ``include``, files
+    whose names say that a program wrote them. It follows links to files in the folder, with ``follow_links`` also to
+    files outside, but never links to folders. Globs are as in .gitignore.
     """
     included, excluded = patterns(include), patterns(exclude)
     root = os.path.join(os.path.realpath(folder), "")

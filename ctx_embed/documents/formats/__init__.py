@@ -1,7 +1,7 @@
 """File formats: the reader of each suffix, the library it needs, and whether it runs in a worker process.
 
 Called by :mod:`ctx_embed.documents.extraction` and its worker processes.
-A format changes in its reader's file, plain text here; a new suffix is named below.
+Each format has its reader in another file, plain text in this one; add a new suffix below.
 """
 
 import re
@@ -40,7 +40,7 @@ class Format(NamedTuple):
 
     @property
     def is_list(self) -> bool:
-        """Whether a file that is named, outside a folder, is a list of texts: lines of text, tables and JSON."""
+        """Whether a file that is given by name, not by its folder, holds a list of texts: lines, a table or JSON."""
         return self.reader in ("plain:prose", "plain:rows", "plain:records", "plain:binary")
 
     @property

@@ -1,8 +1,8 @@
 r"""Word, PowerPoint, OpenDocument and EPUB as Markdown, with all words in reading order, and the pages of PDF.
 
 One walk through the XML serves the first three. Text stands in paragraphs, and paragraphs in elements of any kind:
-sections, content controls, groups, text boxes. So only what is left out needs a name: deleted text, and second versions
-of a text. Notes, comments, headers, charts and diagrams are in further files of the archive, which references name.
+sections, content controls, groups, text boxes. So the walk names only what it leaves out: deleted text, and second
+versions of a text. Notes, comments, headers, charts and diagrams are in other files of the archive, found by reference.
 """
 
 import os
@@ -32,7 +32,7 @@ _REFERENCES = {
 _CONTAINER = "META-INF/container.xml"
 _DRAWN = {"chart", "chartEx", "diagramData"}
 _ODT_MARGINS = ({"header", "header-first", "header-left"}, {"footer", "footer-first", "footer-left"})
-# A PDF ends with a mark; a download that was cut short has at most earlier ones, before further objects.
+# A PDF ends with this mark. In a download that was cut short, objects follow the last mark, if there is any.
 _END, _OBJECT = b"%%EOF", b"obj"
 _TAIL_BYTES = 1 << 16
 
@@ -101,7 +101,7 @@ class _Walk(NamedTuple):
                 if _child(_child(row, "trPr"), "del") is None
             ]
             if all(len(row) < 2 for row in rows):
-                # A frame rather than a table.
+                # Rows of one cell are a frame around text rather than a table.
                 return [block for row in rows for cell in row for block in cell]
             lines = [[" ".join(" ".join(cell).split()) for cell in row] for row in rows if any(row)]
             return ["\n".join(f"| {' | '.join(line)} |" for line in lines)] if lines else []

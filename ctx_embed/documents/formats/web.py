@@ -137,7 +137,7 @@ def scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
 
 
 def html(path: str) -> Iterator[Extracted]:
-    """Yield an HTML page as Markdown. To guess its main text, as readers of news do, would lose parts of manuals."""
+    """Yield a whole HTML page as Markdown: guessing its main text, as news readers do, would lose parts of manuals."""
     found = scanned(read_text(path))
     text = found.markdown()
     yield Extracted(text, "markdown", title=found.title or title_of(text))
