@@ -35,7 +35,7 @@ _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 # A killed process or a full disk leaves runs of NUL bytes in a log.
 _NULS = re.compile(rb"\0+")
 _NOT_ASCII = re.compile("[^\0-\x7f]")
-# English with at most this share of accents is read as UTF-8 with stray bytes; Windows' encoding reads it the same.
+# With fewer wrong bytes than one in this many (English with a few accents), a text is read as UTF-8 with stray bytes.
 _BYTES_FOR_A_WRONG_ONE = 100
 # Stray bytes of text pasted from Windows: its quotation marks, dashes and letters. Others may be parts of UTF-8.
 _STRAY = {
@@ -66,9 +66,9 @@ def is_binary(start: bytes) -> bool:
 
 
 def settled(sample: bytes, fallback: str | None = None) -> str:
-    """Return the encoding of a file from :data:`SAMPLE_BYTES` of it, beginning with a line that is not ASCII.
+    """Return the encoding of a file from :data:`SAMPLE_BYTES` of it, which begin with a line that is not ASCII.
 
-    It is UTF-8 if all but a few bytes are (see :data:`REPAIR`), or if it is not text; else ``fallback``, or detected.
+    It is UTF-8 if all but a few bytes are (see :data:`REPAIR`) or they are not text; else ``fallback``, or detected.
     """
     text = codecs.getincrementaldecoder(UTF_8)("surrogateescape").decode(sample)
     others = _NOT_ASCII.findall(text)
@@ -96,7 +96,7 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
 
 
 class WrongBytesWarning(UserWarning):
-    """Some bytes of a text are not what its encoding allows; each costs one character."""
+    """Some bytes of a text are wrong in its encoding; each is read as one character."""
 
 
 def warn_of_wrong_bytes(name: str, raw: bytes, place: int, first: int = 1, encoding: str = UTF_8) -> None:
@@ -126,15 +126,15 @@ def decoded_lines(
 ) -> Iterator[str]:
     r"""Yield the lines of a stream, without their ends; only ``\n`` ends a line.
 
-    Without ``encoding`` and a byte order mark, the first line that is not UTF-8 and the buffered bytes after it decide
-    between UTF-8 and ``fallback`` (None: a detected encoding). A wrong byte then costs one character, and a warning
-    names the first one. What cannot be read, or has a line of more than 256 MB, is an InputError.
+    If neither ``encoding`` nor a byte order mark says otherwise, lines are UTF-8 up to the first one that is not. That
+    line and the buffered bytes after it decide between UTF-8 and ``fallback`` (None: a detected encoding). Each wrong
+    byte is one character; a warning names the first. A broken stream, or a line of more than 256 MB, is an InputError.
     """
     require_encoding(encoding)
     number, mark, warned, named = 0, "\ufeff", False, encoding
     try:
         encoding = named or marked(stream.peek(4)[:4])
-        # The byte of a line end may not end a line in this encoding, as in UTF-16.
+        # In UTF-16, for example, the single byte of a line end does not end a line.
         if encoding is not None and "\n".encode(encoding) != b"\n":
             wrapper = io.TextIOWrapper(stream, encoding=encoding, newline="\n")
             try:

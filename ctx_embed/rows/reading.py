@@ -65,13 +65,13 @@ def read_documents(
     """Yield the documents of a file, in order and in bounded memory.
 
     The suffix of a file (also before ``.gz``) names its format: ``.jsonl`` and ``.ndjson`` hold an object per line,
-    ``.json`` that or an array of objects, ``.csv``, ``.tsv`` and ``.parquet`` a table. Other files and standard input
-    hold a text per line, unless their content shows one of these formats or labelled texts, see :func:`open_rows`.
+    ``.json`` the same or an array of objects, ``.csv``, ``.tsv`` and ``.parquet`` a table. Other files and standard
+    input hold a text per line, unless their content shows one of these formats or labels, see :func:`open_rows`.
     Lines and objects are yielded as soon as they arrive; CSV and TSV are read to their end first.
 
     The field ``id`` (or ``_id``) of a row is its id; all others except the text (``text_field`` or ``text``) are its
-    metadata. An object in a field ``metadata``, which exports write, becomes fields of its own. An InputError says
-    which row cannot be read or lacks the field (a ``FieldError``).
+    metadata. A field ``metadata`` that holds an object, as in exports, is replaced by the fields of the object. An
+    InputError says which row cannot be read or lacks the field (a ``FieldError``).
     """
     for _, document in read_numbered_documents(source, text_field, encoding=encoding):
         yield document
@@ -118,7 +118,7 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
 
 
 def unwrapped(row: dict[str, Any]) -> dict[str, Any]:
-    """Return fields; those of an object in the field ``metadata`` (JSON in tables) join them if all names differ."""
+    """Return a row's fields; if all names differ, replace an object in the field ``metadata`` by its own fields."""
     inner = row.get("metadata")
     if isinstance(inner, str):
         with suppress(ValueError, RecursionError):
@@ -168,7 +168,7 @@ def read_labelled_rows(
 
 
 def read_labelled(source: str | Path, *fields: str | None, **options: Any) -> tuple[list[Any], list[str]]:
-    """Return the labels and texts of a labelled file that has rows, given as for :func:`read_labelled_rows`."""
+    """Return the labels and texts of a labelled file with at least one row; arguments: :func:`read_labelled_rows`."""
     rows = list(read_labelled_rows(source, *fields, **options))
     if not rows:
         raise InputError(f"{source_name(source)}: no rows; give lines of label<TAB>text")
@@ -177,7 +177,7 @@ def read_labelled(source: str | Path, *fields: str | None, **options: Any) -> tu
 
 
 def header_hint(labels: Sequence[str]) -> str:
-    """Return advice if the first label alone occurs only once, as a header would; otherwise an empty string."""
+    """Return advice if only the first label is unique, as a header would be; otherwise an empty string."""
     once = [label for label, count in Counter(labels).items() if count == 1]
     if len(labels) < 2 or once != [labels[0]]:
         return ""
@@ -194,11 +194,11 @@ def read_fields(
     head: bool = False,
     more: bool = False,
 ) -> list[tuple[str, ...]]:
-    """Return the fields of lines of a ``shape``, without blank lines; with ``more``, further fields may follow.
+    """Return the fields of all lines that are not blank. ``shape`` shows them; with ``more``, further ones may follow.
 
-    A row has the fields ``columns`` in their order, of which the first is stripped; by default all, as they are. The
-    field ``scored`` must be a number. With ``head``, the first line names the fields. A file that is not UTF-8 is read
-    as Latin-1, as old sets need.
+    A row has only the fields ``columns``, in this order, the first one stripped; by default it has all, as they are.
+    The field ``scored`` must be a number. With ``head``, the first line names the fields. A file that is not UTF-8 is
+    read as Latin-1, as old data sets need.
     """
     count = shape.count("<TAB>") + 1
     rows: list[tuple[str, ...]] = []

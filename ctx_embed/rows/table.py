@@ -6,7 +6,7 @@ or an item of an array. A row that cannot be read is an :class:`InputError`, and
 
 CSV, TSV and ``label<TAB>text`` are read twice, because some things are only known at the end: whether all cells of a
 column are numbers, whether a writer put the quotation marks of TSV there, and whether the lines are labelled at all. A
-pipe is copied to a temporary file for it.
+pipe is copied to a temporary file for this.
 """
 
 import csv
@@ -77,7 +77,7 @@ class Table:
 
     ``needed`` are the fields that each row must have, with the option that names each. ``raw`` yields each row with the
     number of its last line (in Parquet and JSON, of the row); 0 marks an error of the whole file, such as a field
-    missing from its header. Cells of columns ``numbers`` are numbers. ``quoted`` says that cells of TSV may be quoted.
+    missing from its header. Cells of the columns ``numbers`` are read as numbers. If ``quoted``, TSV has quoted cells.
     """
 
     name: str
@@ -134,10 +134,10 @@ def open_rows(
 ) -> Iterator[Table]:
     """Open the rows of a file, plain or gzip, local or remote.
 
-    The suffix names the format of tables, JSONL and JSON; other files and standard input have the one that their first
-    line shows: a JSON object, the beginning of a JSON array, or a header that names the needed columns. Lines with one
-    tab each are ``label<TAB>text`` if labels come again and again (with ``labelled``, always); without a header, TSV
-    may be that too.
+    The suffix names the format of tables, JSONL and JSON; other files and standard input have the format that their
+    first line shows: a JSON object, the beginning of a JSON array, or a header that names the needed columns. Lines
+    with one tab each are ``label<TAB>text`` if labels are repeated (with ``labelled``, always); so are those of TSV
+    without a header.
     """
     name, needed = source_name(source), needed or {}
     with ExitStack() as stack:
