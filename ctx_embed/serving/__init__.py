@@ -1,6 +1,6 @@
 """The HTTP server: embeddings as OpenAI's clients ask for them, search indexes, and a page to search them on.
 
 Called by ``ctx-embed serve`` and ``mcp``.
-An answer changes in ``routes.py`` and ``app.py``; limits, in ``settings.py`` and ``gate.py``; the process, in
-``running.py``.
+``routes.py`` and ``app.py`` answer requests, ``settings.py`` and ``gate.py`` have the limits, and ``running.py`` runs
+the process.
 """

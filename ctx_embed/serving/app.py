@@ -52,7 +52,7 @@ async def healthz() -> Answer:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Say that searches are answered")
 async def readyz(request: Request) -> Answer:
-    """Search each index."""
+    """Search each index. If a search fails, so does this request."""
     service = service_of(request)
     for index in service.indexes.values():
         await asyncio.get_running_loop().run_in_executor(service.probing, index.probe)
@@ -117,7 +117,7 @@ class PageFiles(StaticFiles):
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Return the application. Its models and indexes are loaded."""
+    """Load the models and indexes that the settings name, and return the application."""
     # Warnings become lines of the log.
     logging.captureWarnings(True)
     service = Service(settings)

@@ -17,7 +17,7 @@ OPEN = ("/", "/docs", "/openapi.json", "/v1/server", "/v1/access")
 # Endings of the paths whose bodies hold texts; bodies of other paths have at most SHORT_BODY bytes.
 TEXTS = ("/add", "/upsert", "/embeddings", "/rerank", "/classify")
 SHORT_BODY = 1 << 20
-# All bodies together, and all answers being sent, may take this many times the size of the largest one.
+# All bodies together may take this many times the maximum size of one body; so may all answers being sent.
 BODIES, ANSWERS = 8, 4
 # Seconds in which a body must arrive, unless the time limit of a request is lower.
 BODY_SECONDS = 30.0
@@ -36,7 +36,7 @@ class Gate:
         self.keys = service.keys
         self.settings = service.settings
         self.requests = 0
-        # The bodies that are in memory or arriving, in the order in which they began.
+        # The size of all bodies that are in memory or arriving, and those that are arriving, in order.
         self._bytes = 0
         self._arriving: dict[anyio.CancelScope, None] = {}
 
@@ -116,7 +116,7 @@ class Gate:
 
         When all bodies together are too large, the one that began to arrive first is dropped.
         """
-        # Browsers let other sites' pages send some other types without asking the server first.
+        # Require JSON, because browsers let pages of any site send some other types without asking the server first.
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body must be JSON; send Content-Type: application/json", "not_json")
         most = self.settings.body_bytes if path.endswith(TEXTS) else min(SHORT_BODY, self.settings.body_bytes)

@@ -118,7 +118,7 @@ class Found(NamedTuple):
 
 
 def opened(path: Path, models: dict[str, Any]) -> SearchIndex:
-    """Return an index with its model, taken from the loaded ones if possible; without one it searches by words."""
+    """Return an index with its model, from ``models`` if loaded before; without a model it searches by words."""
     index = SearchIndex.open(path, models.get(read_settings(path).model_fingerprint))
     # No warnings in the log: answers have warnings of their own.
     index.warns_of_fields = False
@@ -130,7 +130,7 @@ def opened(path: Path, models: dict[str, Any]) -> SearchIndex:
 
 
 class OpenIndex:
-    """An index in a folder, opened when it is needed, and again when it is another one or has another model."""
+    """An index in a folder, opened at first use, and again once the folder holds another index or its model changed."""
 
     def __init__(self, path: Path, models: dict[str, Any]) -> None:
         self._path = path

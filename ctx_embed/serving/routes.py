@@ -65,7 +65,7 @@ class EmbeddingsBody(Body):
 
 
 class ForeignBody(Body):
-    """A body as in another API, whose clients send further fields. These are ignored."""
+    """A body as in another API; further fields that clients of that API send are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -105,7 +105,7 @@ _SCHEMA = {"application/json": {"schema": EmbeddingsBody.model_json_schema()}}
     "/embeddings", summary="Embed texts", openapi_extra={"requestBody": {"required": True, "content": _SCHEMA}}
 )
 async def embeddings(request: Request) -> Response:
-    """Return a unit vector for each text, as OpenAI's API does. A text has the same vector alone and with others."""
+    """Return a unit vector for each text, as OpenAI's API does. Other texts in a request do not change a vector."""
     try:
         body = EmbeddingsBody.model_validate(loads(await request.body()))
     except orjson.JSONDecodeError as error:
@@ -150,7 +150,7 @@ async def model(request: Request, name: str) -> Answer:
 
 @of_models.post("/rerank", summary="Order documents by a query")
 async def rerank(request: Request, body: RerankBody) -> Answer:
-    """Return the documents' places, best first, as a reranker or the embedding model's cosines order them."""
+    """Return the places of the documents, best first, ordered by a reranker or by the embedding model's cosines."""
     service = service_of(request)
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
     service.require_texts([body.query], "query")
@@ -236,7 +236,7 @@ class SearchBody(create_model("SearchBody", __base__=Body, **_FIELDS)):  # type:
     query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.")
     like: Id | Listed[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")
     snippets: Annotated[list[Annotated[str, Field(max_length=100)]], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="The marks around the query's words in a snippet of each hit; none without them."
+        None, description="Two marks to put around the query's words in a snippet of each hit; null: no snippets."
     )
 
 
@@ -352,7 +352,7 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)
     many = is_list and not body.fuse
     found = served.json_list(each.hits for each in lists) if many else lists[0].hits
-    # An answer without hits consists of brackets alone.
+    # Without hits, the JSON consists of brackets and commas alone.
     warnings = [] if all(found.known for found in lists) else [UNKNOWN]
     warnings += await _hints(served, body.where, found.strip(b"[,]"))
     return Answer(b'{"hits":%b,"warnings":%b}' % (found, dumps(warnings)) if warnings else b'{"hits":%b}' % found)
@@ -374,7 +374,7 @@ async def _counted(served: ServedIndex, name: str, number: int, where: str | Non
 
 @of_indexes.post("/{name}/get", summary="Get documents")
 async def get(served: Served, body: IdsBody) -> Answer:
-    """Return the documents with some ids; null for an id that no document has."""
+    """Return the documents with the given ids; null for an id that no document has."""
     found = await served.read(
         lambda index: served.json_list(
             None if document is None else asdict(document) for document in map(index.get, body.ids)
@@ -397,7 +397,7 @@ async def count(served: Served, body: WhereBody) -> Answer:
 
 @of_indexes.post("/{name}/documents", summary="List documents")
 async def documents(served: Served, body: DocumentsBody) -> Answer:
-    """Return documents in the order they were added; fewer than `limit` if the answer is full: go on after them."""
+    """Return documents in the order they were added. If they fill the answer before `limit`, ask again for the rest."""
     found = await served.read(
         lambda index: served.json_list(
             map(asdict, index.documents(body.where, offset=body.offset, limit=body.limit)), part=True
@@ -458,7 +458,7 @@ async def topics(served: Served, body: TopicsBody) -> Answer:
 async def explain(request: Request, served: Served, body: ExplainBody) -> Answer:
     """Return what each token of a query and of a document adds to their cosine."""
     if (body.id is None) == (body.text is None):
-        raise InputError("give explain either id or text")
+        raise InputError("explain needs either id or text; give exactly one of them")
     most = service_of(request).settings.max_explained
 
     def explained(opened: SearchIndex) -> bytes:

@@ -104,7 +104,7 @@ def run(settings: Settings, port: int, workers: int) -> None:
         listening = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sys.platform == "linux":
-            # Connections inherit it: Linux ends those whose clients do not read for so long.
+            # Connections inherit this option: Linux ends a connection whose client reads nothing for this long.
             milliseconds = round(1000 * settings.read_seconds)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         try:

@@ -26,7 +26,7 @@ SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 IDS = frozenset(("id", "ids", "like", "exclude"))
 # Seconds after which a client may ask again.
 RETRY_AFTER = {"Retry-After": "1"}
-# Status and code of the library's errors, the narrowest first.
+# Status and code of the library's errors, the most specific first.
 STATUSES = {
     BusyError: (503, "writing"),
     LateError: (504, "timeout"),
