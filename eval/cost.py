@@ -27,8 +27,8 @@ MAX_SECONDS = 10.0
 class Cost:
     """The cost of an encoder: its speed on a number of texts, its learned parameters, and its peak memory.
 
-    The texts are a sample of the tasks', in batches of similar length, and never come from a cache. Parameters are None
-    if unknown, and so is the memory of a process that runs more than the encoder.
+    The texts are a sample from all tasks, in batches of similar length; each is embedded, not read from a cache. The
+    parameters are None if unknown; so is the memory if the process runs more than the encoder.
     """
 
     texts_per_second: float

@@ -50,8 +50,8 @@ class Tfidf:
 def load_encoder(name: str) -> Encoder:
     """Return the encoder of that name, a baseline or one of :func:`ctx_embed.encoders.load_encoder`.
 
-    ``NAME+words`` is the classifier of :func:`ctx_embed.classify.fitting.fitted_head` over the encoder NAME and words,
-    fitted in each training fold, its own cross-validation included.
+    ``NAME+words`` is the classifier of :func:`ctx_embed.classify.fitting.fitted_head` over the encoder NAME and words.
+    All of it, with its own cross-validation, is fitted in each training fold.
     """
     if not name.endswith(WORDS) or Path(name).exists():
         return encoders.load_encoder(name, others=BASELINES)
@@ -84,7 +84,7 @@ BASELINES = {
 class EmbeddingCache:
     """The embeddings of one encoder: it embeds each text once, and later runs read them from disk.
 
-    An encoder with a key has them in ``FOLDER/<its key>/<hash of the texts>.npz``; without a folder none are stored.
+    The files are ``FOLDER/<encoder's key>/<hash of the texts>.npz``; without a key or a folder, none are written.
     """
 
     def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:

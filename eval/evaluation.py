@@ -84,7 +84,7 @@ class Evaluation:
         data: the data of each task that could be read, by name.
         scores: the scores by (encoder's name, task's name).
         costs: the costs by encoder's name.
-        labelled: number of a probe task's rows with a text that the encoder saw with a label in its training, by
+        labelled: for each probe task, the number of rows whose text the encoder was trained on with a label, by
             (encoder's name, task's name).
         failures: one line for each failure.
     """
@@ -249,7 +249,7 @@ def evaluate(
         raise InputError(f"{', '.join(names)} can only be scored on probe tasks, got none; add one, such as MR")
 
     def fail(error: InputError, context: str) -> None:
-        # A task named by its file is read by its whole path.
+        # The task may be a file, whose path the error names already.
         line = str(error) if str(error).startswith((context, os.path.abspath(context))) else f"{context}: {error}"
         # An error in the data occurs for every encoder: report it once.
         if line not in result.failures:
@@ -303,7 +303,7 @@ def evaluate(
 
 
 def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
-    """Return how many rows of a probe task have a text that the encoder saw with a label in its training."""
+    """Return how many rows of a probe task have a text that the encoder was trained on with a label."""
     hashes = getattr(encoder.model[0], "labelled_texts", None) if encoder.model is not None else None
     if hashes is None or task.kind != "probe":
         return 0
@@ -318,7 +318,7 @@ def _score(task: Task, data: TaskData, embed: EmbeddingCache, folder: Path | Non
     what = (f"{known}{WORDS * encoder.words}", task.kind, data.sha256, sorted(data.subsets))
 
     def kept(make: Callable[[], dict[str, Any]], *how: Any) -> dict[str, Any]:
-        """Return a result, stored under everything that determines it; if it is missing or damaged, it is made."""
+        """Return the stored result for these settings; if it is missing or damaged, make and store it."""
         if folder is None or not known:
             return make()
         path = folder / f"{identity(__version__, FORMAT, *what, *how)[:40]}.json"

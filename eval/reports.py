@@ -26,7 +26,7 @@ SEEN, SEEN_SHARE = "†", 0.01
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Return results saved from :attr:`ctx_embed.eval.Evaluation.report`: a file or a folder's ``results.json``."""
+    """Read a saved :attr:`ctx_embed.eval.Evaluation.report`: a file, or ``results.json`` in a folder."""
     file = path / "results.json" if path.is_dir() else path
     try:
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

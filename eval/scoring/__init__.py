@@ -1,5 +1,5 @@
 """How embeddings are scored: probes, similarity, retrieval and their statistics.
 
 Called by ``eval/evaluation.py``.
-A protocol is named in ``probes.py``; how a task is scored changes in ``score.py``.
+``probes.py`` defines the protocols; ``score.py`` decides how a task is scored.
 """

@@ -133,10 +133,10 @@ class Protocol:
     """How a probe is fitted and its penalty chosen.
 
     The penalties are those of ``grid`` (one penalty needs no search); for data with a training and a test part,
-    but no ``dev`` part, those of ``test_grid``. ``inner_folds`` of a training part choose the penalty, or a ``dev``
-    part: the first of those with the most correct rows, or ``by_mean`` with the best mean accuracy over the inner
-    folds, in % to two decimals. ``by_length`` sorts the rows by their length in words, then by label, before splitting
-    them into folds, which depend on the order. Without a ``fold_seed`` the folds have the run's.
+    but no ``dev`` part, those of ``test_grid``. The ``dev`` part, or else ``inner_folds`` of the training part, decide:
+    the penalty with the most correct rows is chosen or, if ``by_mean``, the one with the best mean accuracy over the
+    inner folds, in % to two decimals; of equals, the first. If ``by_length``, rows are sorted by length in words, then
+    by label, before they are split into folds. ``fold_seed`` is the seed of the folds; None: the run's.
     """
 
     title: str
@@ -263,8 +263,8 @@ def logistic_path(
     """Yield logistic regressions with L2 penalty, one for each C, each started from the previous one.
 
     They converge to a preconditioned gradient of 1e-6. A probe fits some three hundred of them on one table of
-    embeddings, which is rotated into its principal directions once, see :mod:`ctx_embed.classify.fitting`. Minimises
-    ``mean_i loss_i + ||W||^2 / (2 C n)`` with a free intercept, the objective of scikit-learn's
+    embeddings, which is rotated into its principal directions once, see :mod:`ctx_embed.classify.fitting`. Each
+    minimises ``mean_i loss_i + ||W||^2 / (2 C n)`` with a free intercept, the objective of scikit-learn's
     ``LogisticRegression(C=C)``: one logit for two classes, else softmax over all classes. Ascending Cs are fastest.
 
     ``X`` (n, d) is float64, preferably standardised, or a scipy.sparse CSR array; ``y`` (n,) are class indices.

@@ -86,8 +86,8 @@ class RetrievalScore:
 def ndcg(gains: Sequence[float], judged: Sequence[float]) -> float:
     """Return nDCG@10 = DCG / DCG of the best order, with DCG = sum_{r=1..10} gain_r / log2(r + 1).
 
-    ``gains`` are the relevances of the documents found, best first (0 without a judgement); ``judged`` those of all
-    judged documents of the query, at least one above 0. Below 0 counts as 0.
+    ``gains`` are the relevances of the documents found, best first (0 without a judgement); ``judged`` are those of all
+    judged documents of the query, at least one of them above 0. A relevance below 0 counts as 0.
 
     Source: Järvelin and Kekäläinen 2002, with the linear gain of trec_eval.
     """
@@ -129,8 +129,8 @@ def score_retrieval(
     """Return nDCG@10, recall@100 and MRR@10 of the queries with a relevant document (a relevance above 0).
 
     ``judgements`` hold the query's id, the document's id, and the relevance as an integer. A relevant document that is
-    not in the collection counts as not found; of two judgements the last counts. The queries ``own``, which are
-    documents of the same id themselves, are left out of their own results.
+    not in the collection counts as not found; of two judgements the last counts. The queries ``own`` are also documents
+    with the same id; each is left out of its own results.
     """
     relevances: dict[str, dict[str, int]] = {}
     for query, document, relevance in judgements:

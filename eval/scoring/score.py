@@ -130,9 +130,9 @@ def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) 
 
 
 def reading_words(features: Features, texts: Sequence[Sequence[str]]) -> Fit:
-    """Return the fit of a classifier of embeddings and words, which chooses its own options, not a penalty.
+    """Return the fit of a classifier over embeddings and words. It chooses its own options and ignores the penalties.
 
-    Its features are the rows themselves; ``features`` are those of the embeddings, ``texts`` one of each row.
+    It is given the numbers of rows as features: ``features`` has the rows' embeddings, and ``texts`` one text of each.
     """
     if len(texts[0]) != 1:
         raise InputError("an encoder named NAME+words needs a task with one text a row, got pairs of texts")
@@ -173,7 +173,7 @@ def score_probe(examples: Examples, embed: EmbeddingCache, protocol: Protocol, s
 
 
 def draws(labels: Sequence[str], per_label: int) -> list[list[int]]:
-    """Return the rows of each draw of MTEB: the first ``per_label`` of each label, in an order shuffled each time."""
+    """Return the rows of each draw of MTEB: the first ``per_label`` of each label, after shuffling all rows again."""
     order = list(range(len(labels)))
     found = []
     for _ in range(DRAWS):

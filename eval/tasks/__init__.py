@@ -295,8 +295,8 @@ class TaskData:
     """The rows of a task by subset, their source, and the number of rows left out.
 
     ``is_altered`` is True if the files have the expected layout, but not the rows behind our published scores. ``own``
-    holds the queries of a collection that are documents of it themselves, which no search for them returns. ``remarks``
-    say what a reader of the scores must know of the data, a line each.
+    holds the queries of a collection that are also documents of it; each is left out of its own results. ``remarks``
+    are lines about the data that readers of the scores must know.
     """
 
     source: str
@@ -411,7 +411,7 @@ class DataReader:
 
 def _checked_judgements(task: Task, data: TaskData) -> TaskData:
     """Return the data of a collection, with remarks; raise an error if ids repeat or nothing is judged."""
-    # It imports NumPy, which the help of ``eval`` does without.
+    # Import it here: it imports NumPy, which the help of ``eval`` does not need.
     from ctx_embed.training.labelled_texts import words_of
 
     for what, name in (("document", "corpus"), ("query", "queries")):
