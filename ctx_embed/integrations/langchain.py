@@ -99,7 +99,7 @@ class CtxVectorStore(VectorStore):
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Return the documents with some ids; others are left out."""
+        """Return the documents with the given ids; ids that no document has are skipped."""
         found = [self.index.get(self._stored(identifier)) for identifier in ids]
         return [Document(of.text, id=str(of.id), metadata=of.metadata) for of in found if of is not None]
 
