@@ -19,7 +19,7 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
     metavar="FILE",
     type=OUTPUT,
     callback=new_output,
-    help="Also write the dropped rows of each kept one, as JSONL.",
+    help="Also write each kept row with the rows that were dropped for it, as JSONL.",
 )
 @field_option
 @encoding_option
@@ -27,7 +27,7 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
     "--threshold",
     default=0.6,
     type=_SHARE,
-    help="Minimum Jaccard similarity of near-duplicates, between their sets of six consecutive bytes.",
+    help="Minimum Jaccard similarity of near-duplicates, as sets of sequences of six bytes.",
 )
 @click.option(
     "--meaning",
@@ -58,8 +58,8 @@ def dedupe(
     found = deduplicated(sources, output, text_field=field, meaning=meaning, model=model, progress=True, **options)
     if found.unknown:
         click.echo(
-            f"Warning: the model knows too few words of {counted(found.unknown, 'text')}, so that only characters were "
-            "compared there.",
+            f"Warning: the model knows too few words of {counted(found.unknown, 'text')}, so only their characters "
+            "were compared.",
             err=True,
         )
     dropped = found.rows - found.kept

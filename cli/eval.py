@@ -81,10 +81,10 @@ def run(
 ) -> None:
     """Score encoders on tasks, in one table.
 
-    A probe task is scored by the accuracy of a classifier on frozen embeddings, next to that of the most frequent
-    label and published scores; a similarity task by Spearman's rank correlation of the cosines; a retrieval collection
-    by nDCG@10. If a task fails, the others still run, and the exit code is 1. An interrupted run resumes. The folder
-    --output gets results.json and results.md.
+    A probe task is scored by the accuracy of a classifier on frozen embeddings, a similarity task by Spearman's rank
+    correlation of the cosines, and a retrieval collection by nDCG@10. Next to accuracies stand published ones and that
+    of always choosing the most frequent label. If a task fails, the others still run, and the exit code is 1. Repeat an
+    interrupted command to resume it. It writes results.json and results.md into the folder --output.
 
     \b
     Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB -o results
@@ -137,7 +137,7 @@ def run(
     "encoders",
     multiple=True,
     metavar="NAME",
-    help="Encoder to compare; given twice: that of A, that of B.",
+    help="Encoder to compare; if given twice, first A's, then B's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the difference by task.")
 def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool) -> None:

@@ -26,7 +26,7 @@ def onnx(model: str, output: Path) -> None:
     """Write a Contextualizer as an ONNX graph, with its tokenizer and phrases.
 
     MODEL is a folder or 'default'. DIR/model.onnx takes token ids and offsets and returns embeddings. Before DIR is
-    written, the graph is compared with the model in onnxruntime.
+    written, onnxruntime runs the graph, and its embeddings are compared with the model's.
 
     Example: ctx-embed export onnx default -o onnx-model
     """

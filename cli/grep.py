@@ -28,7 +28,7 @@ HITS, FILES = ("k", "mode", "threshold", "min_relevance"), ("include", "exclude"
 NO_HIT, FAILED = 1, 2
 # After a search that took more seconds than this, advise building an index.
 SLOW_SECONDS = 10.0
-# Seconds between two previews in a terminal, what removes one, and characters of the answer in it.
+# Previews in a terminal: the seconds between two, the text that removes one, and maximum characters of its answer.
 PREVIEW_EVERY, CLEAR, PREVIEW_CHARACTERS = 1.0, "\r\x1b[K", 60
 # Maximum characters of a line to show in a terminal.
 SHOWN_CHARACTERS = 500
@@ -48,7 +48,7 @@ SHOWN_CHARACTERS = 500
     *("-r", "--recursive", "-n", "--line-number", "-i", "--ignore-case", "-H", "--with-filename", "-I", "as_ever"),
     is_flag=True,
     expose_value=False,
-    help="As in grep; here always so.",
+    help="Accepted as in grep, but always on.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per hit and line, with the whole passage.")
 @click.option("--model", metavar="NAME|PATH", help="A model folder or a name.  [default: default]")
@@ -60,10 +60,10 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     that .gitignore names are left out. Hits are printed as PATH:LINE:TEXT with the sentence or line that answers best,
     best hit first; scores are in --json. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
 
-    The best hits are only known when everything is read. In a terminal, the best one so far is shown while a long
-    search reads. Memory does not grow with files of text.
+    The best hits are known only once everything has been read; until then, a terminal shows the best one so far.
+    Text files of any size are read in bounded memory.
 
-    Passages of a relevance below 0.8 are hidden, except with --mode words; --min-relevance 0 shows the nearest ones
+    Passages with a relevance below 0.8 are hidden, except with --mode words; --min-relevance 0 shows the nearest ones
     even if they hardly answer. Nothing is stored: if you search the same files often, build an index. The exit status
     is 0 with a hit, 1 without one, and 2 after an error, even if other files have hits.
 

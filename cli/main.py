@@ -113,7 +113,7 @@ def errors_in_one_line(resume: Callable[[], str], status: int = 1) -> Iterator[N
             raise
         said = needed
     except (MemoryError, RuntimeError) as error:
-        # torch has no type for the error that memory is missing.
+        # torch raises a plain RuntimeError if there is not enough memory.
         if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", str(error)):
             raise
         said = "there is not enough memory: end other programs, or give less at a time"

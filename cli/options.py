@@ -31,9 +31,9 @@ def options_of(
     """Return a decorator that adds the options of dataclasses, or of instances with other defaults, to a command.
 
     A field may state ``flag``, ``metavar``, ``default_is`` (the default in words), ``command=False`` (no option) and
-    its ``section`` of the help, if not the given one. Of all fields, or with ``only`` of these, those in ``but`` do not
-    become options. The help lists the defaults of the instances ``cases`` by name; the options then default to None,
-    and the command chooses the case.
+    its ``section`` of the help, if not the given one. All fields (with ``only``, these) become options, except those in
+    ``but``. With ``cases``, instances by name, the help lists the default of each case; the options then default to
+    None, and the command chooses the case.
     """
 
     def add(command: Command) -> Command:

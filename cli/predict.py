@@ -105,7 +105,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line.")
 @click.option("--evaluate", is_flag=True, help="INPUT is labelled: print precision, recall, F1 and confusion matrix.")
 @click.option(
-    "--explain", is_flag=True, help="Show the words and pairs, and what of the meaning, speak for each label."
+    "--explain", is_flag=True, help="Show how much the meaning, words and pairs of words speak for each label."
 )
 @click.option(
     "--device",
@@ -132,9 +132,9 @@ def predict(
     separated by tabs; several labels of a text are separated by commas. Files and JSON also have ids and all other
     fields of INPUT, as `metadata`; JSON has the probabilities of all labels.
 
-    With --explain, each row also says why: a label's logit, less the mean of all labels, is the sum of the part of the
-    meaning, of the words and pairs of words, and of a bias. Beside the meaning stand the words whose removal changes it
-    most.
+    With --explain, each row also says why. The logit of a label, minus the mean logit of all labels, is the sum of
+    three parts: the meaning, the words and pairs of words, and a bias. The words in brackets after the meaning are
+    those whose removal would change it most.
 
     With --evaluate, INPUT has lines label<TAB>text or is a table with labels, as for `ctx-embed train`, and the report
     is printed; -o FILE also writes the predictions.
@@ -148,7 +148,7 @@ def predict(
     if as_json and as_jsonl:
         raise click.UsageError("--json and --jsonl cannot be combined")
     if output and (as_jsonl or (as_json and not evaluate)):
-        raise click.UsageError("the name of FILE sets the format; leave out --json and --jsonl")
+        raise click.UsageError("the name of -o FILE sets the format; leave out --json and --jsonl")
     if evaluate and as_jsonl:
         raise click.UsageError(
             "--evaluate prints only its report; add --json to get it as JSON, -o FILE to write the predictions"
@@ -173,7 +173,7 @@ def predict(
     head = predictor.head
     printed = not (as_json or as_jsonl or (output and output.suffix.lower() in (".jsonl", ".json")))
     if head.multi_label and printed and (torn := next((label for label in head.labels if "," in str(label)), None)):
-        raise InputError(f"the label {torn!r} has a comma, which separates labels in lines; print --jsonl")
+        raise InputError(f"the label {torn!r} has a comma, which separates labels in lines; add --jsonl")
     data = None
     if evaluate:
         data = Labelled.read(source, field, label_field, head.multi_label, encoding).matched(head.labels)

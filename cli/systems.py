@@ -11,7 +11,7 @@ from ctx_embed.cli.main import command
 @click.option("--dimension", default=256, type=click.IntRange(1, 2048), help="Dimension m.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, with options and their defaults.")
 def systems(dimension: int, as_json: bool) -> None:
-    """List the systems: name, parameters by default (excluding the token table), complexity, formula and source.
+    """List the systems: name, number of parameters (without the token table), complexity, formula and source.
 
     \b
     Example: ctx-embed systems --json

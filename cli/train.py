@@ -31,7 +31,7 @@ FLAGS = {"encoder_options": "option"}
     "class_weights",
     multiple=True,
     metavar="balanced|LABEL=W",
-    help="Weigh rare classes as much as frequent ones, or a class by a number; repeatable.",
+    help="Weight of a class; balanced weighs rare classes as much as frequent ones. May be repeated.",
 )
 @options_of(SupervisedOptions, but=["seed"], cases={"": FINE_TUNING, "from scratch": SupervisedOptions()})
 @click.option("--seed", default=0, type=SEED, help="Seed of the split, the order and the initial weights.")
@@ -56,7 +56,7 @@ def train(
     TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL or Parquet, whose
     columns --field and --label-field name; plain or gzip. A linear head is fitted in seconds, over the embeddings of
     the default model and over words; its options are chosen by cross-validation. --no-frozen, or an option of the
-    training, trains the encoder too: the best epoch of each run on the validation texts counts.
+    training, trains the encoder too; each run keeps its best epoch on the validation texts.
 
     --from scratch trains random weights by the paper's protocol: Adam 1e-4, batches of 32, 10 epochs. Only then do the
     options of the vocabulary apply, and those of the architecture, which docs/encoders.md lists.

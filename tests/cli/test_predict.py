@@ -139,7 +139,7 @@ def test_mistakes(model):
         assert fails(*arguments, input="").startswith(message)
     for options, message in (
         (("--json", "--jsonl"), "--json and --jsonl cannot be combined"),
-        (("-o", "a.json", "--json"), "the name of FILE sets the format; leave out --json and --jsonl"),
+        (("-o", "a.json", "--json"), "the name of -o FILE sets the format; leave out --json and --jsonl"),
         (("--label-field", "a"), "--label-field needs --evaluate"),
     ):
         assert fails(model, source, *options, code=2) == message
