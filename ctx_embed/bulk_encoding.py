@@ -2,9 +2,9 @@
 
 Called by ``ctx-embed encode --to``; writes into :mod:`ctx_embed.stores`.
 
-The rows of each input are cut into parts, which depend on the inputs alone. Threads, which the kernel lets run at once,
-take a part each: they embed its rows, upsert them by id and then write a note that the part is done. After an
-interruption only parts without a note are repeated, and repeating a part does no harm.
+The rows of each input are cut into parts, which depend on the inputs alone. Several threads run at once, since the
+kernel lets them: each takes a part, embeds its rows, upserts them by id and then writes a note that the part is done.
+After an interruption only parts without a note are repeated, and repeating a part does no harm.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ class Encoded:
     """The result of a run.
 
     Args:
-        rows: the number of rows embedded, also before an interruption.
+        rows: the number of rows embedded, including those before an interruption.
         count: the number of documents now in the store, including those of earlier runs.
         bad: the number of rows that could not be embedded.
         named: why some of these rows could not be embedded.
@@ -87,8 +87,8 @@ def encode_dataset(
     whichever was stored last. Rows that cannot be embedded, such as rows without a text, are counted and skipped.
 
     Args:
-        inputs: files, folders, globs and URIs such as ``s3://bucket/folder``: text (a text a line), JSONL, CSV, TSV and
-            Parquet; the first four also as gzip.
+        inputs: files, folders, globs and URIs such as ``s3://bucket/folder``: text (one text per line), JSONL, CSV and
+            TSV, plain or gzip, and Parquet.
         to: the address of a store, see :func:`ctx_embed.stores.open`; a directory need not exist.
         workers: the number of threads; None: one for each core, or ``OMP_NUM_THREADS``.
         text_field: the field with the text; None: ``text``.
@@ -127,7 +127,7 @@ def encode_dataset(
         run = _Run(store, hashlib.sha256(json.dumps(content).encode("utf-8", "replace")).hexdigest())
         if not run.was_complete:
             threads = workers or available_threads()
-            # A thread takes a store to write to; one that only one thread may use is the only one.
+            # Each thread takes a store to write to. If only one thread may write at a time, there is only one store.
             stores: SimpleQueue[Store] = SimpleQueue()
             stores.put(store)
             for _ in range(threads - 1 if store.parallel else 0):

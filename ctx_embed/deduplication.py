@@ -70,7 +70,7 @@ _MEANINGS = _Meanings()
 def normalized(text: str) -> str:
     """Return a text in lower case, with accents and symbols but without punctuation, and with single spaces.
 
-    Minus signs and the points within numbers stay. A text of punctuation alone stays as it is, but for outer spaces.
+    Minus signs and the points within numbers stay. A text of punctuation alone loses only its outer spaces.
     """
     read = normalised(text).casefold()
     read = _POINT.sub(lambda found: chr(_PRIVATE + ord(found[0])), _MINUS.sub("\u2212", read))
@@ -86,7 +86,7 @@ def grams(plain: str) -> NDArray[np.uint64]:
     """Return the distinct sequences of six consecutive bytes in a normalised text, as sorted numbers."""
     content = f" {plain} ".encode().ljust(GRAM)
     count = len(content) - GRAM + 1
-    # Eight bytes from each place; the mask below drops the last two, which are not of the sequence.
+    # Read eight bytes at each place; the mask below drops the last two, which do not belong to the sequence.
     eights = np.ndarray((count,), "<u8", content + bytes(8 - GRAM), strides=(1,))
     return np.unique(eights & np.uint64((1 << 8 * GRAM) - 1))
 
@@ -126,8 +126,8 @@ Rows: TypeAlias = NDArray[np.int64]
 Pairs: TypeAlias = tuple[Rows, Rows, NDArray[np.float64]]
 
 THRESHOLD = 0.6
-# Up to this many embeddings are compared with all others; more, only with those in a few inverted lists: that is enough
-# for neighbours as close as duplicates.
+# Up to this many embeddings are all compared with each other. With more, each is compared only with those in a few
+# inverted lists, which is enough to find neighbours as close as duplicates.
 EXACT_ROWS, PROBED_LISTS = 20_000, 12
 ROWS_AT_ONCE = 1024
 TEXTS_AT_ONCE = 4096
@@ -170,7 +170,7 @@ class StoredTexts:
         return Meter(what, total, unit, shown=self.progress)
 
     def read(self, texts: Iterable[str], files: Sequence[str]) -> None:
-        """Store texts, which come from ``files``, and the keys of each distinct text."""
+        """Store texts, which come from ``files``, and the band keys of each distinct text."""
         equal, digits, lengths = [], [], []
         first_of: dict[int, int] = {}
         stream = iter(texts)

@@ -34,7 +34,7 @@ class Encoder:
         fingerprint: a hash of its weights, tokenizer and configuration.
         key: a hash of all that determines its embeddings; they are stored under it, or never if it is None.
         parameters: number of learned parameters.
-        fit: if it is fitted in each training fold: takes all texts; returns their features, which are never stored.
+        fit: for an encoder that is fitted in each training fold: takes all texts; returns features, never stored.
         model: the SentenceTransformer or the Embedder of :mod:`ctx_embed.runtime` behind it.
         words: whether a classifier over it reads words too; this is for probes only.
         probes_only: whether its cosines are meaningless, so that only linear probes use it.

@@ -107,7 +107,7 @@ def described(value: object) -> str:
 def installation(extra: str = "", origin: str | None = None) -> str:
     """Return the command that installs this package again from its origin: a clone, a wheel or a package index.
 
-    The origin is the ``direct_url.json`` of an installation (PEP 610); None reads that of this one.
+    ``origin`` is the ``direct_url.json`` of an installation (PEP 610); None: of this installation.
     """
     from importlib import metadata
     from urllib.parse import urlsplit
@@ -128,7 +128,7 @@ def installation(extra: str = "", origin: str | None = None) -> str:
 
 
 def left_out(what: str, error: ModuleNotFoundError) -> str | None:
-    """Return how to install a package that ``what`` needs; None for one that the light installation has."""
+    """Return how to install the missing package that ``what`` needs; None if the light installation should have it."""
     package = (error.name or "").partition(".")[0]
     if package not in _LEFT_OUT:
         return None
@@ -151,8 +151,8 @@ def naming_left_out(what: str) -> Iterator[None]:
 def missing_extra(what: str, extra: str) -> InputError:
     """Return the error for a missing extra that ``what`` needs, with the command that installs it.
 
-    In a light installation that command names the packages of the extra: the extra itself would bring torch. Their
-    markers are about Windows alone.
+    In a light installation that command names the packages of the extra: the extra itself would bring torch. Packages
+    with a marker are left out on Windows: no extra has a marker for anything else.
     """
     from importlib import metadata, util
 

@@ -84,7 +84,7 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
         said = 'initial_context="uniform" is random, seeded by a text\'s ids, which ONNX cannot do'
         raise InputError(f"{saved.folder}: {said}")
     g = _Graph()
-    # The number of the text that a token is in, from 0: one less than the texts that begin at or before the token.
+    # The number of each token's text, from 0: one less than the number of texts that begin at or before the token.
     tokens, texts = g.Shape("input_ids"), g.Shape("offsets")
     begins = g.ScatterElements(
         g.Expand(_ints(0), g.Add(tokens, _ints(1))), "offsets", g.Expand(_ints(1), texts), reduction="add"
@@ -146,7 +146,7 @@ def export_onnx(embedder: Embedder, output: str | Path) -> float:
 
     ``phrases.json`` is a list of pairs of ids. Pair p becomes the id ``entries + p``, where ``entries`` is the
     tokenizer's number of entries. Pairs are merged as in :class:`ctx_embed.text.tokenizer.Phrases`. Returns the largest
-    difference between an embedding's components by graph and by model, over a few texts.
+    difference between a feature computed by the graph and by the model, over a few texts.
     """
     try:
         import onnx

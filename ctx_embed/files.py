@@ -78,7 +78,7 @@ def open_regular(path: str | Path) -> BufferedReader:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         if isinstance(path, PathInside) and path.folder:
-            # Compared after opening: whatever a path is made to point to meanwhile, what is open lies in the folder.
+            # Compare after opening, so that the file that is open lies in the folder, whatever becomes of its path.
             real = os.path.realpath(path)
             if not real.startswith(path.folder) or not os.path.samestat(os.lstat(real), found):
                 raise OSError(errno.EXDEV, "a link out of the folder")
@@ -229,7 +229,7 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
 def _require_space(path: str | Path, error: BaseException) -> None:
     """Raise an UnwritableError if an error means that the disk is full.
 
-    torch raises an error of its own in the context of the system's; safetensors has the system's number in its message.
+    torch raises an error of its own, whose context is the system's error; safetensors names its number in a message.
     """
     of_library = re.search(r"(?:\(os error |Os \{ code: )(\d+)", str(error))
     number = int(of_library[1]) if of_library else getattr(error, "errno", None)
@@ -337,7 +337,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _remove_contents(folder: Path) -> None:
-    """Remove a folder as far as possible, with folders in it that are read-only."""
+    """Remove a folder as far as possible, including read-only folders in it."""
     for home, _, _ in os.walk(folder):
         with suppress(OSError):
             os.chmod(home, stat.S_IRWXU)

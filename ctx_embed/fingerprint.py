@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# Configs of modules that have none in sentence-transformers 5.7, as version 6 writes them, so that both have one hash.
+# Configs of modules that have none in sentence-transformers 5.7, as version 6 writes them: both then give one hash.
 CONFIGS = {"Normalize": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}}
 
 
 def reads_normalised(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the config of a module that reads texts normalised, with the version of that reading."""
+    """Return the config of a module that normalises texts, with the version of the normalisation."""
     return {**config, "normalisation": normalisation.VERSION}
 
 

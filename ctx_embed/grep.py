@@ -1,7 +1,7 @@
-"""Search files by meaning without an index, in memory that does not grow with files of text.
+"""Search files by meaning without an index, in memory that does not grow with the size of text files.
 
-Called by ``ctx-embed grep``. What is printed changes in ``cli/grep.py``. First come the texts of files, folders and
-pipes, then BM25 while reading, and last the best passages so far and the hits among them.
+Called by ``ctx-embed grep``; ``cli/grep.py`` prints the hits. The file has three parts: the texts of files, folders and
+pipes; BM25 while they are read; and the best passages so far, with the hits among them.
 
 The words that BM25 counts are those of SQLite's full-text index, as in an index's own search. The length of a passage
 is its number of characters, which needs no counting of words.
@@ -54,12 +54,12 @@ STANDARD_INPUT_NAME = "(standard input)"
 # A plain file of more bytes than this, and every pipe, is read in pieces of about this many.
 PIECE_BYTES = 1 << 20
 _ASCII = bytes(range(128))
-# The structure of a piece: a piece may begin anywhere, so it has no front matter.
+# The structure of a piece by the reader of its file; Markdown counts as prose, since a piece may begin anywhere.
 _PIECE_KINDS = {"plain:rows": "rows", "plain:code": "code"}
 
 
 class Text(NamedTuple):
-    """A text, or a piece of one, of the file ``name``."""
+    """A text of the file ``name``, or a piece of one."""
 
     name: str
     extracted: Extracted
@@ -156,7 +156,7 @@ def pieces(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield the pieces of a text, cut after a blank line, a line or a word, with the characters and lines before each.
 
-    ``size`` bytes are read at a time; ``name`` is that of the file, to warn of bytes that are not UTF-8.
+    ``size`` bytes are read at a time. Warnings of bytes that are not UTF-8 name the file ``name``.
     """
     raw = stream.read(size)
     encoding = encoding or encodings.marked(raw)
@@ -205,7 +205,7 @@ class WordCounts:
         words = list(dict.fromkeys(word.lower() for word in content_words(question)))[:MOST_WORDS]
         self._insert(enumerate(words))
         tokens = [token for (token,) in self._connection.execute("SELECT term FROM tokens")]
-        # Two words with the same stem count twice.
+        # The number of words of the question with each stem.
         self._places = {token: place for place, token in enumerate(dict.fromkeys(tokens))}
         self._asked = np.array(list(Counter(tokens).values()), np.float64)
         self._having = np.zeros(len(self._places))
@@ -221,8 +221,8 @@ class WordCounts:
         rows = []
         for row, text in enumerate(texts):
             lowered = text.lower()
-            # Reading a passage as SQLite does takes 20 times as long as this. Other words than those written may be
-            # indexed: without accents, joined at line ends, by another name.
+            # Let SQLite read only passages that may match: it takes 20 times as long as this test. Words may be indexed
+            # in another form than they are written: without accents, joined at line ends, under another name.
             as_written = lowered.isascii() and is_indexed_as_written(lowered)
             if not as_written or any(start in lowered for start in self._starts):
                 rows.append((row, indexed(text)))
@@ -243,7 +243,7 @@ class WordCounts:
         return found.tolist(), counts[found]
 
     def scores(self, counts: NDArray[Any], lengths: Sequence[int]) -> NDArray[Any]:
-        """Return the BM25 scores (n,) of n passages with these counts (n, words), by those of all passages so far."""
+        """Return BM25 scores (n,) of passages from their counts (n, words) and statistics of all passages so far."""
         norms = K1 * (1 - B + B * np.array(lengths) * self.passages / max(self.characters, 1))
         weights = np.log((self.passages - self._having + 0.5) / (self._having + 0.5))
         asked = self._asked * np.maximum(weights, LEAST_WEIGHT)
@@ -259,8 +259,7 @@ class WordCounts:
 BATCH_CHARACTERS = 1 << 19
 # Maximum characters of a passage that a hit shows; longer passages only come from words of thousands of characters.
 MOST_CHARACTERS = 1 << 14
-# Weights of words depend on all passages so far, so ranks still change: this many times as many
-# passages as are needed are stored.
+# Store this many times the passages that are needed: ranks change while the weights of words do.
 SPARE = 8
 
 
@@ -422,7 +421,7 @@ class Search:
         self.lines += sum(text.extracted.text.count("\n") + (not text.extracted.text.endswith("\n")) for text in batch)
 
     def _by_words(self) -> list[tuple[float, _Candidate]]:
-        """Return the passages with words of the question and their scores by all passages so far, best first."""
+        """Return the passages that have words of the question, with their BM25 scores, best first."""
         if self._words is None or not self._worded:
             return []
         counts = np.stack([each.counts for each in self._worded if each.counts is not None])

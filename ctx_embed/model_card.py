@@ -51,7 +51,7 @@ def listed(values: Mapping[str, Any]) -> str:
 
 
 def facts(model: SentenceTransformer) -> list[tuple[str, str]]:
-    """Return what a model is, as rows of a :func:`table` without heads."""
+    """Return the properties of a model (dimension, parameters, ...), as rows of a :func:`table` without heads."""
     module: Any = model[0]
     rows = [("dimension", f"{model.get_embedding_dimension()} ({str(model.dtype).removeprefix('torch.')})")]
     if hasattr(module, "text_tokenizer"):
@@ -82,7 +82,7 @@ def page(
     origin: Path | None = None,
     **metadata: Any,
 ) -> str:
-    """Return the card of the model in the folder ``name``: metadata, ``what`` it is, a table, and sections.
+    """Return the card of the model in the folder ``name``: metadata, a sentence (``what``), a table, and sections.
 
     ``origin`` is the folder of the model that it was made from, whose language and licence it inherits. Empty parts and
     metadata are left out.

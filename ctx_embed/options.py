@@ -87,7 +87,7 @@ def documented(options: type[Options]) -> type[Options]:
 
 
 def takes(*classes: type, but: tuple[str, ...] = ()) -> Callable[[Function], Function]:
-    """Return a decorator that shows the options of dataclasses, except some, in a function's signature."""
+    """Return a decorator that shows the options of dataclasses, except ``but``, in a function's signature."""
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)

@@ -17,7 +17,7 @@ _subject: ContextVar[str] = ContextVar("subject", default="")
 
 
 def restart() -> None:
-    """Start the interval until the next line again."""
+    """Restart the interval until the next line."""
     global _last_line
     _last_line = time.monotonic()
 

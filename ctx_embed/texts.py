@@ -24,7 +24,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Embedded(Document):
-    """A document with its embedding, which need not have length 1; None embeds the text.
+    """A document with its embedding, which need not have length 1; None: embed the text later.
 
     With ``spans``, the document is already cut into these passages, and ``embedding`` are their unit vectors.
     """

@@ -30,7 +30,7 @@ def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
 def comparable(embeddings: NDArray[Any], kept: int, dimension: int) -> NDArray[Any]:
     """Return embeddings (..., width) as floats: int8 is converted, packed bits become -1 and 1, and floats stay.
 
-    The model's embeddings have ``kept`` features of ``dimension`` before truncation, which tells int8 from packed bits.
+    The model keeps ``kept`` features of its ``dimension``; this tells int8 from packed bits, which are bytes, too.
     """
     if embeddings.dtype.kind == "f":
         return embeddings
@@ -49,7 +49,7 @@ def comparable(embeddings: NDArray[Any], kept: int, dimension: int) -> NDArray[A
 
 
 def unit_vector(embedding: Any, dimension: int, name: str) -> NDArray[np.float32]:
-    """Return a given embedding (dimension,) scaled to unit length; ``name`` begins the message if it is none."""
+    """Return a given embedding (dimension,) scaled to unit length; if it is none, the error begins with ``name``."""
     try:
         vector = np.asarray(embedding)
         if vector.dtype.kind not in "fiu":
