@@ -149,7 +149,7 @@ class Count(click.IntRange):
 class CliCommand(click.Command):
     """A command whose help lists its options in sections, with defaults and ranges.
 
-    An option may have a ``section``, as those of :func:`ctx_embed.cli.options.options_of`; others are in "Options".
+    An option is listed in its ``section``, see :func:`ctx_embed.cli.options.options_of`, or else in "Options".
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:

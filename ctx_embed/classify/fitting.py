@@ -351,9 +351,9 @@ def minimum(
 ) -> tuple[Floats, str | None]:
     """Return the coefficients that minimise a penalised loss, and the solver's message if it did not converge.
 
-    The ``blocks`` (n, ..), dense or CSR, stand side by side as a table of r columns, whose mean squares are
-    ``squares`` (r + 1, 1), 1 for the intercept. Half of ``penalty``, (r + 1, 1) or (r + 1, k), multiplies the square of
-    each coefficient, intercept last; infinity fixes it at 0. Coefficients and ``start`` are (r + 1, k), ``targets``
+    The ``blocks`` (n, ..), dense or CSR, have r columns together; ``squares`` (r + 1, 1) are the columns' mean squares,
+    and 1 for the intercept, which comes last. ``penalty``, (r + 1, 1) or (r + 1, k), is twice the factor of each
+    squared coefficient; infinity fixes a coefficient at 0. Coefficients and ``start`` are (r + 1, k), ``targets``
     (n, k), and ``weights`` of rows (n, 1), or of rows and columns (n, k). The gradient is preconditioned.
     """
     n, k = targets.shape

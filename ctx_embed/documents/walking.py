@@ -102,7 +102,7 @@ class Rules:
 
 
 def _python(part: re.Match[str]) -> str:
-    """Return a part of a glob in Python's syntax: with ``[!...]``, and with special signs in brackets, not escaped."""
+    """Return a part of a glob in Python's syntax, which negates with ``[!...]`` and escapes with brackets only."""
     if part[2]:
         inside = re.sub(r"\\(.)", r"\1", part[2])
         return f"[{'!' if part[1] else ''}{inside}]"

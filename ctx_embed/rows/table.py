@@ -199,7 +199,7 @@ def _recognised(first: str, kind: str | None, needed: Mapping[str, str]) -> str:
             return JSONL
     for table in (TSV, CSV):
         _, header = next(_split([first], table, quoted=True), (0, []))
-        # A text may happen to be the word "text", but not a list with that word.
+        # A first line "text" may be a text itself; a line that lists this word among others is a header.
         if not isinstance(header, list) or (len(header) == 1 and TEXT_FIELD in needed):
             continue
         if needed and needed.keys() <= set(header):

@@ -61,7 +61,7 @@ class HeadsEncoder(SystemEncoder):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Set the linear map to the mean over heads, a weighted mean of the tokens, if states have its dimension."""
+        """Set the linear map to the mean over heads, if there is no bi-GRU and the map keeps the table's dimension."""
         if not self.hidden and self.output_dimension == self.dimension:
             self.output.weight.copy_(torch.eye(self.dimension).repeat(1, self.heads) / self.heads)
             self.output.bias.zero_()

@@ -190,7 +190,7 @@ class Convolution(SystemEncoder):
     Each text is read with w - 1 zero vectors on both sides, so that it has n + w - 1 windows however short it is.
     Shapes: F_w (filters, w m); the embedding (widths * filters,), or (output_dimension,) after a linear map. A text
     without tokens is embedded as zeros, or as the bias of the linear map. sentence-transformers' own CNN module takes
-    odd widths only, and padding reaches a text's last windows.
+    odd widths only, and the padding of a batch changes a text's last windows there.
 
     Args:
         filters: number for each width.

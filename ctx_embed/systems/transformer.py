@@ -130,7 +130,7 @@ class TransformerEncoder(TokenEncoder):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Initialise the layers to add nothing. The last one subtracts the mean position of a text of usual length."""
+        """Set the layers to add nothing, except that the last one subtracts the mean positional encoding of a text."""
         for layer in self.stack:
             for linear in (layer.out, layer.down):
                 linear.weight.zero_()

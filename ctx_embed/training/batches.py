@@ -66,7 +66,7 @@ def held_out(
 
 
 def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
-    """Yield batches of rows 0..count-1, ordered by seed and epoch; a last batch of one row joins the one before."""
+    """Yield batches of rows 0..count-1, shuffled by seed and epoch; a last single row joins the batch before it."""
     order = np.random.default_rng([seed, epoch]).permutation(count)
     starts = list(range(0, count, batch_size))
     if len(starts) > 1 and count % batch_size == 1:

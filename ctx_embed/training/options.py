@@ -256,7 +256,7 @@ class DistillationOptions:
         return {known.name: getattr(self, known.name) for known in fields(DistillationOptions)}
 
     def label_dimensions(self, dimension: int, spare: int) -> int:
-        """Return how many of the last dimensions predict labels and genres."""
+        """Return from how many of the last dimensions labels and genres are predicted."""
         if self.labels_from == "spare" and not spare:
             raise InputError("labels_from='spare' needs spare_dimensions above 0, got 0; set both")
         return spare if self.labels_from == "spare" else dimension

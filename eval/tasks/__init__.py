@@ -3,8 +3,8 @@
 Called by ``eval/evaluation.py``.
 A task is added to ``tasks.json``, a file format to :data:`READERS`.
 
-A task's ``layouts`` name for each format the file or files of each subset; a ``note`` is for people. The formats of
-SentEval (Conneau and Kiela 2018, arXiv:1803.05449) are those of the original releases, as its loaders read them.
+In a task, each of the ``layouts`` names the files of each subset by their format; a ``note`` is for people. The formats
+of SentEval (Conneau and Kiela 2018, arXiv:1803.05449) are those of the original releases, as its loaders read them.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def pptx(path: str) -> Iterator[Extracted]:
 
 
 def _titles(root: Element) -> list[Element]:
-    """Return the titles of a slide, after taking the text of its number away."""
+    """Return the titles of a slide, after removing the text of the slide number."""
     kinds = [
         (shape, next((_value(found, "type") for found in _named(shape, {"ph"})), "")) for shape in _named(root, {"sp"})
     ]

@@ -75,7 +75,7 @@ def distill(
     To resume an interrupted call, repeat it.
 
     Args:
-        sources: files, each a whole source, or sources with their options.
+        sources: files, each a source by itself, or sources with options of their own.
         output: the model folder.
         teacher: a path or name for :func:`ctx_embed.load`; ``minilm`` is all-MiniLM-L6-v2.
         **options: fields of :class:`.DistillationOptions`, :class:`.DistillationJob` and

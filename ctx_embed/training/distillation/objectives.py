@@ -86,7 +86,7 @@ def similarity_loss(student: Tensor, target: Tensor) -> Tensor:
 
 
 def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return mean((S - S_teacher)^2) over all pairs of a batch; S, S_teacher: cosines of (B, m) and of unit (B, d)."""
+    """Return mean((S - S_teacher)^2), S being the cosines of all pairs of ``student`` (B, m), of ``teacher`` (B, d)."""
     student = F.normalize(student, dim=1)
     return (student @ student.T - teacher @ teacher.T).square().mean()
 
@@ -171,7 +171,7 @@ class SecondTeacher(Objective):
         return F.normalize(torch.from_numpy(self.embeddings[self.places[rows]].astype(np.float32)), dim=1)
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Return 1 - cos plus weighted squared differences of cosines, averaged over the texts with an embedding."""
+        """Return 1 - cos plus weighted squared differences of cosines, over texts that the second teacher embedded."""
         known = np.flatnonzero(self.places[batch.rows] >= 0)
         if len(known) < 2:
             return student.sum() * 0
@@ -181,7 +181,7 @@ class SecondTeacher(Objective):
         return loss + self.relation_weight * relation_loss(embedded, teacher)
 
     def measures(self, embed: Embed) -> dict[str, float]:
-        """Return the mean of 1 - cos to the rotated embeddings, over the held-out texts with an embedding."""
+        """Return the mean of 1 - cos over the held-out texts that the second teacher has embedded."""
         if not len(self.held_out):
             return {}
         student = torch.cat([embed(*self.texts.batch(part)) for part in np.array_split(self.held_out, 4)])

@@ -56,7 +56,7 @@ class Mixture:
     """The texts of all sources, one after the other, in the blocks in which they were read.
 
     ``shown`` (texts,) is False for excluded texts; ``genres`` (texts,) number the file families. ``pairs`` (P, 2) are
-    rows of texts that belong together, such as a question and its answer; ``opposed`` (Q, 2), of contradictions.
+    rows of texts that belong together, such as a question and its answer; ``opposed`` (Q, 2) are contradictions.
     """
 
     blocks: list[Block] = field(repr=False)

@@ -34,9 +34,9 @@ class Distillation:
     """A training that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
 
     The student is trained in place, on its device. A teacher's embeddings (texts, d) are 0 for texts that it has not
-    embedded; its rotation is (d, m). ``second`` has both of a second teacher, for the mixture's ``second_rows``.
-    The student that is measured, and saved, has the mean of the weights before training, with weight ``start_share``,
-    and after it (Wortsman et al. 2022, arXiv 2109.01903).
+    embedded; its rotation is (d, m). ``second`` are a second teacher's embeddings of the mixture's ``second_rows``, and
+    its rotation. What is measured and saved is a mean: ``start_share`` of the weights before training, and
+    1 - ``start_share`` of the trained ones (Wortsman et al. 2022, arXiv 2109.01903).
     """
 
     # Number of steps between saved states, and maximum number between recorded losses.
@@ -316,7 +316,7 @@ class LazyAdamW:
 
     where for each step j in turn :math:`D \leftarrow (1 - \eta_j w) D` and :math:`C \leftarrow (1 - \eta_j w) C +
     \eta_j r^j \sqrt{1 - \beta_2^t} / (1 - \beta_1^t)`, t being the number of the step. The result is that of AdamW over
-    the whole table (rows, m) in float32, but for rounding and for :math:`\epsilon` (1e-8), which does not fade with v.
+    the whole table (rows, m) in float32, except for rounding and :math:`\epsilon` (1e-8), which does not fade with v.
     """
 
     def __init__(self, table: Tensor, *, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.01) -> None:
