@@ -82,9 +82,9 @@ def run(
     """Score encoders on tasks, in one table.
 
     A probe task is scored by the accuracy of a classifier on frozen embeddings, a similarity task by Spearman's rank
-    correlation of the cosines, and a retrieval collection by nDCG@10. Next to accuracies stand published ones and that
-    of always choosing the most frequent label. If a task fails, the others still run, and the exit code is 1. Repeat an
-    interrupted command to resume it. It writes results.json and results.md into the folder --output.
+    correlation of the cosines, and a retrieval collection by nDCG@10. The table also has published scores, and the
+    accuracy of always choosing the most frequent label. If a task fails, the others still run, and the exit code is 1.
+    Repeat an interrupted command to resume it. It writes results.json and results.md into the folder --output.
 
     \b
     Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB -o results

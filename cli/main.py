@@ -242,7 +242,7 @@ class MainGroup(Group):
                 for zeros in (True, False):
                     found = [warning for warning in _unknown_texts if warning.zeros == zeros and warning.texts != 1]
                     if len(found) > 1:
-                        # Batches without such texts give no warning.
+                        # How many texts there were is unknown: batches without such texts give no warning.
                         found = [UnknownTextsWarning(sum(warning.count for warning in found), None, zeros)]
                     for warning in found:
                         click.echo(f"Warning: {warning}", err=True)

@@ -79,7 +79,6 @@ def options_of(
     return add
 
 
-# Options of several commands.
 data_option = click.option(
     "--data",
     envvar="CTX_EMBED_DATA",

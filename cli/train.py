@@ -58,8 +58,8 @@ def train(
     the default model and over words; its options are chosen by cross-validation. --no-frozen, or an option of the
     training, trains the encoder too; each run keeps its best epoch on the validation texts.
 
-    --from scratch trains random weights by the paper's protocol: Adam 1e-4, batches of 32, 10 epochs. Only then do the
-    options of the vocabulary apply, and those of the architecture, which docs/encoders.md lists.
+    --from scratch trains random weights by the paper's protocol: Adam 1e-4, batches of 32, 10 epochs. The options of
+    the vocabulary, and of the architecture (docs/encoders.md lists them), are only for this.
 
     Run the command again to resume an interrupted run after its last epoch; a finished run is not repeated, and a model
     that another command made is replaced only with --overwrite.

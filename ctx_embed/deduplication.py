@@ -56,7 +56,7 @@ _NUMBER = re.compile("\u2212?\\d+(?:[\ue000-\ue07f/]\\d+)*")
 
 
 class _Meanings(dict[int, str]):
-    """Maps codes of characters to the characters, punctuation to a space; filled as characters are met."""
+    """Maps codes of characters to the characters, and of punctuation to a space; it grows as characters occur."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -298,7 +298,7 @@ def dedupe(
         found = list(_near_characters(texts, threshold)) if threshold < 1 else []
         if meaning is not None:
             found += _near_embeddings(texts, meaning, model)
-        # For each row the kept row that it resembles, itself if it is kept, and their similarity.
+        # For each row, the kept row that it resembles (itself if it is kept), and their similarity.
         leaders, similarities = np.arange(len(texts)), np.ones(len(texts))
         if found:
             left, right, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -457,7 +457,7 @@ def copy_rows(
     packed: bool,
     encoding: str | None,
 ) -> None:
-    """Write the chosen rows of files of one format, unchanged; text is written as UTF-8, with ``packed`` as gzip."""
+    """Write the chosen rows of files of one format, unchanged; text becomes UTF-8. If ``packed``, write gzip."""
     changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")
     try:
         if kind == PARQUET:

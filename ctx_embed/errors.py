@@ -27,7 +27,7 @@ _LEFT_OUT = {
 # Extras whose packages need torch.
 _ON_TORCH = ("mteb", "peers", "train")
 # Secrets in an address: the password after a user name, and the value of an option such as ``password`` or ``api_key``.
-# Paths have one slash where addresses have two.
+# An address that was made a path has one slash instead of two.
 _PASSWORD = re.compile(r"(:/{1,2}[^:/@\s]*):\S*@")
 _SECRET = re.compile(r"([?&][^=&#\s]*(?:pass|secret|token|key)[^=&#\s]*=)[^&#\s]*", re.IGNORECASE)
 
@@ -151,8 +151,8 @@ def naming_left_out(what: str) -> Iterator[None]:
 def missing_extra(what: str, extra: str) -> InputError:
     """Return the error for a missing extra that ``what`` needs, with the command that installs it.
 
-    In a light installation that command names the packages of the extra: the extra itself would bring torch. Packages
-    with a marker are left out on Windows: no extra has a marker for anything else.
+    In a light installation that command names the packages of the extra: the extra itself would bring torch. On Windows
+    it leaves out packages with an environment marker, since every marker in an extra excludes Windows.
     """
     from importlib import metadata, util
 

@@ -124,7 +124,7 @@ class Sources:
                     self.report.failed[name] = str(error).removeprefix(path).lstrip(":, ")
 
     def _sources(self) -> Iterator[tuple[str, str, str | None]]:
-        """Yield the name of each file in hits, its path, and the path again if it is read as a whole."""
+        """Yield for each file its name in hits, its path, and the path again if it is read as a whole."""
         for path in self.paths:
             if path == STANDARD_INPUT:
                 yield STANDARD_INPUT_NAME, path, None
@@ -259,7 +259,7 @@ class WordCounts:
 BATCH_CHARACTERS = 1 << 19
 # Maximum characters of a passage that a hit shows; longer passages only come from words of thousands of characters.
 MOST_CHARACTERS = 1 << 14
-# Store this many times the passages that are needed: ranks change while the weights of words do.
+# Store this many times the passages that are needed, since their ranks change as more passages are read.
 SPARE = 8
 
 

@@ -128,7 +128,7 @@ class Regression:
     ) -> Floats:
         """Return the coefficients (directions + features + 1, k), intercept last, fitted on the texts ``rows``.
 
-        ``meaning`` and ``words`` are prior deviations (0 reads no words); ``start`` are coefficients to begin from.
+        ``meaning`` and ``words`` are prior deviations (0: without words); ``start`` are coefficients to begin from.
         """
         Z, targets = self.Z[rows], self.targets[rows]
         k = targets.shape[1]
@@ -351,10 +351,11 @@ def minimum(
 ) -> tuple[Floats, str | None]:
     """Return the coefficients that minimise a penalised loss, and the solver's message if it did not converge.
 
-    The ``blocks`` (n, ..), dense or CSR, have r columns together; ``squares`` (r + 1, 1) are the columns' mean squares,
-    and 1 for the intercept, which comes last. ``penalty``, (r + 1, 1) or (r + 1, k), is twice the factor of each
-    squared coefficient; infinity fixes a coefficient at 0. Coefficients and ``start`` are (r + 1, k), ``targets``
-    (n, k), and ``weights`` of rows (n, 1), or of rows and columns (n, k). The gradient is preconditioned.
+    The penalty is sum(``penalty`` * coefficients^2) / 2; an infinite ``penalty`` fixes a coefficient at 0.
+
+    Shapes: ``blocks`` (n, ..), dense or CSR, with r columns in all; ``squares`` (r + 1, 1), the mean squares of these
+    columns and a 1 for the intercept, which is last; ``penalty`` (r + 1, 1) or (r + 1, k); coefficients and ``start``
+    (r + 1, k); ``targets`` (n, k); ``weights`` (n, 1) of rows, or (n, k). The gradient is preconditioned.
     """
     n, k = targets.shape
     scale = 1.0 / np.sqrt(CURVATURE[loss_of] * squares + penalty)

@@ -116,7 +116,7 @@ def dumps(value: Any) -> bytes:
 def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:
     """Return a JSON array, written item by item so that other threads can run in between; bytes are JSON already.
 
-    An array of more than ``most`` bytes is an ApiError (413), or with ``part`` stops before the item that does not fit.
+    If it has more than ``most`` bytes, raise an ApiError (413) or, with ``part``, leave out the items that do not fit.
     """
     pieces: list[bytes] = []
     size = 2
@@ -137,7 +137,7 @@ def loads(body: bytes) -> Any:
     """Return the JSON values of a body, with the garbage collector off: it would visit all of them many times.
 
     Lone surrogates, such as half of an emoji, become U+FFFD, as they do in an index; one in an id is an ApiError. NaN
-    and too many levels are no JSON: an orjson.JSONDecodeError.
+    and too many levels raise an orjson.JSONDecodeError.
     """
     gc.disable()
     try:

@@ -132,7 +132,7 @@ def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) 
 def reading_words(features: Features, texts: Sequence[Sequence[str]]) -> Fit:
     """Return the fit of a classifier over embeddings and words. It chooses its own options and ignores the penalties.
 
-    It is given the numbers of rows as features: ``features`` has the rows' embeddings, and ``texts`` one text of each.
+    Its inputs are numbers of rows: it gets the rows' embeddings from ``features``, and their texts from ``texts``.
     """
     if len(texts[0]) != 1:
         raise InputError("an encoder named NAME+words needs a task with one text a row, got pairs of texts")
