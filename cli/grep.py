@@ -50,7 +50,7 @@ SHOWN_CHARACTERS = 500
     expose_value=False,
     help="Accepted as in grep, but always on.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per hit and line, with the whole passage.")
+@click.option("--json", "as_json", is_flag=True, help="Print each hit as a line of JSON, with the whole passage.")
 @click.option("--model", metavar="NAME|PATH", help="A model folder or a name.  [default: default]")
 def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     """Search files for the passages that answer QUESTION, by meaning and by words, without an index.

@@ -80,7 +80,7 @@ def length_batches(texts: Sequence[str], most: int = BATCH_TEXTS) -> Iterator[li
 def as_list(values: Any, name: str, needed: str) -> list[Any]:
     """Return ``values`` as a list: given a list, an array, a series of any library, or a generator."""
     if hasattr(values, "columns"):
-        # The columns of pyarrow are arrays.
+        # In a table of pyarrow, ``columns`` are arrays without names.
         columns = ", ".join(map(repr, map(str, list(getattr(values, "column_names", values.columns))[:5])))
         remedy = "its rows as dictionaries" if name == "metadata" else f"one of its columns ({columns})"
         raise InputError(f"{name} must be {needed}, got {described(values)}; give {remedy}")

@@ -120,7 +120,7 @@ class Labelled:
         return Labelled(*parts[0]), Labelled(*parts[1])
 
     def matched(self, classes: Sequence[Any]) -> Labelled:
-        """Return the texts with each label replaced by the class that it means, of any type; unknown labels stay."""
+        """Return the texts with each label replaced by the class that it means, see :class:`Classes`, if any."""
         of = Classes(classes)
 
         def meant(label: Any) -> Any:

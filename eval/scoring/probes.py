@@ -155,7 +155,7 @@ class Protocol:
         return int((means if self.by_mean else right.sum(axis=0)).argmax())
 
     def score(self, features: Features, y: Sequence[str], seed: int, parts: Parts | None = None) -> ProbeScore:
-        """Return the accuracy of the probe on n rows, with their features and labels; without parts, over folds."""
+        """Return the accuracy of the probe on the test part or, if there are no ``parts``, over folds of all rows."""
         check_classes(y, self.folds if parts is None else 1)
         names, classes = np.unique(np.asarray(y), return_inverse=True)
         fold_seed = seed if self.fold_seed is None else self.fold_seed
