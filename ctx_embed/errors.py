@@ -152,7 +152,7 @@ def missing_extra(what: str, extra: str) -> InputError:
     """Return the error for a missing extra that ``what`` needs, with the command that installs it.
 
     In a light installation that command names the packages of the extra: the extra itself would bring torch. On Windows
-    it leaves out packages with an environment marker, since every marker in an extra excludes Windows.
+    it leaves out packages with an environment marker: in extras without torch, every marker excludes Windows.
     """
     from importlib import metadata, util
 

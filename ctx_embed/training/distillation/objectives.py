@@ -86,7 +86,7 @@ def similarity_loss(student: Tensor, target: Tensor) -> Tensor:
 
 
 def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return mean((S - S_teacher)^2), S being the cosines of all pairs of ``student`` (B, m), of ``teacher`` (B, d)."""
+    """Return the mean squared difference of all pairs' cosines in ``student`` (B, m) and in unit ``teacher`` (B, d)."""
     student = F.normalize(student, dim=1)
     return (student @ student.T - teacher @ teacher.T).square().mean()
 
