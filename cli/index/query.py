@@ -144,7 +144,9 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
                 options[name] = chosen_ids(index, options[name])
         hits_or_lists: Any = index.search(**options)
         found: list[Hits] = [hits_or_lists] if options.get("fuse") or "like" in options else hits_or_lists
-        corrected = {typed: word for hits in found if hits for typed, word in (hits[0].corrected or {}).items()}
+        corrected: dict[str, str] = {}
+        for hits in found:
+            corrected |= (hits[0].corrected if hits else None) or {}
         if corrected:
             pairs = ", ".join(f"{word} instead of {typed}" for typed, word in corrected.items())
             them = "it" if len(corrected) == 1 else "them"
@@ -181,7 +183,7 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
                     title = one_line(hits.query, SHOWN_CHARACTERS) or f"query {number}"
                     click.echo(("\n" if number > 1 else "") + title)
                 if hits:
-                    print_hits(hits.query, hits, [index.source(hit) for hit in hits])
+                    print_hits(hits.query, hits, list(map(index.source, hits)))
         if not all(found):
             where, threshold = options["where"], options["threshold"]
             if not index.count():
@@ -218,12 +220,12 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
         hit.text[start:stop].replace(_OPENING, " ").replace(_CLOSING, " ")
         for (hit, _), (start, stop) in zip(ordered, places, strict=True)
     ]
+    relevances = [None if hit.relevance is None else rounded_down(hit.relevance) for hit, _ in ordered]
     # The snippets with marks around the query's words, which are bold; click leaves styles out of a pipe.
     marked = [
         "".join(c if c.isprintable() or c in (_OPENING, _CLOSING) else " " for c in snippet)
         for snippet in snippets(query, plain, _OPENING, _CLOSING)
     ]
-    relevances = [None if hit.relevance is None else rounded_down(hit.relevance) for hit, _ in ordered]
     for (hit, source), (start, stop), snippet, relevance in zip(ordered, places, marked, relevances, strict=True):
         shown = [f"{hit.score:.4f}"]
         # The score that orders the hits, if that is not the cosine.
