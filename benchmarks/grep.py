@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from ctx_embed.grep import grep
-from ctx_embed.index.searching.by_words import content_words
+from ctx_embed.index.searching.by_words import asked
 from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE
 
 QUESTIONS = {
@@ -42,7 +42,7 @@ MODES = ("words", "dense", "hybrid")
 
 def by_grep(question: str, folder: Path) -> list[str]:
     """Return the files with the most lines that have a word of the question, best first."""
-    words = "|".join(content_words(question))
+    words = "|".join(asked(question).words)
     found = subprocess.run(
         ["grep", "-rciE", rf"\b({words})\b", folder, "--include=*.md"], capture_output=True, text=True
     ).stdout

@@ -32,7 +32,7 @@ from ctx_embed.documents.walking import File, is_index, patterns, walk
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.following.records import Synced
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, content_words, phrases
+from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
 from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.searching.search import DEPTH, fused_scores
@@ -197,12 +197,12 @@ class WordCounts:
     """Counts of a question's words in the passages so far; function words only if the question has no others."""
 
     def __init__(self, question: str) -> None:
-        self.required = phrases(question)
+        self.required = asked(question).phrases
         self.passages = self.characters = 0
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
         self._connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{TOKENIZER}')")
         self._connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
-        words = list(dict.fromkeys(word.lower() for word in content_words(question)))[:MOST_WORDS]
+        words = list(dict.fromkeys(word.lower() for word in asked(question).words))[:MOST_WORDS]
         self._insert(enumerate(words))
         tokens = [token for (token,) in self._connection.execute("SELECT term FROM tokens")]
         # The number of words of the question with each stem.

@@ -1,5 +1,6 @@
 """Texts and documents, and batches of texts of similar length."""
 
+import numbers
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,11 @@ def as_list(values: Any, name: str, needed: str) -> list[Any]:
         remedy = "; give [text]" if name == "texts" and isinstance(values, str) else ""
         raise InputError(f"{name} must be {needed}, got {described(values)}{remedy}")
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
+
+
+def listed(values: Any, name: str, needed: str) -> list[Any]:
+    """Return ids or texts as a list; a single one becomes a list of one."""
+    return [values] if isinstance(values, str | numbers.Integral) else as_list(values, name, needed)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,7 +20,7 @@ from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import Reranker, Search, listed
+from ctx_embed.index.searching.search import Candidates, Reranker, Search
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import DATABASE, Database, Settings, within
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, checked_id
@@ -30,7 +30,7 @@ from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing.chunking import checked_chunk
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.options import takes
-from ctx_embed.texts import Document, require_explainable
+from ctx_embed.texts import Document, listed, require_explainable
 
 if TYPE_CHECKING:
     from ctx_embed.index.analysis.exploring import Field, Pair, Similarity, Topic
@@ -423,24 +423,23 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         """
         if unknown := options.keys() - Options.__dataclass_fields__.keys():
             raise unknown_name("option", min(unknown), Options.__dataclass_fields__)
-        chosen, folder = Options(k, **options), self._folder
+        folder, chosen = self._folder, Options(k, **options)
         search = Search(chosen, query, like, folder.settings.dimension)
-        self._condition(chosen.where)
+        if chosen.where is not None:
+            self._condition(chosen.where)
         # A reranker stays loaded until a search needs another one.
         wanted, (known, reranker) = chosen.rerank, self._reranker
         if wanted is not None and known is not wanted and known != wanted:
             reranker = wanted if isinstance(wanted, Reranker) else Reranker(wanted)
             self._reranker = wanted, reranker
-        asked = [" ".join(search.texts).strip()] if chosen.fuse else search.texts
-        found: list[list[Hit]] = [[] for _ in asked]
-        with within(chosen.deadline):
+        candidates: list[Candidates] = []
+        with nullcontext() if chosen.deadline is None else within(chosen.deadline):
             if search.texts and (folder.state().documents or search.like):
                 search.embed(lambda: self.embedder)
                 with self._searching:
                     candidates = folder.read(search.candidates)
                     folder.map()
-                found = search.hits(candidates, None if wanted is None else reranker)
-        lists = [Hits(text, hits) for text, hits in zip(asked, found, strict=True)]
+            lists = search.hits(candidates, None if wanted is None else reranker)
         return lists[0] if search.single or chosen.fuse else lists
 
     def compact(self, dtype: str | None = None) -> int:
@@ -525,7 +524,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             with suppress(OSError):
                 size += file.stat().st_size
 
-        view, record = self._folder.read(lambda view: (view, view.store.record()))
+        view, record = self._folder.read(lambda view: (view, view.record))
         names = ("dimension", "dtype", "factory", "chunk", "model", "model_fingerprint", "format_version")
         return {
             "path": str(self.path),

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.searching.by_words import Bm25
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import ranges_of, rows_of
 from ctx_embed.index.storage.folder import IndexFolder, View
@@ -146,7 +147,7 @@ def compare(folder: IndexFolder) -> None:
         np.testing.assert_array_equal(view.allowed("n >= 5"), fresh.allowed("n >= 5"))
         assert (view.faiss is None) == (fresh.faiss is None)
         assert view.faiss is None or view.faiss.token == fresh.faiss.token
-        assert view.bm25.best("text", 5, None) == fresh.bm25.best("text", 5, None)
+        assert Bm25.of(view).best("text", 5, None) == Bm25.of(fresh).best("text", 5, None)
 
     folder.read(compared)
 

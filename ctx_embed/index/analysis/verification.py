@@ -109,9 +109,7 @@ def _vectors(store: Database) -> Iterator[str]:
         yield f"{store.path}: there are rows that belong to no document, or to several"
     if len(firsts) != view.state.documents:
         yield f"{store.path}: holds {len(firsts)} documents, but its count is {view.state.documents}"
-    if (following := store.next_row()) != view.state.next_row:
-        yield f"{store.path}: has {following} rows, but its count is {view.state.next_row}"
-    lengths, found = [], [view.vectors.zeros()]
+    lengths, found = [], [store.zeros(view.settings.table)]
     with np.errstate(over="ignore", invalid="ignore"):
         for rows, vectors in view.vectors.blocks():
             found.append(rows)
@@ -121,6 +119,7 @@ def _vectors(store: Database) -> Iterator[str]:
     stored = np.sort(np.concatenate(found))
     if len(stored) != len(needed) or (stored != needed).any():
         yield f"{store.path}: has vectors of {len(stored)} passages, but {len(needed)} passages"
+    store.require_all_rows()
 
 
 def _faiss(store: Database) -> Iterator[str]:

@@ -498,7 +498,7 @@ def merge_indexes(
     next_id = 0
     for folder in folders:
         with closing(Database(folder)) as store:
-            (largest,) = store.run_one(select)
+            ((largest,),) = store.run(select)
             next_id = max(next_id, 0 if largest is None else largest + 1)
     try:
         with replaced_folder(target, new=True) as beside:

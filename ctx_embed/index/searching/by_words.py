@@ -23,13 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import compress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import OtherModelError
-from ctx_embed.index.storage.database import TOKENIZER, Database, require_time
+from ctx_embed.index.storage.database import TOKENIZER, Database
 from ctx_embed.text.normalisation import indexed, normalised, words as words_of
 
 if TYPE_CHECKING:
@@ -75,19 +75,31 @@ LONGEST_ENDING, MOST_TRIED = 4, 5
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
-# Cached, because several steps of a search ask for the words and phrases of the same query.
-@lru_cache(maxsize=16)
-def content_words(query: str) -> tuple[str, ...]:
-    """Return the words of a query without English function words, or all words if there are no others."""
-    words = words_of(query)
-    return tuple([word for word in words if word.lower() not in FUNCTION_WORDS] or words)
+class Asked(NamedTuple):
+    """What a query asks for: words, without English function words unless there are no others, and phrases."""
+
+    words: Sequence[str]
+    # Those of the words that are in no phrase.
+    loose: Sequence[str]
+    # Quoted words, two or more, as FTS5 strings; a passage must contain each one.
+    phrases: Sequence[str]
 
 
+# Cached, because several steps of a search ask for the same query.
 @lru_cache(maxsize=16)
-def phrases(query: str) -> tuple[str, ...]:
-    """Return the quoted phrases of a query, of two words or more, as FTS5 strings; a passage must contain each one."""
-    found = (words_of(phrase.lower()) for phrase in _PHRASE.findall(normalised(query)))
-    return tuple(f'"{" ".join(words)}"' for words in found if len(words) > 1)[:MOST_WORDS]
+def asked(query: str) -> Asked:
+    """Return the words and phrases that a query asks for."""
+    read, words = normalised(query), _content(words_of(query))
+    quoted = _PHRASE.findall(read)
+    if not quoted:
+        return Asked(words, words, ())
+    cut = [words_of(phrase.lower()) for phrase in quoted]
+    phrases = [f'"{" ".join(of)}"' for of in cut if len(of) > 1]
+    return Asked(words, _content(words_of(_PHRASE.sub(" ", read))), phrases[:MOST_WORDS])
+
+
+def _content(words: list[str]) -> list[str]:
+    return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
 
 
 def without_marks(text: str) -> str:
@@ -132,6 +144,15 @@ def with_vocabulary(database: Database, name: str, kind: str) -> None:
 class Bm25:
     """Keyword search in one generation of an index, with the word lists that searches have used so far."""
 
+    @classmethod
+    def of(cls, view: View) -> Bm25:
+        """Return the search of a view, which takes over the word lists of an earlier one."""
+        if "bm25" not in view.computed:
+            # Popped, so that no chain of earlier views stays in memory.
+            view.computed["bm25"] = cls(view, view.earlier.pop("bm25", None))
+        found: Bm25 = view.computed["bm25"]
+        return found
+
     def __init__(self, view: View, before: Bm25 | None = None) -> None:
         self.view = view
         self._searched = False
@@ -165,7 +186,7 @@ class Bm25:
     def best(self, query: str, k: int, allowed: Mask | None) -> dict[int, float]:
         """Return scores by row, best first, of the best k allowed passages with a word and all phrases of a query."""
         is_large = self.view.count > LARGE
-        words = dict.fromkeys(word.lower() for word in content_words(query))
+        words = dict.fromkeys(word.lower() for word in asked(query).words)
         # Quotation marks keep words such as AND from being operators.
         terms = [f'"{word}"' for word in list(words)[:MOST_WORDS]]
         if is_large and len(terms) > 1:
@@ -185,9 +206,8 @@ class Bm25:
             terms = rare or terms
         if not terms:
             return {}
-        require_time()
         match = " OR ".join(terms)
-        if required := phrases(query):
+        if required := asked(query).phrases:
             # A passage may have no word of the query but the phrases, so these are alternatives of the expression, too.
             match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
         elif is_large and self._searched:
@@ -301,20 +321,32 @@ class Corrections:
     letter, which few people mistype. Words with digits, and lower-case words that the model knows, are no typos.
     """
 
-    def __init__(self, view: View) -> None:
-        self.view = view
+    @classmethod
+    def of(cls, view: View) -> Corrections:
+        """Return the corrections for a view."""
+        if "corrections" not in view.computed:
+            view.computed["corrections"] = cls(view.store)
+        found: Corrections = view.computed["corrections"]
+        return found
+
+    def __init__(self, store: Database) -> None:
+        self.store = store
         # For each word, its correction, or None if the index has it or nothing like it.
         self._corrected: dict[str, str | None] = {}
         # For each first letter, the tokens with it and the number of passages that have each.
         self._tokens: dict[str, dict[str, int]] = {}
 
-    def of(self, query: str, is_known: Callable[[str], bool]) -> dict[str, str]:
-        """Return the corrections of a query's words, outside of its phrases, by the words as typed."""
+    def applied(self, query: str, is_known: Callable[[str], bool]) -> tuple[str, dict[str, str]]:
+        """Return a query as it is searched for, and the corrections of its words outside of phrases, by these words."""
         if len(self._corrected) > REMEMBERED_WORDS:
             self._corrected.clear()
-        words = dict.fromkeys(content_words(_PHRASE.sub(" ", normalised(query))))
+        # Questions in plain language quote words that passages need not have side by side. If no passage has all
+        # phrases of a query, it goes without all of its marks: those that are left would pair up anew.
+        quoted = asked(query).phrases
+        if quoted and not self.store.run(ANY_PASSAGE, (" AND ".join(quoted),)):
+            query = without_marks(query)
         corrected: dict[str, str] = {}
-        for word in list(words)[:MOST_WORDS]:
+        for word in list(dict.fromkeys(asked(query).loose))[:MOST_WORDS]:
             # Words in capitals are names and abbreviations; others than those typed stand for signs.
             skipped = (
                 not SHORTEST <= len(word) <= LONGEST
@@ -324,17 +356,16 @@ class Corrections:
             )
             if skipped or len(corrected) == MOST_CORRECTED:
                 continue
-            require_time()
             key = word.lower()
             if key not in self._corrected:
-                known = bool(self.view.store.run(ANY_PASSAGE, (f'"{key}"',)))
+                known = bool(self.store.run(ANY_PASSAGE, (f'"{key}"',)))
                 # An index of another default model is searched by words alone, without a model.
                 with suppress(OtherModelError):
                     known = known or is_known(key)
                 self._corrected[key] = None if known else self._nearest(key)
             if nearest := self._corrected[key]:
                 corrected[word] = nearest
-        return corrected
+        return respelled(query, corrected) if corrected else query, corrected
 
     def _nearest(self, word: str) -> str | None:
         """Return the word of the index with the fewest edits, among equals the one in most passages."""
@@ -346,10 +377,10 @@ class Corrections:
             return None
         letter = tokens[0][0]
         if letter not in self._tokens:
-            with_vocabulary(self.view.store, "counts", "row")
+            with_vocabulary(self.store, "counts", "row")
             # FTS5 cuts a long token, perhaps inside a character.
             select = "SELECT CAST(term AS BLOB), doc FROM temp.counts WHERE term >= ? AND term < ?"
-            found = self.view.store.run(select, (letter, chr(ord(letter) + 1)))
+            found = self.store.run(select, (letter, chr(ord(letter) + 1)))
             terms = ((term.decode("utf-8", "ignore"), count) for term, count in found)
             self._tokens[letter] = {term: count for term, count in terms if _LETTERS.fullmatch(term)}
         passages = self._tokens[letter]
@@ -373,8 +404,7 @@ class Corrections:
 
     def _written(self, token: str) -> str:
         """Return the word that a token (a stem) stands for, as the first passage with it writes it."""
-        store = self.view.store
-        with_vocabulary(store, "tokens", "instance")
-        ((row,),) = store.run("SELECT doc FROM temp.tokens WHERE term = ? LIMIT 1", (token,))
-        words = list(dict.fromkeys(word.lower() for word in words_of(store.fetch([row])[row].text)))
+        with_vocabulary(self.store, "tokens", "instance")
+        ((row,),) = self.store.run("SELECT doc FROM temp.tokens WHERE term = ? LIMIT 1", (token,))
+        words = list(dict.fromkeys(word.lower() for word in words_of(self.store.fetch([row])[row].text)))
         return next((word for word, of in zip(words, tokens_of(words), strict=True) if of == [token]), token)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.documents.blocks import rows as lines_of
-from ctx_embed.index.searching.by_words import MOST_WORDS, content_words, respelled, tokens_of
+from ctx_embed.index.searching.by_words import MOST_WORDS, asked, respelled, tokens_of
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Span
 from ctx_embed.index.storage.vectors import Vectors
@@ -166,10 +166,18 @@ def relevance(unrelated: tuple[float, float], cosine: float, share: float, passa
     return math.exp(-math.exp(-min(max(height, -50.0), 50.0)))
 
 
+def relevances(
+    unrelated: tuple[float, float], cosines: Sequence[float], queries: Sequence[str], texts: Sequence[str], among: int
+) -> list[float]:
+    """Return the relevance of each text among a number of passages, by the query of which it has the most words."""
+    shares = np.max([word_shares(query, texts) for query in queries], axis=0).tolist()
+    return [round(relevance(unrelated, *of, among), 4) for of in zip(cosines, shares, strict=True)]
+
+
 def word_shares(query: str, texts: Sequence[str]) -> list[float]:
     """Return the share of the query's words that each text has, in any form; function words do not count."""
     stems = set()
-    for word in (word.lower() for word in content_words(query)[:MOST_WORDS]):
+    for word in (word.lower() for word in asked(query).words[:MOST_WORDS]):
         endings = (end for end in _ENDINGS if word.endswith(end) and len(word) >= len(end) + _LEAST_STEM)
         stems.add(word.removesuffix(next(endings, "")))
     if not stems:
@@ -177,7 +185,6 @@ def word_shares(query: str, texts: Sequence[str]) -> list[float]:
     shares = []
     # Reading a long text as it is indexed takes too long for a search.
     for lowered in [(indexed(text) if len(text) <= LONG_TEXT else text).lower() for text in texts]:
-        require_time()
         having = 0
         for stem in stems:
             # A word of the text must begin with the stem and be hardly longer.
@@ -204,14 +211,15 @@ def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**"
 
 def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark: str = "**") -> list[str]:
     """Return the snippet of each text, see :func:`snippet`; ten times as fast for many texts."""
-    query_words = list(dict.fromkeys(content_words(query)))[:MOST_WORDS]
-    parts = densest(query_words, texts)
+    of_query = list(dict.fromkeys(asked(query).words))[:MOST_WORDS]
+    parts = densest(of_query, texts)
     searched = [text[start:stop] for text, (start, stop) in zip(texts, parts, strict=True)]
-    asked = {token for of in tokens_of(query_words) for token in of}
     read = [indexed(text) for text in searched]
-    written = sorted({word for text in read for word in _WORD.findall(text)}) if asked else []
+    written = sorted(set(_WORD.findall("\n".join(read)))) if of_query else []
+    tokens = tokens_of([*of_query, *written])
+    wanted = {token for of in tokens[: len(of_query)] for token in of}
     # The words of the texts that the query asks for in any form, by their token.
-    known = {word: of[0] for word, of in zip(written, tokens_of(written), strict=True) if asked.intersection(of)}
+    known = {word: of[0] for word, of in zip(written, tokens[len(of_query) :], strict=True) if wanted.intersection(of)}
     literal = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, known))})(?![^\W_])") if known else None
     found = []
     for text, (start, stop), part, as_indexed in zip(texts, parts, searched, read, strict=True):
@@ -310,7 +318,7 @@ def highlights(
 
     ``embed`` returns unit vectors (n, dimension) of texts.
     """
-    words = list(dict.fromkeys(word for query in queries for word in content_words(query)))
+    words = list(dict.fromkeys(word for query in queries for word in asked(query).words))
     spans = []
     for text, (first, last) in zip(texts, densest(words, texts), strict=True):
         require_time()

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.by_words import ANY_PASSAGE, phrases, respelled, without_marks
-from ctx_embed.index.searching.hits import Hit, counted, highlights, relevance, word_shares
+from ctx_embed.index.searching.by_words import Bm25, Corrections, asked, without_marks
+from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevances
 from ctx_embed.index.searching.options import (
     BY_DOCUMENT,
     LIKED_CHARACTERS,
@@ -34,7 +34,7 @@ from ctx_embed.index.storage.filters import field_path
 from ctx_embed.index.storage.folder import View, cosines_with
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
 from ctx_embed.numpy_model.saved import read_json
-from ctx_embed.texts import as_list, well_formed
+from ctx_embed.texts import as_list, listed, well_formed
 from ctx_embed.vectors import unit_rows, unit_vector
 
 Floats = NDArray[np.float64]
@@ -46,16 +46,12 @@ EXCLUDED_WEIGHT = 0.5
 DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
 # With a lowest relevance, hits are chosen among this number of passages.
 MOST_JUDGED = 1600
+# Number of passages to read at a time, between which the deadline is checked.
+PASSAGES_AT_ONCE = 256
 
 
-def listed(values: Any, name: str, needed: str) -> list[Any]:
-    """Return ids or texts as a list; a single one becomes a list of one."""
-    return [values] if isinstance(values, str | numbers.Integral) else as_list(values, name, needed)
-
-
-def _require_at_most(name: str, count: int, most: int, unit: str) -> None:
-    if count > most:
-        raise InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
+def _too_many(name: str, count: int, most: int, unit: str) -> InputError:
+    return InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
 
 
 def _is_vector(value: Any) -> bool:
@@ -117,7 +113,7 @@ class Search:
         if options.rerank is not None or options.mmr is not None:
             self.pool = max(self.pool, int(options.candidates))
         self.dimension = dimension
-        # The text of each query, empty if that is a vector, and their unit vectors (Q, dimension) once they are known.
+        # The text of each query, empty if it is a vector, and their unit vectors (Q, dimension) once they are known.
         self.texts: list[str] = [""]
         self.vectors: Vectors | None = None
         # Whether the caller gave one query, not a list of queries.
@@ -129,35 +125,43 @@ class Search:
             self.like = [checked_id(identifier, 1) for identifier in listed(like, "like", "an id or a list of ids")]
             if not self.like:
                 raise InputError("like must have at least one id, got an empty list")
-            _require_at_most("like", len(self.like), MOST_LIKED, "ids")
-        elif isinstance(query, str):
-            _require_at_most("the query", len(query), MOST_CHARACTERS, "characters")
-            self.texts = [well_formed(query)]
+            if len(self.like) > MOST_LIKED:
+                raise _too_many("like", len(self.like), MOST_LIKED, "ids")
         else:
-            given = as_list(query, "the query", "a text, a vector or a list of texts or vectors")
-            self.single = bool(given) and not isinstance(given[0], str) and _is_vector(given)
-            if self.single or (given and _is_vector(given[0])):
+            is_text, needed = isinstance(query, str), "a text, a vector or a list of texts or vectors"
+            given = [query] if is_text else as_list(query, "the query", needed)
+            has_texts = not given or isinstance(given[0], str)
+            self.single = is_text or (not has_texts and _is_vector(given))
+            if not has_texts and (self.single or _is_vector(given[0])):
                 if options.mode not in (None, "dense"):
                     raise InputError(f"mode {options.mode!r} needs texts; search with vectors in mode 'dense'")
                 rows = [query] if self.single else given
                 vectors = [unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)]
                 self.texts, self.vectors = [""] * len(vectors), np.stack(vectors)
             else:
+                self.texts = []
                 for number, text in enumerate(given, 1):
                     if not isinstance(text, str):
                         raise InputError(f"query {number} must be a string, got {described(text)}")
-                    _require_at_most(f"query {number}", len(text), MOST_CHARACTERS, "characters")
-                self.texts = [well_formed(text) for text in given]
+                    if len(text) > MOST_CHARACTERS:
+                        name = "the query" if is_text else f"query {number}"
+                        raise _too_many(name, len(text), MOST_CHARACTERS, "characters")
+                    self.texts.append(well_formed(text))
         if options.rerank is not None and self.vectors is not None:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
         if options.min_relevance is not None and (self.vectors is not None or self.like):
             raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
         self.mode = options.mode or ("dense" if self.like or self.vectors is not None else "hybrid")
         exclude = listed(options.exclude, "exclude", "a text, an id or a list of them")
-        _require_at_most("exclude", len(exclude), MOST_EXCLUDED, "texts and ids")
-        characters = sum(len(item) for item in exclude if isinstance(item, str))
-        _require_at_most("exclude", characters, MOST_CHARACTERS, "characters")
-        self.exclude = [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in exclude]
+        if len(exclude) > MOST_EXCLUDED:
+            raise _too_many("exclude", len(exclude), MOST_EXCLUDED, "texts and ids")
+        self.exclude: list[Id] = []
+        characters = 0
+        for item in exclude:
+            characters += len(item) if isinstance(item, str) else 0
+            self.exclude.append(well_formed(item) if isinstance(item, str) else checked_id(item, 1))
+        if characters > MOST_CHARACTERS:
+            raise _too_many("exclude", characters, MOST_CHARACTERS, "characters")
         if self.exclude and self.mode == "words":
             raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
 
@@ -192,7 +196,6 @@ class Search:
         # differ from each other.
         is_plain = self.mode == "hybrid" and options.group is None and options.mmr is None
         while not done:
-            require_time()
             pieces = []
             if self.mode != "words":
                 # Cosines descend, so where they alone order passages, no later one reaches the threshold.
@@ -228,18 +231,13 @@ class Search:
 
     def _asked(self, view: View) -> tuple[Mask | None, list[str], Vectors, list[Candidates]]:
         """Return which passages may be found, the queries with their corrections, and their still empty candidates."""
-        allowed, texts, vectors = view.allowed(self.options.where), self.texts, self.vectors
-        corrected: list[dict[str, str]] = [{} for _ in texts]
+        where, texts, vectors = self.options.where, list(self.texts), self.vectors
+        allowed = view.unfiltered if where is None else view.allowed(where)
+        corrected: list[dict[str, str]] = [{}] * len(texts)
         if self.mode != "dense" and vectors is not None:
-            texts = list(texts)
+            corrections = Corrections.of(view)
             for place, text in enumerate(self.texts):
-                # Questions in plain language quote words that passages need not have side by side. If no passage has
-                # all phrases of a query, it goes without all of its marks: those that are left would pair up anew.
-                quoted = phrases(text)
-                lacks = quoted and not view.store.run(ANY_PASSAGE, (" AND ".join(quoted),))
-                plain = without_marks(text) if lacks else text
-                corrected[place] = view.corrections.of(plain, lambda word: self.model().knows(word))
-                texts[place] = respelled(plain, corrected[place])
+                texts[place], corrected[place] = corrections.applied(text, lambda word: self.model().knows(word))
             changed = [place for place, words in enumerate(corrected) if words]
             # Without the model of the index, words alone count.
             with suppress(OtherModelError):
@@ -264,7 +262,6 @@ class Search:
 
         def centre(row: int, passages: int) -> Vectors:
             """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
-            require_time()
             return unit_rows(view.vectors.get(np.arange(row, row + passages)).mean(axis=0))
 
         places = store.rows_of_ids(list(dict.fromkeys(self.like)))
@@ -273,8 +270,8 @@ class Search:
                 raise InputError(f"like: no document has the id {identifier!r}")
         liked = list(places.values())
         if liked:
-            beginning = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?"
-            beginnings = [store.run_one(beginning, (LIKED_CHARACTERS // len(liked), row))[0] for row, _ in liked]
+            beginning, length = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?", LIKED_CHARACTERS // len(liked)
+            beginnings = [text for row, _ in liked for (text,) in store.run(beginning, (length, row))]
             # Quotations in a document are not phrases that similar documents must contain.
             texts = [without_marks("\n".join(beginnings))]
             vectors = unit_rows(np.mean([centre(*place) for place in liked], axis=0)[None])
@@ -303,30 +300,27 @@ class Search:
         """Add the next passages of a ranking that are relevant enough, until there are enough."""
         options, least, unrelated = self.options, self.options.min_relevance, view.settings.unrelated
         while len(ranking.rows) and (missing := self.pool - len(candidates.hits)):
-            part, ranking = ranking.part(slice(missing)), ranking.part(slice(missing, None))
-            found = view.store.fetch(part.rows.tolist())
-            passages, cosines = [found[row] for row in part.rows.tolist()], part.cosines.tolist()
-            relevances: list[float | None] = [None] * len(passages)
+            size = min(missing, PASSAGES_AT_ONCE)
+            part, ranking = ranking.part(slice(size)), ranking.part(slice(size, None))
+            rows, cosines = part.rows.tolist(), part.cosines.tolist()
+            documents, starts, _, texts = zip(*view.store.fetch(rows).values(), strict=True)
+            judged: Sequence[float | None] = [None] * len(rows)
             if candidates.judged and unrelated is not None:
-                read = [passage.text for passage in passages]
-                shares = np.max([word_shares(text, read) for text in candidates.texts], axis=0).tolist()
-                relevances = [
-                    round(relevance(unrelated, *of, view.count), 4) for of in zip(cosines, shares, strict=True)
-                ]
-            for place, (document, start, stop) in enumerate(passages):
-                relevant, context = relevances[place], None
+                judged = relevances(unrelated, cosines, candidates.texts, texts, view.count)
+            for place, (row, document, start) in enumerate(zip(rows, documents, starts, strict=True)):
+                relevant, context = judged[place], None
                 if least is not None and relevant is not None and relevant < least:
                     candidates.irrelevant += 1
                     continue
                 if options.context:
-                    number = int(part.rows[place]) - document.row
+                    number = row - document.row
                     near = document.spans[max(number - options.context, 0) : number + options.context + 1]
                     context = document.text[near[0][0] : near[-1][1]]
                 candidates.hits.append(
                     Hit(
                         document.id,
                         cosines[place],
-                        document.text[start:stop],
+                        texts[place],
                         dict(document.metadata),
                         start,
                         counted(document.metadata.get("line"), document.text, "\n", start),
@@ -338,15 +332,19 @@ class Search:
                         relevance=relevant,
                     )
                 )
-                candidates.rows.append(int(part.rows[place]))
+                candidates.rows.append(row)
                 candidates.values.append(float(part.values[place]))
                 candidates.by_words.append(float(part.by_words[place]))
 
-    def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[list[Hit]]:
-        """Return at most ``k`` hits of each list of candidates from ``offset`` on: reranked, varied, highlighted."""
+    def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[Hits]:
+        """Return at most ``k`` hits of each list of candidates from ``offset`` on: reranked, varied, highlighted.
+
+        ``found`` is empty if the index is.
+        """
         options, chosen = self.options, []
         most, first = int(options.candidates), int(options.offset)
-        for number, candidates in enumerate(found):
+        for number, query in enumerate([" ".join(self.texts).strip()] if options.fuse else self.texts):
+            candidates = found[number] if found else Candidates([], {}, judged=False)
             hits, vectors = candidates.hits, candidates.vectors
             values: Floats = np.array(candidates.values)
             if options.fuse:
@@ -371,7 +369,7 @@ class Search:
                     texts, self.texts[own], self.vectors[own], lambda parts: self.model().documents(parts)
                 )
                 hits = [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
-            chosen.append(hits)
+            chosen.append(Hits(query, hits))
         return chosen
 
 
@@ -389,17 +387,17 @@ def dense(
 
 def by_words(view: View, allowed: Mask | None, text: str, vector: Vectors, depth: int, near: Ranking | None) -> Ranking:
     """Rank passages by BM25; given the nearest by meaning, rank both by :func:`fused_scores`, ties by words."""
-    if near is not None and (required := phrases(text)):
+    if near is not None and (required := asked(text).phrases):
         # Passages that lack a phrase of the query are not found.
         having = view.store.run("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(required),))
         mask = np.zeros(len(view.rows), bool)
         mask[view.positions(np.array(having, np.int64).ravel())] = True
         (near,) = dense(view, mask if allowed is None else mask & allowed, vector[None], depth, NEIGHBOURS)
-    found = view.bm25.best(text, depth, allowed)
+    found = Bm25.of(view).best(text, depth, allowed)
     known = {} if near is None else dict(zip(near.rows.tolist(), near.cosines.tolist(), strict=True))
-    rows = np.array([*found, *(row for row in known if row not in found)], np.int64)
-    new = np.array([row for row in found if row not in known], np.int64)
-    known |= zip(new.tolist(), cosines_with(vector, view.vectors.get(new)).tolist(), strict=True)
+    rows = np.array(list(dict.fromkeys([*found, *known])), np.int64)
+    new = np.array(sorted(found.keys() - known.keys()), np.int64)
+    known |= zip(new.tolist(), cosines_with(vector, view.vectors_of(new)).tolist(), strict=True)
     cosines = np.array([known[row] for row in rows.tolist()])
     shares = np.zeros(len(rows))
     shares[: len(found)] = shares_of_best(list(found.values()))

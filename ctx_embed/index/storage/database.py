@@ -272,11 +272,7 @@ class Passage(NamedTuple):
     document: Stored
     start: int
     stop: int
-
-    @property
-    def text(self) -> str:
-        """The text of the passage."""
-        return self.document.text[self.start : self.stop]
+    text: str
 
 
 def database_of(folder: Path) -> Path:
@@ -490,16 +486,10 @@ class Database:
             raise self.damaged(error) from error
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement and return the rows that it finds."""
+        """Run a statement and return the rows that it finds; raise LateError if the deadline has passed."""
+        require_time()
         with self.reporting_errors():
             return self.connection.execute(statement, values).fetchall()
-
-    def run_one(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...]:
-        """Run a statement and return the first row that it finds."""
-        found = self.run(statement, values)
-        if not found:
-            raise self.damaged("a row is missing")
-        return found[0]
 
     def run_many(self, statement: str, values: Iterable[Sequence[Any]]) -> None:
         """Run a statement once for each of some rows of values."""
@@ -563,12 +553,12 @@ class Database:
 
     def compaction(self) -> tuple[int, int, NDArray[np.int64]]:
         """Return the last compaction's generation, the next row at that time, and the rows (n,) that it kept."""
-        with self.reporting_errors():
-            generation, stop, ranges = self.run_one("SELECT generation, stop, ranges FROM compaction")
-            try:
-                return generation, stop, rows_of(ranges)
-            except (ValueError, TypeError, MemoryError):
-                raise self.damaged("its rows overlap") from None
+        found = self.run("SELECT generation, stop, ranges FROM compaction")
+        try:
+            ((generation, stop, ranges),) = found
+            return generation, stop, rows_of(ranges)
+        except (ValueError, TypeError, MemoryError):
+            raise self.damaged("the rows of its last compaction are missing or overlap") from None
 
     def store_checksums(self, where: str, *values: Any) -> None:
         """Store the checksums of the documents that match an SQL condition."""
@@ -579,8 +569,8 @@ class Database:
         return [row for (row,) in self.run(f"SELECT row FROM documents WHERE checksum IS NOT {_CHECKSUM}")]
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
-        """Return the passages of some rows, by row; raise DamagedError if the database lacks one."""
-        wanted = sorted(rows)
+        """Return the passages of some rows, by row in the order given; raise DamagedError if one is missing."""
+        wanted = list(rows)
         first = "(SELECT max(row) FROM documents WHERE row <= value)"
         select = f"SELECT {COLUMNS} FROM documents WHERE row IN (SELECT {first} FROM json_each(?)) ORDER BY row"
         documents = self._stored(self.run(select, (str(wanted),)))
@@ -590,7 +580,8 @@ class Database:
             document = documents[bisect(firsts, row) - 1] if documents else None
             if document is None or not document.row <= row < document.row + document.passages:
                 raise self.damaged("documents are missing")
-            found[row] = Passage(document, *document.spans[row - document.row])
+            start, stop = document.spans[row - document.row]
+            found[row] = Passage(document, start, stop, document.text[start:stop])
         return found
 
     def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
@@ -647,13 +638,22 @@ class Database:
                 raise self.damaged(f"metadata: {error}") from None
         return documents
 
-    def next_row(self) -> int:
-        """Return the first row that no document has or had."""
+    def require_all_rows(self) -> None:
+        """Raise DamagedError unless the next row is the first one that no document has or had."""
+        self.state()
+        # One statement, because another process may commit between two.
         select = (
-            "SELECT max(ifnull((SELECT row + passages FROM documents ORDER BY row DESC LIMIT 1), 0), "
-            "ifnull((SELECT max(row + passages) FROM deleted), 0), (SELECT stop FROM compaction))"
+            "SELECT next_row, max(ifnull((SELECT row + passages FROM documents ORDER BY row DESC LIMIT 1), 0), "
+            "ifnull((SELECT max(row + passages) FROM deleted), 0), (SELECT stop FROM compaction)) FROM state"
         )
-        return self._integers(select)[0][0]
+        ((counted, rows),) = self._integers(select)
+        if rows != counted:
+            raise DamagedError(f"{self.folder}: has {rows} rows, but its count is {counted}; {REMEDY}")
+
+    def zeros(self, table: int, first: int = 0) -> NDArray[np.int64]:
+        """Return the rows from ``first`` on whose vectors, in the table of that number, are zero."""
+        found = self._integers(f"SELECT row FROM vectors_{table} WHERE code = x'' AND row >= ?", first)
+        return np.array(found, np.int64).ravel()
 
     def deleted(self, after: int = 0) -> list[tuple[int, ...]]:
         """Return number, row and passages of documents deleted since the last compaction, from a number on."""

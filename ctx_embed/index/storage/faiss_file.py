@@ -250,7 +250,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
 
     ``anew`` starts a new index instead of extending the present one.
     """
-    settings, rows, record = view.settings, view.rows[view.readable], view.store.record()
+    settings, rows, record = view.settings, view.rows[view.readable], view.record
     wanted = kind = factory_for(len(rows), settings)
     index, held = None, rows[:0]
     if not anew and record is not None and wanted not in COMPARING_ALL:

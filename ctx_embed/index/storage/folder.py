@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ctx_embed.errors import REMEDY, DamagedError, InputError
-from ctx_embed.index.searching.by_words import Bm25, Corrections
+from ctx_embed.errors import InputError
 from ctx_embed.index.storage.database import (
     DATABASE,
     DATABASE_FILES,
@@ -25,7 +24,6 @@ from ctx_embed.index.storage.database import (
     Database,
     Settings,
     database_of,
-    require_time,
 )
 from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.storage.filters import parse_filter
@@ -75,15 +73,12 @@ def require_free(folder: Path) -> None:
 class IndexFolder(Database):
     """An index on disk, with the settings and the view of its newest generation that was read."""
 
-    settings: Settings
-
     def __init__(self, folder: str | Path, memory_map: bool = False) -> None:
         super().__init__(folder, memory_map)
         self._view: View | None = None
         try:
-            rows, counted = self.read(lambda view: (self.next_row(), view.state.next_row))
-            if rows != counted:
-                raise DamagedError(f"{self.folder}: has {rows} rows, but its count is {counted}; {REMEDY}")
+            self.settings = self.present()
+            self.require_all_rows()
         except BaseException:
             self.close()
             raise
@@ -171,11 +166,6 @@ class VectorTable:
                 rows = np.array([row for row, _, _ in found], np.int64)
                 yield (rows, vectors) if kept.all() else (rows[kept], vectors[kept])
 
-    def zeros(self, first: int = 0) -> Rows:
-        """Return the rows from ``first`` on whose vectors are zero."""
-        select = f"SELECT row FROM {self.name} WHERE code = x'' AND row >= ?"
-        return np.array(self.database.run(select, (first,)), np.int64).ravel()
-
     def _decoded(self, found: Sequence[tuple[Any, ...]]) -> Vectors:
         """Return the vectors of rows, codes and checksums, after checking them."""
         if not found:
@@ -209,42 +199,40 @@ class View:
 
     def __init__(self, store: Database, before: View | None = None) -> None:
         self.store = store
-        self.settings = store.present()
-        self.state = store.state()
-        self.compacted, stop, known = store.compaction()
-        live: Mask = np.ones(len(known), bool)
-        # The number of the last deletion that `live` knows, what earlier views have computed, and which positions match
-        # a filter: by filter, the mask, its next row, and the generation in which metadata had changed.
-        self._deleted = 0
-        self._taken: dict[str, Any] = {}
+        self.settings, self.state, self.record = store.present(), store.state(), store.record()
+        self.compacted, stop, rows = store.compaction()
+        live = readable = np.ones(len(rows), bool)
+        # The first row, and the number of the last deletion, that `live` and `readable` do not know yet.
+        first = self._deleted = 0
+        # What searches compute from this view, and what they have computed from earlier ones.
+        self.computed: dict[str, Any] = {}
+        self.earlier: dict[str, Any] = {}
+        # For each filter, the positions that match it, the next row, and the generation that last changed metadata.
         self._masks: dict[str, tuple[Mask, int, int]] = {}
         if before is not None and (before.compacted, before.settings.table) == (self.compacted, self.settings.table):
-            stop, known, live, self._deleted = before.state.next_row, before.rows, before.live, before._deleted
-            computed = {
-                name: value for name, value in vars(before).items() if name in ("faiss", "bm25", "rest_vectors")
-            }
-            self._taken, self._masks = before._taken | computed, before._masks
-        # The row at each position (n,), ascending, and whether it belongs to a document; others were deleted since.
-        new = np.arange(stop, max(self.state.next_row, stop))
-        self.rows: Rows = np.concatenate([known, new])
-        self.live: Mask = np.concatenate([live, np.ones(len(new), bool)])
+            first = stop = before.state.next_row
+            rows, live, readable, self._deleted = before.rows, before.live, before.readable, before._deleted
+            self.earlier, self._masks = before.earlier | before.computed, before._masks
+        new = np.ones(max(self.state.next_row - stop, 0), bool)
+        # The row at each position (n,), ascending; whether it belongs to a document, as it was not deleted since; and
+        # whether its vector is not zero, too.
+        self.rows: Rows = np.concatenate([rows, np.arange(stop, stop + len(new))])
+        self.live: Mask = np.concatenate([live, new])
+        self.readable: Mask = np.concatenate([readable, new])
+        if len(zeros := store.zeros(self.settings.table, first)):
+            self.readable[self.positions(zeros)] = False
         for number, row, passages in store.deleted(self._deleted):
             position = int(np.searchsorted(self.rows, row))
-            self.live[position : position + passages] = False
+            self.live[position : position + passages] = self.readable[position : position + passages] = False
             self._deleted = number
-        self.vectors = VectorTable(store, self.settings)
+        # The number of passages, and the positions (n,) that a search without a filter may find, None for all.
+        self.count = int(np.count_nonzero(self.live))
+        self.unfiltered: Mask | None = None if self.count == len(self.rows) else self.live
 
     @cached_property
-    def count(self) -> int:
-        """The number of passages."""
-        return int(self.live.sum())
-
-    @cached_property
-    def readable(self) -> Mask:
-        """Which positions have vectors that are not zero (n,)."""
-        mask: Mask = self.live.copy()
-        mask[self.positions(self.vectors.zeros())] = False
-        return mask
+    def vectors(self) -> VectorTable:
+        """The table of the vectors."""
+        return VectorTable(self.store, self.settings)
 
     def positions(self, rows: Rows) -> Rows:
         """Return the positions (n,) of rows that the view has."""
@@ -253,10 +241,8 @@ class View:
             raise self.store.damaged("it has rows beyond its last one")
         return found
 
-    def allowed(self, where: str | None) -> Mask | None:
-        """Return which positions (n,) a metadata filter lets a search find, or None for all."""
-        if where is None:
-            return None if self.count == len(self.rows) else self.live
+    def allowed(self, where: str) -> Mask:
+        """Return which positions (n,) a metadata filter lets a search find."""
         mask, stop, edited = self._masks.pop(where, (self.live[:0], 0, -1))
         if edited != self.state.edited:
             mask, stop = self.live[:0], 0
@@ -278,13 +264,13 @@ class View:
     @cached_property
     def faiss(self) -> Loaded | None:
         """FAISS's index; None if this view cannot use one."""
-        record = self.store.record()
-        known: Loaded | None = self._taken.get("faiss")
-        if record is None:
+        found: Loaded | None = self.earlier.pop("faiss", None)
+        if self.record is None:
             return None
-        if known is not None and known.token == record.token:
-            return known
-        return loaded(self.store.folder, record, self.settings, self.store.memory_map)
+        if found is None or found.token != self.record.token:
+            found = loaded(self.store.folder, self.record, self.settings, self.store.memory_map)
+        self.computed["faiss"] = found
+        return found
 
     @cached_property
     def faiss_positions(self) -> Rows | slice:
@@ -317,21 +303,21 @@ class View:
         """The rows of :attr:`rest`, and their vectors."""
         rows = self.rows[self.rest]
         vectors = np.empty((len(rows), self.settings.dimension), np.float32)
-        known, of_known = self._taken.get("rest_vectors", (rows[:0], vectors[:0]))
+        known, of_known = self.earlier.pop("rest_vectors", (rows[:0], vectors[:0]))
         there = np.isin(rows, known, assume_unique=True)
         vectors[there] = of_known[np.isin(known, rows, assume_unique=True)]
         vectors[~there] = self.vectors.get(rows[~there])
+        self.computed["rest_vectors"] = rows, vectors
         return rows, vectors
 
-    @cached_property
-    def corrections(self) -> Corrections:
-        """What corrects query words."""
-        return Corrections(self)
-
-    @cached_property
-    def bm25(self) -> Bm25:
-        """The search by words."""
-        return Bm25(self, self._taken.get("bm25"))
+    def vectors_of(self, rows: Rows) -> Vectors:
+        """Return the vectors (n, dimension) of rows in any order, from memory if all of them are there."""
+        if "rest_vectors" in self.computed:
+            known, vectors = self.rest_vectors
+            places = np.searchsorted(known, rows)
+            if len(known) and (known.take(places, mode="clip") == rows).all():
+                return vectors[places]
+        return self.vectors.get(rows)
 
     def nearest(
         self, queries: Vectors, k: int, allowed: Mask | None = None, surely: int | None = None
@@ -341,7 +327,7 @@ class View:
         Zero vectors are not found. An approximate index may miss some beyond the first ``surely`` (None: k).
         """
         # Most searches may find all passages, which needs no masks.
-        mask = None if allowed is None or allowed is self.live else self.readable & allowed
+        mask = None if allowed is None or allowed is self.unfiltered else self.readable & allowed
         found = int(np.count_nonzero(self.readable if mask is None else mask))
         wanted = min(k, found)
         faiss = self.faiss
@@ -370,7 +356,7 @@ class View:
 
     def ranked(self, query: Vectors, rows: Rows, most: int) -> tuple[Rows, Vectors]:
         """Return the ``most`` rows nearest to one query, nearest first, and their cosines; never zero vectors."""
-        vectors = self.vectors.get(rows if query.any() else rows[:0])
+        vectors = self.vectors_of(rows if query.any() else rows[:0])
         kept = np.flatnonzero(vectors.any(axis=1))
         if len(kept) > most:
             kept = kept[highest(vectors[kept] @ query, most)]
@@ -393,7 +379,6 @@ class View:
         else:
             blocks = self.vectors.blocks(int(wanted[0]) - 1)
         for rows, vectors in blocks:
-            require_time()
             kept = mask[self.positions(rows)]
             if not kept.all():
                 rows, vectors = rows[kept], vectors[kept]

@@ -186,7 +186,7 @@ class Edit:
             other = numbers.setdefault(identifier, number)
             if row is not None:
                 between = "SELECT count(*) FROM documents WHERE row BETWEEN ? AND ?"
-                (other,) = self.store.run_one(between, (self._first_row, row))
+                ((other,),) = self.store.run(between, (self._first_row, row))
             if other != number:
                 raise TakenIdError(number, identifier, f"is also that of document {other}")
 
@@ -444,7 +444,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                 following = replace(present, **of_model, dimension=embedder.dimension, unrelated=embedder.unrelated)
                 store.store_settings(following, NEXT)
         vectors = VectorTable(store, following)
-        (last,) = store.run_one(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
+        ((last,),) = store.run(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
         with Meter("embedding", store.state().next_row, "passages", done=last + 1, shown=progress) as meter:
             switched = False
             while not switched:

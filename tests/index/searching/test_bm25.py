@@ -179,8 +179,8 @@ def read(listed):
 
     def read(work):
         def found(view):
-            view.bm25._searched = True
-            return work(Bm25(view), view.bm25, view)
+            Bm25.of(view)._searched = True
+            return work(Bm25(view), Bm25.of(view), view)
 
         return folder.read(found)
 
