@@ -590,11 +590,9 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             self._opened.close()
 
     def __len__(self) -> int:
-        """Return the number of documents."""
         return self.count()
 
     def __contains__(self, identifier: object) -> bool:
-        """Return whether a document has this id."""
         return isinstance(identifier, str | int) and self.get(identifier) is not None
 
     def __getitem__(self, identifier: Id) -> Document:
@@ -605,7 +603,6 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         return found
 
     def __iter__(self) -> Iterator[Document]:
-        """Return an iterator over all documents in the order they were added."""
         return self.documents()
 
     def __bool__(self) -> bool:
@@ -613,7 +610,6 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         return True
 
     def __exit__(self, *error: object) -> None:
-        """Close the index."""
         self.close()
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from ctx_embed.files import replaced_file, require_file, require_folder
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.faiss_file import faiss
 from ctx_embed.index.storage.folder import View
-from ctx_embed.index.storage.vectors import Rows
+from ctx_embed.index.storage.vectors import Rows, spread
 from ctx_embed.numpy_model.embedder import CosineParts
 from ctx_embed.progress import Meter
 
@@ -53,8 +53,7 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
     """Return the nearest pairs of passages of different documents, see :meth:`SearchIndex.duplicates`."""
     if not -1 <= threshold <= 1:
         raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold}")
-    firsts = np.array([row for row, _ in view.store.firsts()], np.int64)
-    rows = view.rows[view.readable]
+    firsts, rows = view.store.firsts()[:, 0], view.rows[view.readable]
     best: list[tuple[float, int, int]] = []
     with Meter("comparing", len(rows), "passages", shown=progress) as meter:
         for start in range(0, len(rows), ROWS_AT_ONCE):
@@ -130,7 +129,7 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     # FAISS takes a seed of 32 bits.
     options = {"niter": 20, "seed": (seed + 1) % 2**31, "spherical": True, "min_points_per_centroid": 1}
     means = faiss.Kmeans(view.settings.dimension, clusters, **options)
-    means.train(view.vectors.get(_spread(live, SAMPLED_VECTORS)))
+    means.train(view.vectors.get(spread(live, SAMPLED_VECTORS)))
     centres: Any = means.centroids
     topic_of, nearness = np.empty(len(live), np.int64), np.empty(len(live), np.float32)
     for first in range(0, len(live), VECTORS_AT_ONCE):
@@ -140,7 +139,7 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     typical = _typical_words(view, live, topic_of, clusters)
     sizes = np.bincount(topic_of, minlength=clusters)
     by_size = [int(topic) for topic in np.argsort(-sizes, kind="stable") if sizes[topic]]
-    firsts = np.array([row for row, _ in store.firsts()], np.int64)
+    firsts = store.firsts()[:, 0]
     # The topic of each document is that of most of its passages, or of the first of equally many.
     _, documents = np.unique(np.searchsorted(firsts, live, side="right"), return_inverse=True)
     pairs, first, counts = np.unique(documents * clusters + topic_of, return_index=True, return_counts=True)
@@ -170,11 +169,6 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
     return topics
 
 
-def _spread(rows: Rows, most: int) -> Rows:
-    """Return at most ``most`` of some rows, evenly spaced."""
-    return rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows)), dtype=np.int64))]
-
-
 def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters: int) -> list[list[str]]:
     """Return the typical words of each topic.
 
@@ -186,7 +180,7 @@ def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters
     except ModuleNotFoundError:
         raise InputError("topics need scikit-learn: pip install scikit-learn") from None
 
-    chosen = _spread(np.arange(len(live)), SAMPLED_PASSAGES)
+    chosen = spread(np.arange(len(live)), SAMPLED_PASSAGES)
     passages = view.store.fetch(live[chosen].tolist())
     vectorizer = CountVectorizer(stop_words="english", token_pattern=r"(?u)\b[^\W\d_]{3,}\b")
     try:

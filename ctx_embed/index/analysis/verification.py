@@ -15,7 +15,7 @@ from ctx_embed.index.searching.by_words import totals
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS, Database, expanded
 from ctx_embed.index.storage.faiss_file import crc32_of
 from ctx_embed.index.storage.folder import View
-from ctx_embed.index.storage.vectors import schema
+from ctx_embed.index.storage.vectors import schema, spread
 from ctx_embed.text.normalisation import indexed
 
 # Number of passages that are embedded again and compared with their stored vectors.
@@ -100,7 +100,7 @@ def _tables(store: Database) -> Iterator[str]:
 
 def _vectors(store: Database) -> Iterator[str]:
     """Yield a problem for damaged vectors, for vectors without a passage, and for rows without exactly one document."""
-    view, firsts = View(store), np.array(store.firsts(), np.int64).reshape(-1, 2)
+    view, firsts = View(store), store.firsts()
     store.settings_named(NEXT)
     needed, passages = view.rows[view.live], firsts[:, 1]
     # Damaged numbers may be huge.
@@ -179,8 +179,7 @@ def _vectors_of_texts(store: Database, embedder: IndexModel) -> Iterator[str]:
         live = view.rows[view.live]
         if not len(live):
             return
-        # Not np.unique, which imports NumPy's masked arrays.
-        rows = live[np.linspace(0, len(live) - 1, min(SAMPLED_PASSAGES, len(live)), dtype=np.int64)]
+        rows = spread(live, SAMPLED_PASSAGES)
         passages = store.fetch(rows.tolist())
         stored = view.vectors.get(rows)
     except InputError:

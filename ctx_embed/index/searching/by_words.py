@@ -142,19 +142,21 @@ def with_vocabulary(database: Database, name: str, kind: str) -> None:
 
 
 class Bm25:
-    """Keyword search in one generation of an index, with the word lists that searches have used so far."""
+    """Search by words in one generation of an index, with corrections and the word lists that searches have used."""
 
     @classmethod
     def of(cls, view: View) -> Bm25:
         """Return the search of a view, which takes over the word lists of an earlier one."""
         if "bm25" not in view.computed:
-            # Popped, so that no chain of earlier views stays in memory.
-            view.computed["bm25"] = cls(view, view.earlier.pop("bm25", None))
+            view.computed["bm25"] = cls(view, view.earlier.get("bm25"))
+            # Earlier views do not stay in memory.
+            view.earlier.pop("bm25", None)
         found: Bm25 = view.computed["bm25"]
         return found
 
     def __init__(self, view: View, before: Bm25 | None = None) -> None:
         self.view = view
+        self.corrections = Corrections(view.store)
         self._searched = False
         # For each word, a number of passages with it, counted as far as was needed, and the most that there can be now.
         self._common: dict[str, tuple[int, int]] = {}
@@ -320,14 +322,6 @@ class Corrections:
     their stems, as the full-text index holds no others, or else as passages write them. They must have the same first
     letter, which few people mistype. Words with digits, and lower-case words that the model knows, are no typos.
     """
-
-    @classmethod
-    def of(cls, view: View) -> Corrections:
-        """Return the corrections for a view."""
-        if "corrections" not in view.computed:
-            view.computed["corrections"] = cls(view.store)
-        found: Corrections = view.computed["corrections"]
-        return found
 
     def __init__(self, store: Database) -> None:
         self.store = store

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.by_words import Bm25, Corrections, asked, without_marks
+from ctx_embed.index.searching.by_words import Bm25, asked, without_marks
 from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevances
 from ctx_embed.index.searching.options import (
     BY_DOCUMENT,
@@ -235,7 +235,7 @@ class Search:
         allowed = view.unfiltered if where is None else view.allowed(where)
         corrected: list[dict[str, str]] = [{}] * len(texts)
         if self.mode != "dense" and vectors is not None:
-            corrections = Corrections.of(view)
+            corrections = Bm25.of(view).corrections
             for place, text in enumerate(self.texts):
                 texts[place], corrected[place] = corrections.applied(text, lambda word: self.model().knows(word))
             changed = [place for place, words in enumerate(corrected) if words]

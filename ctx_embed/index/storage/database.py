@@ -663,10 +663,10 @@ class Database:
         """Return the number of rows of documents deleted since the last compaction."""
         return self._integers("SELECT ifnull(sum(passages), 0) FROM deleted")[0][0]
 
-    def firsts(self, condition: Condition = ALL, first: int = 0) -> list[tuple[int, ...]]:
-        """Return row and passages of the documents from a row on that match a condition, in the order of rows."""
+    def firsts(self, condition: Condition = ALL, first: int = 0) -> NDArray[np.int64]:
+        """Return row and passages (n, 2) of the documents from a row on that match a condition, in order."""
         select = f"SELECT row, passages FROM documents WHERE row >= ? AND {condition.sql} ORDER BY row"
-        return self._integers(select, first, *condition.values)
+        return np.array(self._integers(select, first, *condition.values), np.int64).reshape(-1, 2)
 
     def _integers(self, select: str, *values: Any) -> list[tuple[int, ...]]:
         """Return what was found, after checking that all are integers: in a damaged file SQLite may read any type."""

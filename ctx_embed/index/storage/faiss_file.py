@@ -24,7 +24,7 @@ import numpy as np
 from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.files import fsync_file, fsync_folder, open_regular
 from ctx_embed.index.storage.database import FAISS_SUFFIX, Record, ranges_of, rows_of
-from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
+from ctx_embed.index.storage.vectors import Mask, Rows, Vectors, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -270,8 +270,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
                     needed, index.pq.cp.min_points_per_centroid = max(needed, index.pq.ksub), 1
                 if len(rows) < LEAST_TRAINING * needed:
                     return None
-                size = min(len(rows), max(MOST_TRAINING * needed, 10_000))
-                sample = view.vectors.get(rows[np.linspace(0, len(rows) - 1, size, dtype=np.int64)])
+                sample = view.vectors.get(spread(rows, max(MOST_TRAINING * needed, 10_000)))
                 try:
                     index.train(sample)
                 except RuntimeError as error:
@@ -285,17 +284,17 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
             kind, index = flat(settings.dtype), None
     token = uuid.uuid4().hex
     path = view.store.folder / f"{token}{FAISS_SUFFIX}"
-    beside = path.with_suffix(f"{FAISS_SUFFIX}.tmp")
     try:
-        faiss.write_index(index, str(beside))
-        fsync_file(beside)
-        size, checksum = beside.stat().st_size, crc32_of(beside)
-        beside.replace(path)
+        # No reader uses the file before it is listed.
+        faiss.write_index(index, str(path))
+        fsync_file(path)
         fsync_folder(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
+        of_file = {"bytes": path.stat().st_size, "crc32": crc32_of(path)}
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     facts = {"kind": kind, "for": wanted, "rows": len(held), "next_row": view.state.next_row}
-    return Record(token, {**facts, "bytes": size, "crc32": checksum, **measured}, ranges_of(held))
+    return Record(token, {**facts, **of_file, **measured}, ranges_of(held))
 
 
 def listed(database: Database, record: Record | None) -> None:
@@ -315,8 +314,7 @@ def _measured(
     if kind == "Flat" or not len(rows):
         return {"effort": None, "spare": spare, "recall": {}}
     # Some passages and some of their words are the queries.
-    some = rows[np.linspace(0, len(rows) - 1, min(PASSAGE_QUERIES, len(rows)), dtype=np.int64)]
-    queries = {"passages": view.vectors.get(some)}
+    queries = {"passages": view.vectors.get(spread(rows, PASSAGE_QUERIES))}
     with suppress(OtherModelError):
         texts = []
         for number, row in enumerate(rows[np.linspace(0, len(rows) - 1, WORD_QUERIES, dtype=np.int64)].tolist()):

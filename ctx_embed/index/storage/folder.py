@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from operator import lt, ne
@@ -52,8 +53,7 @@ def read_settings(folder: str | Path) -> Settings:
 def holds_only_an_index(folder: Path, *others: str) -> bool:
     """Return whether a folder holds only files that the folder of an index may hold."""
     return all(
-        entry.name in (*DATABASE_FILES, *others) or entry.name.endswith((FAISS_SUFFIX, f"{FAISS_SUFFIX}.tmp"))
-        for entry in folder.iterdir()
+        entry.name in (*DATABASE_FILES, *others) or entry.name.endswith(FAISS_SUFFIX) for entry in folder.iterdir()
     )
 
 
@@ -120,20 +120,22 @@ class IndexFolder(Database):
             raise InputError(f"{self.folder}: another index has replaced it; open it again")
 
 
+@dataclass(frozen=True)
 class VectorTable:
     """The vectors of one model. Codes say their data type by their length; a zero vector has an empty code."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
-        self.database = database
-        self.dimension = settings.dimension
-        self.dtype = settings.dtype
-        self.name = f"vectors_{settings.table}"
-        self._types = {self.dimension * dtype.scalar().itemsize: dtype for dtype in DTYPES.values()}
+    database: Database
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+        return f"vectors_{self.settings.table}"
 
     def put(self, rows: Sequence[int] | range, vectors: Vectors) -> None:
         """Store the vectors (n, dimension) of n new rows, or of rows whose data type changes."""
-        codes = np.ascontiguousarray(DTYPES[self.dtype].encode(vectors))
-        width = codes.itemsize * self.dimension
+        codes = np.ascontiguousarray(DTYPES[self.settings.dtype].encode(vectors))
+        width = codes.itemsize * self.settings.dimension
         content = codes.tobytes()
         parts = (content[start : start + width] for start in range(0, len(content), width))
         filled = (part if there else b"" for part, there in zip(parts, np.any(vectors, axis=1), strict=True))
@@ -168,8 +170,10 @@ class VectorTable:
 
     def _decoded(self, found: Sequence[tuple[Any, ...]]) -> Vectors:
         """Return the vectors of rows, codes and checksums, after checking them."""
+        dimension = self.settings.dimension
         if not found:
-            return np.zeros((0, self.dimension), np.float32)
+            return np.zeros((0, dimension), np.float32)
+        types = {dimension * dtype.scalar().itemsize: dtype for dtype in DTYPES.values()}
         rows, codes, checksums = zip(*found, strict=True)
         if set(map(type, codes)) != {bytes} or any(map(ne, map(zlib.crc32, codes), checksums)):
             raise self.database.damaged("the checksum of a vector is wrong")
@@ -177,13 +181,13 @@ class VectorTable:
         if not all(map(lt, rows, rows[1:])):
             raise self.database.damaged("its vectors are out of order")
         widths = np.array(list(map(len, codes)))
-        vectors = np.zeros((len(codes), self.dimension), np.float32)
+        vectors = np.zeros((len(codes), dimension), np.float32)
         for width in set(widths.tolist()) - {0}:
-            if width not in self._types:
+            if width not in types:
                 raise self.database.damaged("a vector has a wrong size")
-            dtype, chosen = self._types[width], widths == width
+            dtype, chosen = types[width], widths == width
             parts = np.frombuffer(b"".join(compress(codes, chosen)), dtype.scalar)
-            decoded = dtype.decode(parts.reshape(-1, self.dimension))
+            decoded = dtype.decode(parts.reshape(-1, dimension))
             if chosen.all():
                 return decoded
             vectors[chosen] = decoded
@@ -200,6 +204,7 @@ class View:
     def __init__(self, store: Database, before: View | None = None) -> None:
         self.store = store
         self.settings, self.state, self.record = store.present(), store.state(), store.record()
+        self.vectors = VectorTable(store, self.settings)
         self.compacted, stop, rows = store.compaction()
         live = readable = np.ones(len(rows), bool)
         # The first row, and the number of the last deletion, that `live` and `readable` do not know yet.
@@ -229,11 +234,6 @@ class View:
         self.count = int(np.count_nonzero(self.live))
         self.unfiltered: Mask | None = None if self.count == len(self.rows) else self.live
 
-    @cached_property
-    def vectors(self) -> VectorTable:
-        """The table of the vectors."""
-        return VectorTable(self.store, self.settings)
-
     def positions(self, rows: Rows) -> Rows:
         """Return the positions (n,) of rows that the view has."""
         found = np.searchsorted(self.rows, rows)
@@ -252,9 +252,7 @@ class View:
             except OverflowError as error:
                 raise InputError(f"filter {where[:80]!r}: {error}") from None
             mask = np.concatenate([mask, np.zeros(len(self.rows) - len(mask), bool)])
-            for position, (_, passages) in zip(
-                self.positions(np.array([row for row, _ in found], np.int64)).tolist(), found, strict=True
-            ):
+            for position, passages in zip(self.positions(found[:, 0]).tolist(), found[:, 1].tolist(), strict=True):
                 mask[position : position + passages] = True
         if len(self._masks) == REMEMBERED_FILTERS:
             self._masks.pop(next(iter(self._masks)))
@@ -273,28 +271,24 @@ class View:
         return found
 
     @cached_property
-    def faiss_positions(self) -> Rows | slice:
-        """The positions (m,) of FAISS's rows; for rows that the view lacks, any position."""
+    def of_faiss(self) -> tuple[Rows | slice, Mask | None]:
+        """The positions (m,) of FAISS's rows, and which of these rows the view still has (m,), None for all."""
         assert self.faiss is not None
         rows = self.faiss.rows
+        places: Rows | slice = slice(0, len(rows))
         # FAISS's rows are the first rows of the view unless the index was compacted since.
-        if len(rows) <= len(self.rows) and (self.rows[: len(rows)] == rows).all():
-            return slice(0, len(rows))
-        return np.minimum(np.searchsorted(self.rows, rows), max(len(self.rows) - 1, 0))
-
-    @cached_property
-    def faiss_there(self) -> Mask | None:
-        """Which of FAISS's rows (m,) the view still has; None if it has all."""
-        assert self.faiss is not None
-        there = self.readable[self.faiss_positions] & (self.rows[self.faiss_positions] == self.faiss.rows)
-        return None if there.all() else there
+        if not np.array_equal(self.rows[places], rows):
+            # Rows that the view lacks get any position.
+            places = np.minimum(np.searchsorted(self.rows, rows), max(len(self.rows) - 1, 0))
+        there = self.readable[places] & (self.rows[places] == rows)
+        return places, None if there.all() else there
 
     @cached_property
     def rest(self) -> Mask:
         """Which positions have a vector that FAISS's file lacks (n,)."""
         mask: Mask = self.readable.copy()
         if self.faiss is not None:
-            places, there = self.faiss_positions, self.faiss_there
+            places, there = self.of_faiss
             mask[places if there is None else np.arange(len(mask))[places][there]] = False
         return mask
 
@@ -303,11 +297,12 @@ class View:
         """The rows of :attr:`rest`, and their vectors."""
         rows = self.rows[self.rest]
         vectors = np.empty((len(rows), self.settings.dimension), np.float32)
-        known, of_known = self.earlier.pop("rest_vectors", (rows[:0], vectors[:0]))
+        known, of_known = self.earlier.get("rest_vectors", (rows[:0], vectors[:0]))
         there = np.isin(rows, known, assume_unique=True)
         vectors[there] = of_known[np.isin(known, rows, assume_unique=True)]
         vectors[~there] = self.vectors.get(rows[~there])
         self.computed["rest_vectors"] = rows, vectors
+        self.earlier.pop("rest_vectors", None)
         return rows, vectors
 
     def vectors_of(self, rows: Rows) -> Vectors:
@@ -336,9 +331,9 @@ class View:
         if faiss is None or (not faiss.exact and found <= max(FEW_ROWS, FEW_PART * self.count)):
             proposed = self.compared(queries, wanted + SPARE_CANDIDATES, mask)
         else:
-            there = self.faiss_there
+            places, there = self.of_faiss
             if mask is not None:
-                there = mask[self.faiss_positions] if there is None else there & mask[self.faiss_positions]
+                there = mask[places] if there is None else there & mask[places]
             # The fewer rows may be found, the more lists are looked into for each.
             proposed = faiss.proposed(queries, wanted, surely or wanted, there, self.count / found)
             # Add the best of the rows that FAISS's file lacks.

@@ -78,6 +78,12 @@ def checked_dtype(dtype: Any) -> str:
     return dtype
 
 
+def spread(rows: Rows, most: int) -> Rows:
+    """Return at most ``most`` of some rows, evenly spaced."""
+    # Not np.unique, which imports NumPy's masked arrays.
+    return rows[np.linspace(0, len(rows) - 1, min(most, len(rows)), dtype=np.int64)]
+
+
 # Sizes of SQLite's pages to choose from, and the largest part of a page that may stay empty.
 PAGE_SIZES, LARGEST_WASTE = (4096, 8192, 16384, 32768), 0.15
 # Bytes that SQLite stores for a row besides its code, and for a page besides its rows.

@@ -144,7 +144,7 @@ class Edit:
                 spans, vectors = document.spans, document.embedding
             elif isinstance(document, Embedded) and document.embedding is not None:
                 spans, name = [(0, len(text))], f"document {number}: the embedding"
-                vectors = [unit_vector(document.embedding, self._vectors.dimension, name)]
+                vectors = [unit_vector(document.embedding, self._vectors.settings.dimension, name)]
             else:
                 spans = next(cut)
             embedded = embedded_texts(text, document.metadata, spans, self._titled)
@@ -347,7 +347,7 @@ class Writer:
                 self.folder.require_in_place()
                 old, new = store.record(), None
                 # Only a writer knows that nobody is writing files that are not listed.
-                for path in (*store.folder.glob(f"*{FAISS_SUFFIX}"), *store.folder.glob(f"*{FAISS_SUFFIX}.tmp")):
+                for path in store.folder.glob(f"*{FAISS_SUFFIX}"):
                     # Windows does not delete open files; a later writer will delete them.
                     with suppress(OSError):
                         if old is None or path != old.path(store.folder):
@@ -396,7 +396,7 @@ class Writer:
             if removed:
                 if store.damaged_rows():
                     raise store.damaged("`ctx-embed index verify` lists the problems")
-                state, firsts = store.state(), np.array(store.firsts(), np.int64).reshape(-1, 2)
+                state, firsts = store.state(), store.firsts()
                 left = state.generation + 1, state.next_row, ranges_of(expanded(firsts[:, 0], firsts[:, 1]))
                 store.run("DELETE FROM deleted")
                 store.run("UPDATE compaction SET generation = ?, stop = ?, ranges = ?", left)
@@ -405,9 +405,10 @@ class Writer:
         changed = bool(removed)
         while True:
             with store.writing():
-                vectors = VectorTable(store, store.present())
+                settings = store.present()
+                vectors = VectorTable(store, settings)
                 select = f"SELECT row FROM {vectors.name} WHERE length(code) NOT IN (0, ?) LIMIT {ROWS_AT_ONCE}"
-                width = vectors.dimension * DTYPES[vectors.dtype].scalar().itemsize
+                width = settings.dimension * DTYPES[settings.dtype].scalar().itemsize
                 rows = np.array(store.run(select, (width,)), np.int64).ravel()
                 if not len(rows):
                     break

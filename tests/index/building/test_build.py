@@ -165,7 +165,7 @@ def test_what_is_in_the_way_and_what_a_killed_writer_leaves_is_not(source, path,
     assert said == f"{unfinished}: exists but is no interrupted build; delete it or choose another index name"
     shutil.rmtree(unfinished)
     interrupted(source, path)
-    (unfinished / f"{'0' * 32}.faiss.tmp").write_text("{")
+    (unfinished / f"{'0' * 32}.faiss").write_text("{")
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
     (path / f"{'0' * 32}.faiss").write_text("{")
     assert build_index(source, path, model=hash_model, mode="overwrite") == Built(40)
