@@ -303,7 +303,7 @@ class Search:
             size = min(missing, PASSAGES_AT_ONCE)
             part, ranking = ranking.part(slice(size)), ranking.part(slice(size, None))
             rows, cosines = part.rows.tolist(), part.cosines.tolist()
-            documents, starts, _, texts = zip(*view.store.fetch(rows).values(), strict=True)
+            documents, starts, texts = zip(*view.store.fetch(rows).values(), strict=True)
             judged: Sequence[float | None] = [None] * len(rows)
             if candidates.judged and unrelated is not None:
                 judged = relevances(unrelated, cosines, candidates.texts, texts, view.count)

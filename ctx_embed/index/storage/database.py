@@ -267,11 +267,10 @@ class Stored:
 
 
 class Passage(NamedTuple):
-    """A passage of a document: characters ``start`` to ``stop`` of its text."""
+    """A passage of a document, whose text has it from the character ``start`` on."""
 
     document: Stored
     start: int
-    stop: int
     text: str
 
 
@@ -581,7 +580,7 @@ class Database:
             if document is None or not document.row <= row < document.row + document.passages:
                 raise self.damaged("documents are missing")
             start, stop = document.spans[row - document.row]
-            found[row] = Passage(document, start, stop, document.text[start:stop])
+            found[row] = Passage(document, start, document.text[start:stop])
         return found
 
     def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ import stat
 import threading
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,6 @@ from ctx_embed.index.storage.database import FAISS_SUFFIX, Record, ranges_of, ro
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ctx_embed.index.model import IndexModel
     from ctx_embed.index.storage.database import Database, Settings
     from ctx_embed.index.storage.folder import View

@@ -195,10 +195,11 @@ class _Parser:
                     place += 1
                 raise self.error(f"{self.text[place]!r} at character {place + 1} is not part of a {self.kind}")
             kind = str(match.lastgroup)
-            word = match[kind]
-            if kind == "name" and word.lower() in _KEYWORDS:
-                kind, word = word.lower(), word.lower()
-            yield _Token(kind, word, match.start(match.lastgroup or 0) + 1)
+            word, begin = match[kind], match.start(kind)
+            if kind == "operator" or word.lower() in _KEYWORDS:
+                # These words and signs are kinds of their own.
+                kind = word = word.lower()
+            yield _Token(kind, word, begin + 1)
             place = match.end()
 
     def error(self, what: str) -> InputError:
@@ -210,9 +211,9 @@ class _Parser:
         return self.error(f"expected {expected} at character {self.token.place}, got {_shown(self.token)}")
 
     def takes(self, *kinds: str) -> _Token | None:
-        """Consume and return the next token if it is one of ``kinds`` (kinds, keywords or operators), else None."""
+        """Consume and return the next token if it is of one of the kinds, else return None."""
         token = self.token
-        if token is None or not (token.kind in kinds or (token.kind == "operator" and token.text in kinds)):
+        if token is None or token.kind not in kinds:
             return None
         self.token = next(self.tokens, None)
         return token

@@ -247,10 +247,7 @@ class View:
         if edited != self.state.edited:
             mask, stop = self.live[:0], 0
         if len(mask) < len(self.rows):
-            try:
-                found = self.store.firsts(parse_filter(where), stop)
-            except OverflowError as error:
-                raise InputError(f"filter {where[:80]!r}: {error}") from None
+            found = self.store.firsts(parse_filter(where), stop)
             mask = np.concatenate([mask, np.zeros(len(self.rows) - len(mask), bool)])
             for position, passages in zip(self.positions(found[:, 0]).tolist(), found[:, 1].tolist(), strict=True):
                 mask[position : position + passages] = True
