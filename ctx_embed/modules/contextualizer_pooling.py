@@ -12,6 +12,7 @@ from typing_extensions import Self
 from ctx_embed import second_order
 from ctx_embed.errors import InputError, require_size, unknown_name
 from ctx_embed.modules.token_encoder import OF_HUB, requested_dtype
+from ctx_embed.numpy_model.saved import CHOICES
 from ctx_embed.second_order import Steps
 
 
@@ -27,13 +28,9 @@ class SecondOrderSteps(nn.Module):
         super().__init__()
         for name, value in (("dimension", dimension), ("steps", steps), ("rank", rank)):
             require_size(name, value)
-        for kind, name, known in (
-            ("positions", positions, second_order.POSITIONS),
-            ("scale", scale, second_order.SCALES),
-            ("initial_context", initial_context, second_order.INITIAL_CONTEXTS),
-        ):
-            if name not in list(known):
-                raise unknown_name(kind, name, known)
+        for kind, name in (("positions", positions), ("scale", scale), ("initial_context", initial_context)):
+            if name not in CHOICES[kind]:
+                raise unknown_name(kind, name, CHOICES[kind])
         self.positions = positions
         self.scale = scale
         self.initial_context = initial_context
