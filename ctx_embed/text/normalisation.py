@@ -199,12 +199,12 @@ def _read_words(read: str) -> tuple[list[Word], list[Word]]:
     cut: Word | None = None
     for found in _WORD.finditer(read):
         start, stop = found.span()
+        before, cut = cut, None
         if paired := found["paired"]:
-            pairs = [
+            words += [
                 Word(paired[at : at + 2], start + at, min(start + at + 2, stop))
                 for at in range(max(len(paired) - 1, 1))
             ]
-            words += pairs
             more += [Word(character, at, at + 1) for at, character in enumerate(paired, start) if len(paired) > 1]
         elif net := found["net"]:
             words.append(Word(f"dot{net}", start, stop))
@@ -218,11 +218,9 @@ def _read_words(read: str) -> tuple[list[Word], list[Word]]:
                 more += [Word(word, start, found.end("word"))] if len(word) > 1 else []
             else:
                 words.append(Word(word, start, found.end("word")))
-                if cut is not None and word[0].islower():
-                    more.append(Word(cut.word + word, cut.start, found.end("word")))
+                if before is not None and word[0].islower():
+                    more.append(Word(before.word + word, before.start, found.end("word")))
             cut = words[-1] if found["cut"] and not word[-1].isdigit() else None
-            continue
-        cut = None
     return words, more
 
 
