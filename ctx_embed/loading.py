@@ -172,7 +172,6 @@ def load_embedder(
     """Load a model that only embeds: in NumPy, without importing torch, where the model allows it."""
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
-    reason = None
     if backend != "torch":
         from ctx_embed.numpy_model import Embedder
 
@@ -181,11 +180,8 @@ def load_embedder(
         except UnsupportedModelError as error:
             if backend == "numpy":
                 raise
-            reason = str(error)
-    model = load(path, local_files_only=local_files_only)
-    if reason is not None:
-        logging.getLogger(__name__).info("%s", reason)
-    return model
+            logging.getLogger(__name__).info("%s", error)
+    return load(path, local_files_only=local_files_only)
 
 
 def load_cross_encoder(name: str) -> Any:
