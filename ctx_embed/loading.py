@@ -43,12 +43,8 @@ KNOWN_CLASSES = (
 )
 # The output of this package's encoders, which the modules after them change.
 FEATURE = "sentence_embedding"
-# sentence-transformers 5.7 and 6 define Normalize in different files; a model saved under one opens under the other.
+# sentence-transformers 5.7 and 6 define Normalize in different files, and both export it here.
 NORMALIZE = "sentence_transformers.sentence_transformer.modules.Normalize"
-SAME_CLASS = {
-    "sentence_transformers.base.modules.normalize.Normalize": NORMALIZE,
-    "sentence_transformers.sentence_transformer.modules.normalize.Normalize": NORMALIZE,
-}
 
 
 def path() -> Path:
@@ -78,7 +74,7 @@ def _module_class(entry: Entry, folder: Path) -> Any:
         raise InputError(f"{folder}: modules.json must name classes of {trusted}, got {reference!r}")
     from sentence_transformers.base.modules.module import Module
 
-    home, _, name = SAME_CLASS.get(reference, reference).rpartition(".")
+    home, _, name = (NORMALIZE if entry.normalizes else reference).rpartition(".")
     try:
         found = getattr(import_module(home), name)
     except (ImportError, AttributeError):

@@ -35,8 +35,6 @@ DEFAULT_MODEL = Path(__file__).parent.parent / "pretrained" / "default"
 DEFAULT_NAME = "ctx-embed/default"
 
 CONTEXTUALIZER = "ctx_embed.modules.contextualizer.Contextualizer"
-# The paths of sentence-transformers' classes differ between its versions.
-NORMALIZE, NORMALIZE_HOME = ".Normalize", "sentence_transformers."
 CONFIG_KEYS = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
 CHOICES = {
     "positions": second_order.POSITIONS,
@@ -79,6 +77,11 @@ class Entry(NamedTuple):
     home: Path
     kind: str
     arguments: list[str]
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether it is sentence-transformers' Normalize, whose path differs between versions."""
+        return self.kind.startswith("sentence_transformers.") and self.kind.endswith(".Normalize")
 
 
 def require_file(path: Path, largest: int) -> None:
@@ -345,11 +348,10 @@ class SavedContextualizer:
     def read(cls, folder: Path) -> SavedContextualizer:
         """Read a folder that sentence-transformers wrote."""
         first, *others = modules_of(folder)
-        foreign = [] if first.kind == CONTEXTUALIZER else [first.kind]
-        kinds = [other.kind for other in others]
-        foreign += [kind for kind in kinds if not (kind.startswith(NORMALIZE_HOME) and kind.endswith(NORMALIZE))]
+        foreign = [] if first.kind == CONTEXTUALIZER else [first]
+        foreign += [other for other in others if not other.normalizes]
         if foreign:
-            name = foreign[0].rpartition(".")[2]
+            name = foreign[0].kind.rpartition(".")[2]
             raise UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
         home, beyond_numpy = first.home, "has options that the NumPy model does not support; load it with torch"
         config_path = home / "contextualizer_config.json"
