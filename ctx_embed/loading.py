@@ -258,7 +258,6 @@ def load(
     entries, config = modules_of(folder), settings_of(folder)
     kwargs = {**(model_kwargs or {}), **({} if dtype is None else {"dtype": dtype})}
     modules: OrderedDict[str, Any] = OrderedDict()
-    forward_arguments: dict[str, list[str]] = {}
     try:
         for entry in entries:
             module_class = _module_class(entry, folder)
@@ -269,7 +268,6 @@ def load(
                     local_files_only=True,
                     model_kwargs=dict(kwargs),
                 )
-            forward_arguments[entry.name] = entry.arguments
         first = modules[entries[0].name]
         if not (hasattr(first, "preprocess") or hasattr(first, "tokenize")):
             raise InputError(
@@ -301,7 +299,7 @@ def load(
     except Exception as error:
         reason, *_ = str(error).split("\n")
         raise InputError(f"{folder}: the model cannot be loaded ({type(error).__name__}: {reason})") from error
-    model.module_kwargs = forward_arguments
+    model.module_kwargs = {entry.name: entry.arguments for entry in entries}
     card = folder / "README.md"
     if card.is_file() and not is_ours:
         cast(Any, model)._model_card_text = card.read_text(encoding="utf-8", errors="replace")
