@@ -96,12 +96,13 @@ def require_file(path: Path, largest: int) -> None:
         raise InputError(f"{path}: must have at most {largest:,} bytes, got {found.st_size:,}")
 
 
-def require_contents(folder: Path) -> None:
-    """Refuse a folder with a pointer of git-lfs in place of a file."""
-    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
-        with suppress(OSError), open_regular(path) as file:
-            if is_pointer(file):
-                raise InputError(f"{path}: {POINTER}")
+def require_contents(*folders: Path) -> None:
+    """Refuse a pointer of git-lfs in place of a file of these folders."""
+    for folder in dict.fromkeys(folders):
+        for path in sorted(folder.glob("*")):
+            with suppress(OSError), open_regular(path) as file:
+                if is_pointer(file):
+                    raise InputError(f"{path}: {POINTER}")
 
 
 def read_json(path: Path) -> Any:
@@ -110,6 +111,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
+        require_contents(path.parent)
         raise InputError(f"{path}: cannot be read as JSON ({error})") from None
 
 
@@ -134,7 +136,6 @@ def modules_of(folder: Path) -> list[Entry]:
     path = folder / "modules.json"
     if not path.exists():
         raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
-    require_contents(folder)
     listed = read_json(path)
     if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_MODULES:
         raise InputError(f"{path}: must be a list of 1 to {MOST_MODULES} modules")
@@ -153,9 +154,7 @@ def modules_of(folder: Path) -> list[Entry]:
         entries.append(Entry(name, folder / home, kind, arguments))
     if len({entry.name for entry in entries}) < len(entries):
         raise InputError(f"{path}: two modules have the same name")
-    for entry in entries:
-        if entry.home != folder:
-            require_contents(entry.home)
+    require_contents(folder, *(entry.home for entry in entries))
     return entries
 
 
