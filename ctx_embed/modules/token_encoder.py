@@ -366,7 +366,7 @@ class TokenEncoder(InputModule):
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
         """Refuse options that do not fit the stored tensors, before any memory is allocated for them."""
-        layers, stored = config.get("layers"), len(tensors.names())
+        layers, stored = config.get("layers"), len(tensors.names)
         # Even without memory for its parameters, each layer takes time to build.
         if isinstance(layers, int) and layers > stored:
             raise InputError(f"{tensors.path}: must have a tensor for each of {layers:,} layers, got {stored}")
@@ -403,7 +403,6 @@ class TokenEncoder(InputModule):
                 raise InputError(f"{model_name_or_path}: no {name}, not a saved {cls.__name__}")
             paths.append(Path(path))
         tokenizer, config, tensors = read_tokenizer(paths[0]), read_object(paths[1]), Tensors(paths[2])
-        tensors.require_finite()
         cls.require_fitting(config, tensors, tokenizer)
         weights = dict(cls.load_torch_weights(model_name_or_path, **hub))
         if SCALES in weights:

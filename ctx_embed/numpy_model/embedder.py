@@ -300,9 +300,8 @@ class Embedder:
 
     def __init__(self, saved: SavedContextualizer) -> None:
         self.saved = saved
-        self.contextualizer = PackedContextualizer(saved.config, TokenTable.read(saved.tensors), saved.parameters)
-        entries = saved.tokenizer.get_vocab_size()
-        phrases = Phrases(saved.tensors.stored(PHRASES), entries) if PHRASES in saved.tensors else None
+        self.contextualizer = PackedContextualizer(saved.config, saved.table, saved.parameters)
+        phrases = None if saved.phrases is None else Phrases(saved.phrases, saved.tokenizer.get_vocab_size())
         self.text_tokenizer = TextTokenizer(saved.tokenizer, phrases)
         self.prompts: dict[str, str] = dict(saved.settings.get("prompts") or {})
         self.default_prompt_name: str | None = saved.settings.get("default_prompt_name")

@@ -247,19 +247,30 @@ class Tensors:
             header.pop("__metadata__", None)
             self._start = 8 + size
             self._entries: dict[str, Any] = header
+            self.names = sorted(header)
             for name in header:
                 self.stored(name)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{path}: no readable safetensors file ({error!s:.200})") from None
         if PHRASES in self and self.dtype(PHRASES) != "I32":
             raise InputError(f"{path}: {PHRASES} must hold I32 numbers, got {self.dtype(PHRASES)}")
+        # Numbers that are NaN or infinite would make embeddings undefined.
+        for name in [name for name in self.names if self.dtype(name) in FLOATS]:
+            stored, count = self.stored(name).reshape(-1), 0
+            for start in range(0, len(stored), CHECKED_NUMBERS):
+                block = np.asarray(stored[start : start + CHECKED_NUMBERS])
+                block = _floats(block, "BF16") if self.dtype(name) == "BF16" else block
+                # Minimum and maximum are NaN if any value is; checking each value would take many times as long.
+                if not (np.isfinite(block.min()) and np.isfinite(block.max())):
+                    count += int((~np.isfinite(block)).sum())
+            if count:
+                raise InputError(
+                    f"{path}: {count:,} of {len(stored):,} numbers of {name} are NaN or infinite; the model diverged "
+                    "or its file is damaged; train it again, or copy the file again"
+                )
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
-
-    def names(self) -> list[str]:
-        """Return the names of all tensors, sorted."""
-        return sorted(self._entries)
 
     def dtype(self, name: str) -> str:
         """Return the dtype of a tensor as safetensors names it, such as ``F32``."""
@@ -279,25 +290,6 @@ class Tensors:
         values: Array = self._bytes[self._start + begin : self._start + end].view(dtype).reshape(entry["shape"])
         return values
 
-    def require_finite(self) -> None:
-        """Refuse numbers that are NaN or infinite, which would make embeddings undefined."""
-        for name in self.names():
-            if self.dtype(name) not in FLOATS:
-                continue
-            stored = self.stored(name).reshape(-1)
-            count = 0
-            for start in range(0, len(stored), CHECKED_NUMBERS):
-                block = np.asarray(stored[start : start + CHECKED_NUMBERS])
-                block = _floats(block, "BF16") if self.dtype(name) == "BF16" else block
-                # Minimum and maximum are NaN if any value is; checking each value would take many times as long.
-                if not (np.isfinite(block.min()) and np.isfinite(block.max())):
-                    count += int((~np.isfinite(block)).sum())
-            if count:
-                raise InputError(
-                    f"{self.path}: {count:,} of {len(stored):,} numbers of {name} are NaN or infinite; the model "
-                    "diverged or its file is damaged; train it again, or copy the file again"
-                )
-
     def floats(self, name: str) -> Floats:
         """Return a tensor in float32, in memory."""
         return _floats(np.asarray(self.stored(name)), self.dtype(name))
@@ -312,13 +304,6 @@ class TokenTable(NamedTuple):
     values: Array
     scales: Floats | None = None
 
-    @classmethod
-    def read(cls, tensors: Tensors) -> TokenTable:
-        """Return the table of tensors with ``embedding.weight``, and ``embedding.scales`` if its rows are int8."""
-        kept = tensors.dtype(TABLE) in ("I8", "F32")
-        values = np.asarray(tensors.stored(TABLE)) if kept else tensors.floats(TABLE)
-        return cls(values, tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors else None)
-
     def rows(self, ids: Any) -> Floats:
         """Return the rows of some ids in float32, (*ids.shape, m); ``ids`` may be a slice."""
         rows: Floats = self.values[ids].astype(np.float32)
@@ -331,7 +316,8 @@ class TokenTable(NamedTuple):
 class SavedContextualizer:
     """The contents of a model folder: a Contextualizer, called ``name``, and ``normalize`` times a ``Normalize``.
 
-    ``files`` decide its embeddings; ``settings`` is the content of ``config_sentence_transformers.json``.
+    ``files`` decide its embeddings; ``settings`` is the content of ``config_sentence_transformers.json``;
+    ``parameters`` are those of the steps by name.
     """
 
     folder: Path
@@ -342,6 +328,9 @@ class SavedContextualizer:
     settings: dict[str, Any]
     tensors: Tensors
     tokenizer: Tokenizer
+    table: TokenTable
+    parameters: dict[str, Floats]
+    phrases: Array | None
 
     @classmethod
     def read(cls, folder: Path) -> SavedContextualizer:
@@ -367,15 +356,13 @@ class SavedContextualizer:
         if settings.get("similarity_fn_name") not in SIMILARITIES[:3]:
             raise UnsupportedModelError(f"{folder}: NumPy has the similarities cosine and dot; load it with torch")
         tokenizer, tensors = read_tokenizer(home / "tokenizer.json"), Tensors(home / "model.safetensors")
-        tensors.require_finite()
         require_fitting(config, config_path, tensors, tokenizer)
-        return cls(folder, files, first.name, config, len(others), settings, tensors, tokenizer)
-
-    @property
-    def parameters(self) -> dict[str, Floats]:
-        """The parameters of the steps, by name."""
-        names = [name for name in self.tensors.names() if name.startswith(STEPS)]
-        return {name.removeprefix(STEPS): self.tensors.floats(name) for name in names}
+        is_kept = tensors.dtype(TABLE) in ("I8", "F32")
+        values = np.asarray(tensors.stored(TABLE)) if is_kept else tensors.floats(TABLE)
+        table = TokenTable(values, tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors else None)
+        steps = {name.removeprefix(STEPS): tensors.floats(name) for name in tensors.names if name.startswith(STEPS)}
+        phrases = tensors.stored(PHRASES) if PHRASES in tensors else None
+        return cls(folder, files, first.name, config, len(others), settings, tensors, tokenizer, table, steps, phrases)
 
 
 def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
@@ -402,21 +389,20 @@ def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokeni
             raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
         if (tensors.dtype(name) in FLOATS) != (name != TABLE or SCALES not in tensors):
             raise InputError(f"{tensors.path}: {name} must not hold {tensors.dtype(name)} numbers")
-    if unknown := set(tensors.names()) - {*wanted, PHRASES}:
+    if unknown := set(tensors.names) - {*wanted, PHRASES}:
         raise InputError(f"{tensors.path}: no Contextualizer of these options has the tensor {min(unknown)!r:.80}")
 
 
 def computed_fingerprint(saved: SavedContextualizer) -> str:
     """Return the fingerprint of the model that torch loads in float32, 64 hexadecimal digits."""
-    table = TokenTable.read(saved.tensors)
 
     def tensors() -> Iterator[tuple[str, str, tuple[int, ...], Iterable[Any]]]:
-        for name in filter(SCALES.__ne__, saved.tensors.names()):
+        for name in filter(SCALES.__ne__, saved.tensors.names):
             stored, dtype = saved.tensors.stored(name), "torch.float32"
             blocks: Iterable[Any]
             if name == TABLE:
-                starts = range(0, len(table.values), BLOCK_ROWS)
-                blocks = (table.rows(slice(start, start + BLOCK_ROWS)).data for start in starts)
+                starts = range(0, len(saved.table.values), BLOCK_ROWS)
+                blocks = (saved.table.rows(slice(start, start + BLOCK_ROWS)).data for start in starts)
             elif name == PHRASES:
                 dtype, blocks = "torch.int32", [np.ascontiguousarray(stored, dtype=np.int32).data]
             else:
