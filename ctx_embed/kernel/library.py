@@ -5,14 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.kernel import Kernel
+from ctx_embed.kernel import PATHS, Kernel
 
+# The arrays of the kernel's ctx_parameters, in their order after the numbers.
+ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
+# What the kernel returns without memory; -2 stands for an id beyond the table.
+WITHOUT_MEMORY = -1
 # Maximum number of remembered words, about 8 MB. When there are more, the table starts empty again.
 MOST_WORDS = 1 << 18
 # C reads words 8 bytes at a time.
@@ -39,19 +44,47 @@ def held_by(owner: Any, pointer: int | None, free: Any) -> int:
     return pointer
 
 
-class PhrasesInC:
-    """Pairs of ids (P, 2) that become one id, as :class:`ctx_embed.text.tokenizer.Phrases` defines them."""
+class Model:
+    """A token table and the steps over it: the numbers of the kernel's ctx_parameters, and its arrays by name."""
 
-    def __init__(self, pairs: Ids, entries: int) -> None:
-        width = entries + len(pairs)
-        keys = pairs[:, 0].astype(np.int64) * width + pairs[:, 1]
-        bits = len(pairs).bit_length()
+    def __init__(self, kernel: Kernel, numbers: Sequence[int], arrays: Mapping[str, NDArray[Any] | None]) -> None:
+        # The kernel reads the table where it is.
+        self._arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
+        pointers = [address(self._arrays[name]) if name in self._arrays else 0 for name in ARRAYS]
+        # Numbers and pointers of a structure have 8 bytes each.
+        given = np.array([*numbers, PATHS[kernel.name], *pointers], np.int64)
+        self._pointer = held_by(self, kernel.ctx_model_new(address(given)), kernel.ctx_free)
+        self._embed = kernel.ctx_embed
+
+    def embed(self, ids: NDArray[Any], lengths: Lengths, counts: Lengths | None, contexts: NDArray[np.float32]) -> bool:
+        """Replace c^0 of packed texts by c^K in ``contexts`` (B, m); return False if an id is no row of the table."""
+        ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
+        times = None if counts is None else np.ascontiguousarray(counts, np.float64)
+        given = (address(ids), address(lengths), None if times is None else address(times))
+        failed = self._embed(self._pointer, *given, len(lengths), address(contexts))
+        if failed == WITHOUT_MEMORY:
+            raise MemoryError("not enough memory to embed these texts")
+        return not failed
+
+
+class Pairs:
+    """Pairs of ids (P, 2), and the ids ``entries + p`` that they become, in the form of the kernel's ctx_phrases."""
+
+    pairs: Ids
+    entries: int
+
+    @cached_property
+    def in_c(self) -> tuple[Any, ...]:
+        """The address of the structure, and the arrays that must live as long as it is read."""
+        width = self.entries + len(self.pairs)
+        keys = self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1]
+        bits = len(self.pairs).bit_length()
         buckets = keys.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - bits)
         order = np.argsort(buckets)
         starts = np.searchsorted(buckets[order], np.arange((1 << bits) + 1, dtype=np.uint64)).astype(np.int32)
-        self._arrays = keys[order], (entries + order).astype(np.int32), starts
-        self._given = np.array([width, 64 - bits, *map(address, self._arrays)], np.int64)
-        self.pointer = address(self._given)
+        arrays = keys[order], (self.entries + order).astype(np.int32), starts
+        given = np.array([width, 64 - bits, *map(address, arrays)], np.int64)
+        return address(given), given, arrays
 
 
 class Words:
@@ -119,12 +152,13 @@ class Found:
             spans = self._scratch[count : count + 2 * missing].reshape(-1, 2).tolist()
             self.unknown = [self.data[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans]
 
-    def ids(self, ids: Ids | None, starts: Lengths | None, phrases: PhrasesInC | None) -> tuple[Ids, Lengths]:
+    def ids(self, ids: Ids | None, starts: Lengths | None, phrases: Pairs | None) -> tuple[Ids, Lengths]:
         """Return the texts' ids one after the other, and how many each text has, with phrases merged.
 
         ``ids`` and ``starts`` are those of the unknown words, see :meth:`Words.add`; None: there are none.
         """
-        table, merged = self._words._table, None if phrases is None else phrases.pointer
+        # Another thread may replace what is cached, so hold it here.
+        table, merged = self._words._table, (None,) if phrases is None else phrases.in_c
         lengths, size = np.empty(self._count, np.int64), self._known
         others = (None, None) if ids is None or starts is None else (address(ids), address(starts))
         given = self._records, self._ends, self._count, *others
@@ -132,5 +166,5 @@ class Found:
             words = self._scratch[self._count + 2 * self._size :].view(np.int32)[: self._scratch[self._count - 1]]
             size += np.diff(starts)[-1 - words[words < 0]].sum()
         result = np.empty(size, np.int32)
-        left = self._words._ids(table, merged, *given, address(result), address(lengths))
+        left = self._words._ids(table, merged[0], *given, address(result), address(lengths))
         return result[:left], lengths

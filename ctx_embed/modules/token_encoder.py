@@ -243,7 +243,8 @@ class TokenEncoder(InputModule):
         own = fast_tokenizer(tokenizer)
         entries = own.get_vocab_size()
         phrases = None if self.phrases is None else Phrases(self.phrases.cpu(), entries)
-        if "embedding" in self._modules and entries + len(phrases or ()) != self.embedding.num_embeddings:
+        rows = entries + (0 if phrases is None else len(phrases.pairs))
+        if "embedding" in self._modules and rows != self.embedding.num_embeddings:
             raise InputError(
                 f"the tokenizer must have {self.embedding.num_embeddings} entries like the token table, got {entries}"
             )

@@ -91,7 +91,6 @@ class Moments:
     def __init__(self, contextualizer: PackedContextualizer) -> None:
         m = contextualizer.dimension
         self._contextualizer = contextualizer
-        assert contextualizer.s is not None
         self._s = contextualizer.s.astype(np.float64)
         self.n = 0
         self.L = np.full(m, -np.inf)

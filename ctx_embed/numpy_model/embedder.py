@@ -19,9 +19,9 @@ from tokenizers import Tokenizer
 
 from ctx_embed import second_order
 from ctx_embed.errors import InputError, UnknownTextsWarning, require_size, unknown_name
-from ctx_embed.kernel import PATHS, kernel
-from ctx_embed.kernel.library import address, held_by
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, TokenTable, fingerprint
+from ctx_embed.kernel import kernel
+from ctx_embed.kernel.library import Model
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, Floats, SavedContextualizer, TokenTable, fingerprint
 from ctx_embed.progress import Meter
 from ctx_embed.second_order import Steps
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer
@@ -38,10 +38,6 @@ BATCH_TEXTS = 4096
 PARALLEL_CHARACTERS = 1 << 15
 # Maximum bytes of products that the kernel stores: enough for 62,000 of the default model's 99,000 entries.
 HELD_BYTES = 112 << 20
-# The arrays of the kernel's ctx_parameters, in their order after the numbers.
-ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
-# What the kernel returns without memory; -2 stands for an id beyond the table.
-WITHOUT_MEMORY = -1
 # Without the kernel: maximum tokens to send through the steps at once; longer texts are summed block by block.
 BLOCK_TOKENS = 4096
 
@@ -166,8 +162,8 @@ class CosineParts:
 class PackedContextualizer:
     """A Contextualizer that embeds packed token ids, from the options and parameters of the steps by name.
 
-    Parameters must not change. ``s`` are the slopes (m,) of the position weights, None without. Several threads may
-    embed at once.
+    Parameters must not change. ``s`` are the slopes (m,) of the position weights; arbitrary if there are no position
+    weights. Several threads may embed at once.
     """
 
     def __init__(self, config: Mapping[str, Any], table: TokenTable, parameters: Mapping[str, Floats]) -> None:
@@ -177,25 +173,16 @@ class PackedContextualizer:
         self.initial_context: str = config["initial_context"]
         self.table = table
         self.steps = Steps(*(parameters[name] for name in Steps._fields))
-        self.s = parameters["s"] if self.positions != "none" else None
         self.c0: Floats = parameters["c0"] if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
-        # Without position weights, slopes are not used.
-        self._slopes = self.c0 if self.s is None else self.s
-        self._kernel = kernel()
-        if self._kernel is None:
-            return
-        (K, u, m), bag, mean = self.steps.U.shape, self.s is None, self.scale == "mean"
-        shared = bag and mean and self.initial_context != "uniform"
-        width = 4 * ((m if shared else 0) + (K - shared) * u)
-        arrays = {"scales": table.scales, "c0": self.c0, "s": self.s, **self.steps._asdict()}
-        # The kernel reads the table where it is.
-        self._arrays = {name: np.require(a, np.float32, "C") for name, a in arrays.items() if a is not None}
-        self._arrays["rows" if table.scales is None else "levels"] = np.require(table.values, None, "C")
-        sizes = (m, K, u, len(table.values), shared, mean, self.positions == "relative", HELD_BYTES // width)
-        pointers = dict(zip(self._arrays, map(address, self._arrays.values()), strict=True))
-        # Numbers and pointers of a structure have 8 bytes each.
-        given = np.array([*sizes, PATHS[self._kernel.name], *(pointers.get(name, 0) for name in ARRAYS)], np.int64)
-        self._model = held_by(self, self._kernel.ctx_model_new(address(given)), self._kernel.ctx_free)
+        is_bag, is_mean = self.positions == "none", self.scale == "mean"
+        self.s = self.c0 if is_bag else parameters["s"]
+        (K, u, m), shared = self.steps.U.shape, is_bag and is_mean and self.initial_context != "uniform"
+        arrays = {"c0": self.c0, "s": None if is_bag else self.s, "scales": table.scales, **self.steps._asdict()}
+        arrays["rows" if table.scales is None else "levels"] = table.values
+        held = HELD_BYTES // (4 * ((m if shared else 0) + (K - shared) * u))
+        sizes = (m, K, u, len(table.values), shared, is_mean, self.positions == "relative", held)
+        in_c = kernel()
+        self._in_c = None if in_c is None else Model(in_c, sizes, arrays)
 
     def first_contexts(self, ids: Ids, lengths: Lengths) -> Floats:
         """Return c^0 of packed texts, (B, m)."""
@@ -209,22 +196,15 @@ class PackedContextualizer:
         ``counts`` (N,) says how often each id occurs in its text, of one text without positions; None: once.
         """
         # The kernel checks ids of 32 bits itself.
-        checked = self._kernel is not None and ids.dtype == np.int32
-        if not checked and len(ids) and not 0 <= ids.min() <= ids.max() < len(self.table.values):
-            raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
-        if self._kernel is None:
-            return self._by_equations(ids, lengths, counts)
-        contexts = np.empty((len(lengths), self.dimension), np.float32)
-        contexts[:] = self.first_contexts(ids, lengths) if self.initial_context == "uniform" else self.c0
-        times = None if counts is None else np.ascontiguousarray(counts, np.float64)
-        ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
-        given = (address(ids), address(lengths), None if times is None else address(times))
-        failed = self._kernel.ctx_embed(self._model, *given, len(lengths), address(contexts))
-        if failed == WITHOUT_MEMORY:
-            raise MemoryError("not enough memory to embed these texts")
-        if failed:
-            raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
-        return contexts
+        checked = self._in_c is not None and ids.dtype == np.int32
+        if checked or not len(ids) or 0 <= ids.min() <= ids.max() < len(self.table.values):
+            if self._in_c is None:
+                return self._by_equations(ids, lengths, counts)
+            contexts = np.empty((len(lengths), self.dimension), np.float32)
+            contexts[:] = self.first_contexts(ids, lengths) if self.initial_context == "uniform" else self.c0
+            if self._in_c.embed(ids, lengths, counts, contexts):
+                return contexts
+        raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
 
     # Weights that have diverged give infinities and NaN, as with torch; callers report those.
     @np.errstate(over="ignore", invalid="ignore")
@@ -249,7 +229,7 @@ class PackedContextualizer:
             part, sizes = ids[before : int(ends[stop - 1])], lengths[start:stop]
             offsets, context = np.append(0, sizes.cumsum()), self.first_contexts(part, sizes)
             if len(part) > BLOCK_TOKENS:
-                how, slopes = {"kind": self.positions, "scale": self.scale}, self._slopes.astype(np.float64)
+                how, slopes = {"kind": self.positions, "scale": self.scale}, self.s.astype(np.float64)
                 read = second_order.long_document(self.table.rows, part, context[0], self.steps, slopes, **how)
                 found.append(read[None])
             else:
@@ -259,7 +239,7 @@ class PackedContextualizer:
 
     def weighted(self, ids: Ids, offsets: Lengths) -> Floats:
         """Return the weighted tokens x_i = e(w_i) * p(i), (N, m), of texts that begin at the offsets (B + 1,)."""
-        weights = second_order.position_weights(offsets, self._slopes, kind=self.positions, scale=self.scale)
+        weights = second_order.position_weights(offsets, self.s, kind=self.positions, scale=self.scale)
         x: Floats = self.table.rows(ids) * weights
         return x
 

@@ -21,7 +21,7 @@ from tokenizers.models import Unigram, WordPiece
 
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import Kernel, kernel
-from ctx_embed.kernel.library import Found, PhrasesInC, Words
+from ctx_embed.kernel.library import Found, Pairs, Words
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
@@ -81,7 +81,7 @@ def is_wordwise(tokenizer: Tokenizer) -> bool:
     )
 
 
-class Phrases:
+class Phrases(Pairs):
     """Phrases, each a pair of entries or earlier phrases: phrase p of ``pairs`` has the id ``entries + p``.
 
     Passes over a text, from left to right, merge pairs until none is left: the first one pairs of single entries, later
@@ -91,7 +91,7 @@ class Phrases:
 
     def __init__(self, pairs: ArrayLike, entries: int) -> None:
         # A copy: share_memory() frees the memory of the torch buffer that a view would read.
-        self.pairs: NDArray[np.int32] = np.asarray(pairs, dtype=np.int32).copy()
+        self.pairs = np.asarray(pairs, dtype=np.int32).copy()
         self.entries = entries
         if self.pairs.ndim != 2 or self.pairs.shape[1] != 2 or not len(self.pairs):
             raise InputError(f"phrases must have shape (phrases, 2) with at least one phrase, got {self.pairs.shape}")
@@ -120,14 +120,6 @@ class Phrases:
                 )
             self.sizes[numbers[found]] = sizes
             waiting = waiting[~ready]
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    @cached_property
-    def in_c(self) -> PhrasesInC | None:
-        """The same phrases for the kernel's words; None without a kernel."""
-        return None if kernel() is None else PhrasesInC(self.pairs, self.entries)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Phrases, (self.pairs, self.entries)
@@ -352,7 +344,7 @@ class TextTokenizer:
         self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the packed ids that a model reads, prompts included; a text that it cannot read has none."""
-        whole = self(texts)
+        unknown, whole = self.unknown, self(texts)
         ids, lengths = self([prompt + text for text in texts]) if prompt else whole
         if limit is not None and lengths.max(initial=0) > limit:
             # The counts make most messages different, so that Python does not filter them as repeated warnings.
@@ -364,14 +356,14 @@ class TextTokenizer:
             ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
             lengths = lengths.clip(max=limit)
         own, counts = whole
-        if not prompt and len(own) < FEW_IDS and set(self.unknown.tolist()).isdisjoint(own.tolist()):
+        if not prompt and len(own) < FEW_IDS and set(unknown.tolist()).isdisjoint(own.tolist()):
             return ids, lengths
         read = counts > 0
-        unknown = own == self.unknown[0] if len(self.unknown) == 1 else np.isin(own, self.unknown)
+        is_unknown = own == unknown[0] if len(unknown) == 1 else np.isin(own, unknown)
         # For few texts, counting takes a tenth of the time of any() and all().
-        if np.count_nonzero(unknown):
+        if np.count_nonzero(is_unknown):
             doubtful = np.zeros(len(counts), bool)
-            doubtful[np.searchsorted(counts.cumsum(), np.flatnonzero(unknown), side="right")] = True
+            doubtful[np.searchsorted(counts.cumsum(), np.flatnonzero(is_unknown), side="right")] = True
             some = [texts[place] for place in np.flatnonzero(doubtful).tolist()]
             read[doubtful] = is_read(self.evidence(some, own[np.repeat(doubtful, counts)], counts[doubtful]))
         if np.count_nonzero(read) == len(read):
@@ -388,9 +380,9 @@ class TextTokenizer:
             return np.concatenate(pieces) if pieces else np.empty(0, ID), lengths
         # Look up the ids of words; unknown words go through the tokenizer in one batch.
         words = self._words or self._table(in_c, None)
-        found, phrases_in_c = Found(words, texts), None if phrases is None else phrases.in_c
+        found = Found(words, texts)
         if not found.unknown:
-            return found.ids(None, None, phrases_in_c)
+            return found.ids(None, None, phrases)
         self._new += len(found.unknown)
         if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words and not words.reads_wordpiece:
             words = self._table(in_c, words)
@@ -405,7 +397,7 @@ class TextTokenizer:
                     self._words = None
             finally:
                 self._adding.release()
-        return found.ids(ids, starts, phrases_in_c)
+        return found.ids(ids, starts, phrases)
 
     def entry_texts(self) -> list[str]:
         """Return the text of each id; a phrase's text is its parts separated by spaces."""
