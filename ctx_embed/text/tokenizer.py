@@ -211,11 +211,8 @@ class TextTokenizer:
         self._added: dict[int, tuple[int, ...]] = {}
         self._adding = threading.Lock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_words": None, "_adding": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _adding=threading.Lock())
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TextTokenizer, (self.tokenizer, self.phrases)
 
     def _tokenized(self, texts: Sequence[str], at_once: int = 4096) -> list[NDArray[np.int32]]:
         """Return the ids of normalised texts from the tokenizer itself, which reads some at once."""
