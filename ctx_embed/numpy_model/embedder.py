@@ -44,10 +44,8 @@ BLOCK_TOKENS = 4096
 # The names under which models store prompts for queries and documents; the first one that a model has is used.
 TASK_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
-# The last parts of the default model's path.
-SHIPPED = DEFAULT_MODEL.parts[-3:]
-# Attributes of an embedder that limit what it reads and returns.
-LIMITS = ("truncate_dim", "max_seq_length")
+# Attributes of an embedder that its pickle holds; users may set them.
+PICKLED = ("prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
 
 Precision = Literal["float32", "int8", "ubinary"]
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -290,7 +288,7 @@ class Embedder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle holds no files: they are read again where it is unpickled.
-        changed = {name: getattr(self, name) for name in ("prompts", "default_prompt_name", *LIMITS)}
+        changed = {name: getattr(self, name) for name in PICKLED}
         return _unpickled, (str(self.saved.folder), self.fingerprint, changed)
 
     def __repr__(self) -> str:
@@ -492,9 +490,9 @@ class Embedder:
 
 def _unpickled(folder: str, expected: str, attributes: dict[str, Any]) -> Embedder:
     """Return the embedder that was pickled."""
-    path = Path(folder)
     # The default model's place differs between machines.
-    embedder = Embedder.load(None if path.parts[-len(SHIPPED) :] == SHIPPED else path)
+    is_default = Path(folder).parts[-3:] == DEFAULT_MODEL.parts[-3:]
+    embedder = Embedder.load(None if is_default else folder)
     if embedder.fingerprint != expected:
         raise InputError(
             f"{folder} holds the model {embedder.fingerprint[:12]}, but {expected[:12]} was pickled; pickle it again"
