@@ -50,7 +50,6 @@ PICKLED = ("prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
 Precision = Literal["float32", "int8", "ubinary"]
 Ids = NDArray[np.int32] | NDArray[np.int64]
 Lengths = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 
 
 def int8(vectors: Floats) -> NDArray[np.int8]:
@@ -241,13 +240,10 @@ class PackedContextualizer:
         x: Floats = self.table.rows(ids) * weights
         return x
 
-    def contributions(self, ids: Ids) -> tuple[Doubles, Doubles, Doubles]:
+    def contributions(self, ids: Ids) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return what each token of a text adds to z^k (K, n, m), its share (K, n), and c^0..c^K (K + 1, m)."""
-        n, K = len(ids), len(self.steps.U)
-        first = self.first_contexts(ids, np.array([n])).astype(np.float64)
-        if not n:
-            return np.zeros((K, 0, self.dimension)), np.zeros((K, 0)), np.repeat(first, K + 1, 0)
-        offsets = np.array([0, n])
+        offsets = np.array([0, len(ids)])
+        first = self.first_contexts(ids, offsets[1:]).astype(np.float64)
         x = self.weighted(ids, offsets).astype(np.float64)
         steps = Steps(*(parameter.astype(np.float64) for parameter in self.steps))
         contexts = second_order.direct(x, offsets, first, steps)
