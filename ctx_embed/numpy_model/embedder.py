@@ -59,7 +59,7 @@ def int8(vectors: Floats) -> NDArray[np.int8]:
 
 
 PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
-    "float32": lambda vectors: vectors,
+    "float32": np.asarray,
     "int8": int8,
     "ubinary": lambda vectors: np.packbits(vectors > 0, axis=1),
 }
@@ -98,9 +98,10 @@ def embed_in_batches(
 
     ``embed`` embeds and counts at most ``size`` texts.
     """
-    parts, threads = batches(texts, size), available_threads()
+    parts = batches(texts, size)
     if len(parts) == 1:
         return embed(texts)
+    threads = available_threads()
     from concurrent.futures import ThreadPoolExecutor
 
     vectors, unread = np.empty((0, 0), np.float32), 0
@@ -361,10 +362,7 @@ class Embedder:
             empty = len(lengths) - np.count_nonzero(lengths)
             return self.finished(contexts, lengths, normalize, truncate_dim, precision), empty
 
-        if isinstance(texts, str):
-            vectors, unread = embedded(listed)
-        else:
-            vectors, unread = embed_in_batches(listed, embedded, batch_size, show_progress)
+        vectors, unread = embed_in_batches(listed, embedded, batch_size, show_progress)
         if unread:
             zeros = self.saved.normalize if normalize is None else normalize
             warnings.warn(UnknownTextsWarning(unread, len(listed), bool(zeros)), stacklevel=2)
@@ -460,12 +458,8 @@ class Embedder:
         Raises:
             InputError: vectors are neither floats, int8 nor packed bits, or too wide for the model.
         """
-        a, b = (
-            comparable(np.atleast_2d(np.asarray(vectors)), self.dimension, self.contextualizer.dimension).astype(
-                np.float32
-            )
-            for vectors in (left, right)
-        )
+        kept, whole = self.dimension, self.contextualizer.dimension
+        a, b = (comparable(np.atleast_2d(np.asarray(each)), kept, whole).astype(np.float32) for each in (left, right))
         if self.saved.settings.get("similarity_fn_name") != "dot":
             a, b = unit_rows(a), unit_rows(b)
         found: Floats = a @ b.T
