@@ -226,13 +226,13 @@ class DocumentState:
             return
         if not self._cut:
             self._head += text
-            first = self._cut_of(self._head, begins=False, last=False)
+            first = self._cut_of(self._head, last=False)
             if first is None:
                 return
             self._head, text = self._head[:first], self._head[first:]
             self._cut = True
         self._tail += text
-        last = self._cut_of(self._tail, begins=True, last=True)
+        last = self._cut_of(self._tail, last=True)
         if last is not None:
             self._grow(self._tail[:last])
             self._tail = self._tail[last:]
@@ -252,16 +252,14 @@ class DocumentState:
         if not other._cut:
             self.add(other._head)
             return
-        joined = other._head
         if self._cut:
-            joined = self._tail + joined
+            self._tail += other._head
         else:
-            self.add(joined)
+            self.add(other._head)
             self._settle()
-            joined = self._tail
         # The end of the other state's head is its first safe cut.
         if self._cut:
-            self._grow(joined)
+            self._grow(self._tail)
         self._cut = True
         self._sums.merge(other._sums)
         self._evidence = self._evidence + other._evidence
@@ -287,20 +285,17 @@ class DocumentState:
         embedding: NDArray[Any] = self._embedder.finished(context[None], read.astype(np.int64), **options)[0]
         return embedding
 
-    def _cut_of(self, text: str, *, begins: bool, last: bool) -> int | None:
-        """Return the first or last safe cut in a text, the start of a word; None if there is none.
+    def _cut_of(self, text: str, *, last: bool) -> int | None:
+        """Return the first safe cut in the head, or the last one in the tail: the start of a word; None without one.
 
         A safe cut leaves pieces with the same tokens as the whole text: no phrase can reach across it, since phrases
-        join only at certain pairs of entries. The text's last word may continue later; its first one may have begun
-        earlier, unless ``begins``.
+        join only at certain pairs of entries. The text's last word may continue later; the head's first one may have
+        begun earlier.
         """
         tokenizer = self._embedder.text_tokenizer
         junctions = set() if tokenizer.phrases is None else tokenizer.phrases.junctions
         spans = [match.span() for match in WORD.finditer(text)]
-        if spans and spans[0][0] == 0 and not begins:
-            spans = spans[1:]
-        if spans and spans[-1][1] == len(text):
-            spans = spans[:-1]
+        spans = [(begin, end) for begin, end in spans if (last or begin > 0) and end < len(text)]
         starts = range(0, len(spans) - 1, WORDS_AT_ONCE)
         for start in reversed(starts) if last else starts:
             run = spans[start : start + WORDS_AT_ONCE + 1]
