@@ -62,7 +62,7 @@ class IndexModel:
         self.model = model
         self.reference = reference
         if isinstance(model, NumpyEmbedder):
-            self.fingerprint, self.dimension = model.fingerprint, model.dimension
+            self.dimension, self.fingerprint = model.dimension, model.fingerprint
             return
         from ctx_embed.fingerprint import fingerprint
 
