@@ -1,7 +1,7 @@
 """`ctx-embed index`: build, query, change and describe search indexes.
 
 Called by ``cli/main.py``; all work is done in :mod:`ctx_embed.index`.
-A command changes in the file that the group below names.
+The group below names the file of each command.
 """
 
 from __future__ import annotations

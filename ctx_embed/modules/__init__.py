@@ -1,7 +1,7 @@
 """The Contextualizer as sentence-transformers modules.
 
 Called by :func:`ctx_embed.load`, training and :mod:`ctx_embed.systems`.
-Saving, loading and tokens change in ``token_encoder.py``; the steps' options, in ``contextualizer_pooling.py``.
+``token_encoder.py`` saves, loads and tokenizes; ``contextualizer_pooling.py`` holds the options of the steps.
 """
 
 from sentence_transformers.sentence_transformer import modules

@@ -1,7 +1,7 @@
 """The same models and files without torch: NumPy and tokenizers embed texts within a third of a second of the start.
 
 Called by search, ``grep``, ``encode`` and ``predict``; public as :mod:`ctx_embed.runtime`.
-What is read from a folder changes in ``saved.py``; encoding, in ``embedder.py``.
+``saved.py`` reads a model's folder; ``embedder.py`` encodes.
 """
 
 from ctx_embed.numpy_model.embedder import BATCH_TEXTS, Embedder

@@ -338,7 +338,7 @@ class DocumentState:
         """
         try:
             if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
-                raise ValueError("another beginning")
+                raise ValueError("it begins otherwise")
             # Unpacking uses memory bounded by the size of the model: that of all counts, or of all moments.
             entries, m = self._embedder.contextualizer.table.values.shape
             largest = LARGEST_ENDS + 12 * entries + 8 * (m + 2) ** 2

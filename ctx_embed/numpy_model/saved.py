@@ -50,7 +50,7 @@ FLOATS = {"F64", "F32", "F16", "BF16"}
 
 LARGEST_WEIGHTS, LARGEST_HEADER, LARGEST_JSON, LARGEST_TOKENIZER = 1 << 40, 1 << 20, 1 << 20, 1 << 26
 MOST_MODULES = 100
-# Maximum length of a word that WordPiece may look up, in time quadratic in its length; 100 in transformers.
+# Maximum length of a word that WordPiece may look up; transformers has 100. A word takes time quadratic in its length.
 LONGEST_WORD = 1000
 # Maximum number of normalisers and pre-tokenizers, each of which reads every text; of characters with which they may
 # replace a single one, or put before a text; and of characters in a pattern.
@@ -208,7 +208,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
             is_text = "String" in part["pattern"]
             growth *= max(1, len(part["content"]) / (max(1, len(pattern)) if is_text else 1))
     if growth > MOST_REPLACED:
-        raise InputError(f"{path}: replacements must make at most {MOST_REPLACED} characters of one, got {growth:.0f}")
+        raise InputError(f"{path}: replacements may turn one character into at most {MOST_REPLACED}, got {growth:.0f}")
     entries = tokenizer.get_vocab_size()
     # The vocabulary is slow to list, so list it only if an id may be so large that saving it would take minutes.
     has_large = b"0" * 8 in path.read_bytes().translate(_DIGITS)
