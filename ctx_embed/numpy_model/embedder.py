@@ -98,8 +98,7 @@ def embed_in_batches(
 
     ``embed`` embeds and counts at most ``size`` texts.
     """
-    parts = batches(texts, size)
-    if len(parts) == 1:
+    if len(texts) < 2 or len(parts := batches(texts, size)) == 1:
         return embed(texts)
     threads = available_threads()
     from concurrent.futures import ThreadPoolExecutor
