@@ -4,6 +4,7 @@ import heapq
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_file, require_file, require_folder
+from ctx_embed.files import replaced_file, require_folder
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.faiss_file import faiss
 from ctx_embed.index.storage.folder import View
@@ -73,9 +74,7 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
 def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
     """Yield at least the best ``most`` pairs (cosine, row, later row) of some ascending rows and of other documents."""
 
-    def documents(of: Rows) -> Rows:
-        return np.searchsorted(firsts, of, side="right")
-
+    documents: Any = partial(np.searchsorted, firsts, side="right")
     vectors = view.vectors.get(rows)
     if view.faiss is None or view.faiss.exact:
         for others, of_others in view.vectors.blocks(int(rows[0]) - 1):
@@ -154,16 +153,13 @@ def find_topics(view: View, count: int | None, seed: int) -> list[Topic]:
             label = f"{label or 'topic'} {number}"
         members = np.flatnonzero(topic_of == topic)
         central = live[members[np.argsort(-nearness[members], kind="stable")[:CANDIDATES]]]
-        vectors, passages = view.vectors.get(central), store.fetch(central.tolist())
+        vectors, passages = view.vectors.get(central), list(store.fetch(central.tolist()).values())
         examples: dict[str, int] = {}
-        for place, row in enumerate(central.tolist()):
+        for place, (_, _, text) in enumerate(passages):
             # Vectors of texts that the model cannot read are zero.
-            text = passages[row].text
             if text not in examples and all(vectors[place] @ vectors[other] < SAME for other in examples.values()):
                 examples[text] = place
-            if len(examples) == CENTRAL_DOCUMENTS:
-                break
-        named = [(passages[int(central[place])].document.id, text) for text, place in examples.items()]
+        named = [(passages[place].document.id, text) for text, place in examples.items()][:CENTRAL_DOCUMENTS]
         own = [ids[place] for place in np.flatnonzero(topic_of_document == topic)]
         topics.append(Topic(int(sizes[topic]), typical[topic], named, label, own))
     return topics
@@ -184,7 +180,7 @@ def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters
     passages = view.store.fetch(live[chosen].tolist())
     vectorizer = CountVectorizer(stop_words="english", token_pattern=r"(?u)\b[^\W\d_]{3,}\b")
     try:
-        counts = vectorizer.fit_transform([passages[int(row)].text for row in live[chosen]])
+        counts = vectorizer.fit_transform([passage.text for passage in passages.values()])
     except ValueError:
         # The texts have no words.
         return [[] for _ in range(clusters)]
@@ -225,8 +221,7 @@ def find_fields(view: View, most: int) -> list[Field]:
         kind, _, lowest, highest = types[0]
         if kind not in ("number", "string"):
             lowest = highest = None
-        value, counted, where = "entry.atom", "count(*)", f"{_KIND} = ?"
-        of_lists = ""
+        value, counted, where, of_lists = "entry.atom", "count(*)", f"{_KIND} = ?", ""
         if kind == "list":
             # An element that occurs twice in a list counts once.
             of_lists = ", json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element"
@@ -245,8 +240,6 @@ def export_index(view: View, output: Path) -> int:
     """Write vectors and passages, see :meth:`SearchIndex.export`."""
     require_folder(output)
     vectors_path, texts_path = (output.with_name(output.name + suffix) for suffix in (".npy", ".jsonl"))
-    require_file(vectors_path)
-    require_file(texts_path)
     with (
         replaced_file(vectors_path) as vectors,
         replaced_file(texts_path) as texts,
@@ -255,7 +248,11 @@ def export_index(view: View, output: Path) -> int:
     ):
         header = {"descr": "<f4", "fortran_order": False, "shape": (view.count, view.settings.dimension)}
         np.lib.format.write_array_header_1_0(array, header)
-        passages = view.store.passages()
+        passages = (
+            (row, {"id": of.id, "text": text, **({"start": start} if of.passages > 1 else {}), "metadata": of.metadata})
+            for of in view.store.all()
+            for (row, text), (start, _) in zip(of.texts(), of.spans, strict=True)
+        )
         while part := list(islice(passages, VECTORS_AT_ONCE)):
             array.write(view.vectors.get(np.array([row for row, _ in part])).astype("<f4").tobytes())
             lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)

@@ -3,7 +3,7 @@
 import hashlib
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
 from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.by_words import totals
+from ctx_embed.index.searching.by_words import totals, with_vocabulary
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS, Database, expanded
 from ctx_embed.index.storage.faiss_file import crc32_of
 from ctx_embed.index.storage.folder import View
@@ -54,14 +54,13 @@ def verify(folder: Path, model: Callable[[], IndexModel] | None = None) -> Probl
                 found.append(str(error))
             problems += [line for line in found if line not in problems]
         # SQLite can check the tables of full text only inside a writing transaction.
-        with closing(Database(store.folder)) as other:
-            try:
-                with other.writing(), other.reporting_errors():
-                    other.connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
-            except (BusyError, UnwritableError) as error:
-                problems.unchecked.append(f"the lookup tables of the word lists: {error}")
-            except InputError as error:
-                problems.append(str(error))
+        try:
+            with closing(Database(store.folder)) as other, other.writing():
+                other.run("INSERT INTO words (words) VALUES ('integrity-check')")
+        except (BusyError, UnwritableError) as error:
+            problems.unchecked.append(f"the lookup tables of the word lists: {error}")
+        except InputError as error:
+            problems.append(str(error))
         try:
             if model is not None:
                 problems += list(_vectors_of_texts(store, model()))
@@ -124,16 +123,10 @@ def _vectors(store: Database) -> Iterator[str]:
 
 def _faiss(store: Database) -> Iterator[str]:
     record = store.record()
-    if record is None:
-        return
-    path = record.path(store.folder)
-    try:
-        whole = crc32_of(path) == record.facts.get("crc32")
-    except OSError:
-        # Somebody has removed it: until it is written again, a search compares all vectors.
-        return
-    if not whole:
-        yield f"{path}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"
+    # If somebody has removed the file, searches compare all vectors until it is written again.
+    with suppress(OSError):
+        if record is not None and crc32_of(path := record.path(store.folder)) != record.facts.get("crc32"):
+            yield f"{path}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"
 
 
 def _words(store: Database) -> Iterator[str]:
@@ -146,9 +139,8 @@ def _words(store: Database) -> Iterator[str]:
             again.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, instance)")
             again.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", part)
             expected = [so_far + more for so_far, more in zip(expected, _digests(again, "vocabulary"), strict=True)]
+    with_vocabulary(store, "vocabulary", "instance")
     with store.reporting_errors():
-        # A temporary table, which is dropped with the transaction.
-        store.connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, instance)")
         found = _digests(store.connection, "temp.vocabulary")
     names = ("words", "lengths", "totals", "totals")
     compared = zip(names, expected, found, strict=True)

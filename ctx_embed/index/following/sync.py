@@ -178,15 +178,15 @@ def _changes(
             yield Change(entry, None)
             continue
         same, record = record, next(recorded, None)
-        digest = None
-        if same.size == entry.size and same.modified != entry.modified and same.hash:
+        is_same, digest = (same.size, same.modified) == (entry.size, entry.modified), None
+        if not is_same and same.size == entry.size and same.hash:
             # A file that cannot be read fails when its text is read.
             with suppress(OSError):
                 digest = content_hash(entry)
         touched = digest is not None and digest == same.hash
-        if (same.size, same.modified) == (entry.size, entry.modified) or touched:
+        if is_same or touched:
             _unchanged(same, result)
-        if (same.size, same.modified) != (entry.size, entry.modified):
+        if not is_same:
             yield Change(entry, same, digest if touched else None)
     while record is not None:
         yield Change(None, record)
@@ -317,10 +317,9 @@ class _Step:
             ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in new.items()),
         )
         self.result.documents += len(new)
-        if record is None or record.problem is not None:
-            self.result.added += 1
-        else:
-            self.result.changed += 1
+        is_new = record is None or record.problem is not None
+        self.result.added += is_new
+        self.result.changed += not is_new
 
     def _add(self, documents: list[Document], record: RecordedFile | None, new: dict[Id, dict[str, Any]]) -> None:
         """Add documents of a file to those that wait, and to ``new``, unless one of them cannot be stored."""

@@ -23,12 +23,11 @@ import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.files import fsync_file, fsync_folder, open_regular
-from ctx_embed.index.storage.database import FAISS_SUFFIX, Record, ranges_of, rows_of
+from ctx_embed.index.storage.database import FAISS_SUFFIX, Database, Record, Settings, ranges_of, rows_of
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors, spread
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import IndexModel
-    from ctx_embed.index.storage.database import Database, Settings
     from ctx_embed.index.storage.folder import View
 
 # FAISS's type stubs lack its limits on reading, the keyword arguments of its Python layer and array arguments.
@@ -72,14 +71,13 @@ COARSE_SPARE = 300
 
 @dataclass(frozen=True)
 class Loaded:
-    """FAISS's index, its rows by position (m,), and its search effort: nprobe, efSearch or None."""
+    """FAISS's index, its rows by position (m,), its search effort (nprobe, efSearch, None), and if it compares all."""
 
     token: str
     index: Any
     rows: Rows
     effort: int | None
     spare: int
-    # Whether it compares all vectors.
     exact: bool
 
     def proposed(self, queries: Vectors, wanted: int, surely: int, mask: Mask | None, part: float) -> list[Rows]:
@@ -222,12 +220,10 @@ def is_stale(store: Database) -> bool:
     held, covered, kind = 0, 0, ""
     if record is not None:
         with suppress(KeyError, TypeError, ValueError, OSError):
-            if record.path(store.folder).stat().st_size != record.facts["bytes"]:
-                raise ValueError
-            held, covered, kind = int(record.facts["rows"]), int(record.facts["next_row"]), str(record.facts["for"])
-    missing = next_row - covered
-    if not covered:
-        missing -= store.deleted_rows()
+            facts = record.facts
+            if record.path(store.folder).stat().st_size == facts["bytes"]:
+                held, covered, kind = int(facts["rows"]), int(facts["next_row"]), str(facts["for"])
+    missing = next_row - (covered or store.deleted_rows())
     rows = held + missing
     wanted = factory_for(rows, settings)
     if kind and settings.factory == AUTO and outgrown(kind, wanted):
@@ -336,10 +332,8 @@ def _measured(
         for name, vectors in queries.items():
             # The share of the true neighbours that FAISS proposes.
             proposed = np.asarray(index.search(vectors, min(NEIGHBOURS + more, index.ntotal), params=parameters)[1])
-            found = sum(
-                len(set(rows[of[of >= 0]].tolist()) & set(true.tolist()))
-                for of, true in zip(proposed, truth[name], strict=True)
-            )
+            pairs = zip(proposed, truth[name], strict=True)
+            found = sum(len(set(rows[of[of >= 0]].tolist()) & set(true.tolist())) for of, true in pairs)
             recall[name] = round(found / max(sum(map(len, truth[name])), 1), 4)
         if not auto or all(of >= AUTO_RECALL for of in recall.values()):
             return {"effort": value, "spare": more, "recall": recall}

@@ -242,7 +242,7 @@ class _Parser:
             tree = Not(self.negation())
         elif self.takes("("):
             tree = self.any()
-            self.needed(")", "')'")
+            self.needed("')'", ")")
         else:
             tree = self.comparison()
         self.depth -= 1
@@ -256,23 +256,22 @@ class _Parser:
         missing = IsNull(path)
         if self.takes("is"):
             negated = self.takes("not")
-            self.needed("null", "'null'")
+            self.needed("'null'", "null")
             self.optional.add(path)
             return Not(missing) if negated else missing
         if self.takes("contains"):
             return Contains(path, self.value())
         negated = self.takes("not")
         if self.takes("in"):
-            self.needed("(", "'('")
+            self.needed("'('", "(")
             values = [self.value()]
             while self.takes(","):
                 values.append(self.value())
-            self.needed(")", "',' or ')'")
+            self.needed("',' or ')'", ")")
             operator = "!=" if negated else "="
         else:
-            token = None if negated else self.takes(*_OPERATORS)
-            if token is None:
-                raise self.unexpected("'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is")
+            expected = "'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is"
+            token = self.needed(expected, *(() if negated else _OPERATORS))
             operator, values = _OPERATORS[token.text], [self.value()]
         if all(type(value) in (int, float) for value in values):
             self.numeric.add(path)
@@ -281,23 +280,21 @@ class _Parser:
         among = Among(path, tuple(values))
         return among if operator == "=" else Junction("and", (Not(missing), Not(among)))
 
-    def needed(self, kind: str, name: str) -> None:
-        if not self.takes(kind):
-            raise self.unexpected(name)
+    def needed(self, expected: str, *kinds: str) -> _Token:
+        token = self.takes(*kinds)
+        if token is None:
+            raise self.unexpected(expected)
+        return token
 
     def path(self) -> Path:
-        token = self.takes("name", "field")
-        if token is None:
-            raise self.unexpected("the name of a field")
+        token = self.needed("the name of a field", "name", "field")
         names = [token.text[1:-1]] if token.kind == "field" else token.text.split(".")
         if any(not name or '"' in name or "\\" in name or not name.isprintable() for name in names):
             raise self.error(f"{_shown(token)} cannot be the name of a field")
         return tuple(names)
 
     def value(self) -> Value:
-        token = self.takes("string", "number", "true", "false")
-        if token is None:
-            raise self.unexpected('a number, a "string", true or false')
+        token = self.needed('a number, a "string", true or false', "string", "number", "true", "false")
         self.values_read += 1
         if self.values_read > _MOST_VALUES:
             raise self.error(f"it has more than {_MOST_VALUES:,} values")

@@ -45,10 +45,7 @@ def sentences(text: str) -> list[Span]:
 
 
 def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
-    """Return a chunker into passages of at most ``size`` of the tokens that ``offsets`` returns.
-
-    A word is cut only if it has more tokens.
-    """
+    """Return a chunker into passages of at most ``size`` of the tokens of ``offsets``; only longer words are cut."""
 
     def chunk(text: str) -> list[Span]:
         found = offsets(text)
@@ -84,23 +81,16 @@ class Passages:
 
     def of_all(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> list[list[Span]]:
         """Return the passages of each text with its blocks, by default its paragraphs."""
-        found = [list(blocks) or prose(text) for text, blocks in texts]
-        # A token has at least one character, so texts this short need no counting.
-        counted = [
-            len(blocks) > 1 or (bool(blocks) and len(text) > self.size)
-            for (text, _), blocks in zip(texts, found, strict=True)
-        ]
-        pieces = [
-            text[block.start : block.stop]
-            for (text, _), blocks in compress(zip(texts, found, strict=True), counted)
-            for block in blocks
-        ]
+        found = [(text, list(blocks) or prose(text)) for text, blocks in texts]
+        # A token has at least one character, so a block as short as this needs no counting if it is alone.
+        counted = [len(blocks) > 1 or (bool(blocks) and len(text) > self.size) for text, blocks in found]
+        pieces = [text[block.start : block.stop] for text, blocks in compress(found, counted) for block in blocks]
         counts = map(int, self._count(pieces) if pieces else ())
         return [
             self._cut(text, blocks, list(islice(counts, len(blocks))))
             if is_counted
             else _trimmed(text, [(block.start, block.stop) for block in blocks])
-            for (text, _), blocks, is_counted in zip(texts, found, counted, strict=True)
+            for (text, blocks), is_counted in zip(found, counted, strict=True)
         ]
 
     def _cut(self, text: str, blocks: list[Block], counts: list[int]) -> list[Span]:
