@@ -20,8 +20,5 @@ if TYPE_CHECKING:
     from ctx_embed.index.search_index import SearchIndex as SearchIndex
     from ctx_embed.index.searching.hits import Hit as Hit, snippet as snippet
 
-_HOMES = {
-    "ctx_embed.index.search_index": "SearchIndex",
-    "ctx_embed.index.searching.hits": "Hit snippet",
-}
+_HOMES = {"ctx_embed.index.search_index": "SearchIndex", "ctx_embed.index.searching.hits": "Hit snippet"}
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

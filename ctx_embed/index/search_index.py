@@ -23,7 +23,7 @@ from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import Candidates, Reranker, Search
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import DATABASE, Database, Settings, within
-from ctx_embed.index.storage.documents import LARGEST_ID, Id, checked_id
+from ctx_embed.index.storage.documents import LARGEST_ID, Id, checked_id, documents_of
 from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
 from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
@@ -268,8 +268,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         new = [field for field in condition.fields if field not in self._asked_fields]
         if new and self.warns_of_fields and self.count():
             self._asked_fields.update(new)
-            unknown = self._folder.read(lambda view: view.store.unknown_fields(new))
-            if unknown:
+            if unknown := self._folder.read(lambda view: view.store.unknown_fields(new)):
                 warnings.warn(unknown_fields_message(unknown), UnknownFieldsWarning, stacklevel=3)
         return condition
 
@@ -312,8 +311,6 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
                 and fields that are NaN are left out.
             embeddings: vectors (documents, dimension) of the index's model; such documents are not cut into passages.
         """
-        from ctx_embed.index.writing.writer import documents_of
-
         return self.add_documents(documents_of(texts, ids, metadata, embeddings))
 
     def upsert(
@@ -324,8 +321,6 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         embeddings: Any = None,
     ) -> list[Id]:
         """Add documents as :meth:`add` does, but replace stored documents with the same ids."""
-        from ctx_embed.index.writing.writer import documents_of
-
         return self.add_documents(documents_of(texts, ids, metadata, embeddings), replacing=True)
 
     def add_documents(self, documents: Iterable[Document], *, replacing: bool = False) -> list[Id]:
@@ -524,7 +519,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             with suppress(OSError):
                 size += file.stat().st_size
 
-        view, record = self._folder.read(lambda view: (view, view.record))
+        view = self._folder.read(lambda view: view)
         names = ("dimension", "dtype", "factory", "chunk", "model", "model_fingerprint", "format_version")
         return {
             "path": str(self.path),
@@ -532,7 +527,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             "vectors": len(view.rows),
             "vectors_of_deleted": len(view.rows) - view.count,
             **{name: getattr(view.settings, name) for name in names},
-            "faiss": None if record is None else record.facts,
+            "faiss": None if view.record is None else view.record.facts,
             "generation": view.state.generation,
             "bytes": size,
         }

@@ -37,17 +37,10 @@ from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.following.records import Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.database import DATABASE, Database
+from ctx_embed.index.storage.database import DATABASE, FAISS_SUFFIX, Database
 from ctx_embed.index.storage.documents import checked_id
 from ctx_embed.index.storage.faiss_file import AUTO
-from ctx_embed.index.storage.folder import (
-    IndexFolder,
-    VectorTable,
-    holds_only_an_index,
-    is_free,
-    read_settings,
-    require_free,
-)
+from ctx_embed.index.storage.folder import IndexFolder, VectorTable, is_free, read_settings, require_free
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import TakenIdError
@@ -194,7 +187,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     if not plan.adds and not is_free(target):
         if not target.is_dir():
             raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
-        if not holds_only_an_index(target, LOCK):
+        if not _holds_only_an_index(target):
             raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
         if plan.mode != "overwrite":
             raise InputError(f"{target}: already exists; add to it (--append, --upsert) or replace it (--overwrite)")
@@ -244,13 +237,18 @@ def _without_writers(target: Path) -> Iterator[None]:
         yield
 
 
+def _holds_only_an_index(folder: Path) -> bool:
+    files = {LOCK, DATABASE, *(f"{DATABASE}{suffix}" for suffix in ("-journal", "-shm", "-wal"))}
+    return all(entry.name in files or entry.name.endswith(FAISS_SUFFIX) for entry in folder.iterdir())
+
+
 def _remove_stale(plan: Plan) -> None:
     """Remove an INDEX.partial that is no longer needed; raise InputError if it is still needed, or not one."""
     for folder in (plan.partial, plan.target):
         remove_leftovers(folder)
     if not plan.partial.exists():
         return
-    if not plan.partial.is_dir() or not holds_only_an_index(plan.partial, LOCK):
+    if not plan.partial.is_dir() or not _holds_only_an_index(plan.partial):
         raise InputError(f"{plan.partial}: exists but is no interrupted build; delete it or choose another index name")
     # A folder without a lock file is a replaced index, or a build that never started.
     if (plan.partial / LOCK).is_file():
@@ -409,8 +407,7 @@ def _sync(plan: Plan, index: SearchIndex | None = None) -> Synced:
         if index is None:
             index = stack.enter_context(SearchIndex.open(plan.target, plan.model, backend=plan.backend))
         for folder in plan.folders:
-            prefixed = len(plan.sources) > 1
-            sync_folder(index, folder, given, result=synced, prefixed=prefixed, progress=plan.progress)
+            sync_folder(index, folder, given, result=synced, prefixed=len(plan.sources) > 1, progress=plan.progress)
     return synced
 
 
@@ -448,11 +445,10 @@ def read_sources(
             continue
         if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:
             raise InputError(f"{file}: only JSONL, CSV, TSV and Parquet files have records; choose lines or files")
-        found = read_documents(file, text_field, encoding=encoding)
-        if embedding_field is None:
-            yield from found
-            continue
-        for number, document in enumerate(found, 1):
+        for number, document in enumerate(read_documents(file, text_field, encoding=encoding), 1):
+            if embedding_field is None:
+                yield document
+                continue
             metadata = dict(document.metadata)
             # The embedding is one field, or columns that are named after it and numbered from 0.
             columns = takewhile(metadata.__contains__, (f"{embedding_field}_{place}" for place in count()))
@@ -466,10 +462,8 @@ def read_sources(
 
 def is_structured(file: str, documents: str | None) -> bool:
     """Return whether a named file is read as a whole: to make files or paragraphs, or because it is not a list."""
-    chosen = format_of(file)
-    return file != "-" and (
-        documents in (FILES, PARAGRAPHS) or chosen.apart or (documents is None and not chosen.is_list)
-    )
+    kind = format_of(file)
+    return file != "-" and (documents in (FILES, PARAGRAPHS) or kind.apart or (documents is None and not kind.is_list))
 
 
 def merge_indexes(

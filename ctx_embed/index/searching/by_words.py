@@ -147,11 +147,11 @@ class Bm25:
     @classmethod
     def of(cls, view: View) -> Bm25:
         """Return the search of a view, which takes over the word lists of an earlier one."""
-        if "bm25" not in view.computed:
-            view.computed["bm25"] = cls(view, view.earlier.get("bm25"))
+        found: Bm25 | None = view.computed.get("bm25")
+        if found is None:
+            found = view.computed["bm25"] = cls(view, view.earlier.get("bm25"))
             # Earlier views do not stay in memory.
             view.earlier.pop("bm25", None)
-        found: Bm25 = view.computed["bm25"]
         return found
 
     def __init__(self, view: View, before: Bm25 | None = None) -> None:
@@ -341,14 +341,10 @@ class Corrections:
             query = without_marks(query)
         corrected: dict[str, str] = {}
         for word in list(dict.fromkeys(asked(query).loose))[:MOST_WORDS]:
+            if not (SHORTEST <= len(word) <= LONGEST and _LETTERS.fullmatch(word)):
+                continue
             # Words in capitals are names and abbreviations; others than those typed stand for signs.
-            skipped = (
-                not SHORTEST <= len(word) <= LONGEST
-                or not _LETTERS.fullmatch(word)
-                or word.isupper()
-                or word not in query
-            )
-            if skipped or len(corrected) == MOST_CORRECTED:
+            if word.isupper() or word not in query or len(corrected) == MOST_CORRECTED:
                 continue
             key = word.lower()
             if key not in self._corrected:
@@ -389,9 +385,7 @@ class Corrections:
         if near := nearest(tokens[0]):
             return self._written(near[0])
         # A mistyped ending is not cut off: "hosptial" stays whole, where "hospital" has the stem "hospit".
-        cut = dict.fromkeys(
-            token for end in range(1, LONGEST_ENDING + 1) for token in nearest(word[:-end])[:MOST_TRIED]
-        )
+        cut = dict.fromkeys(stem for end in range(1, LONGEST_ENDING + 1) for stem in nearest(word[:-end])[:MOST_TRIED])
         written = (self._written(token) for token in list(cut)[:MOST_TRIED])
         edits = 1 if len(word) < LONG else 2
         return next((other for other in written if OSA.distance(word, other) <= edits), None)

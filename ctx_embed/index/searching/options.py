@@ -11,11 +11,6 @@ from ctx_embed.options import documented, option, require_valid
 Mode: TypeAlias = Literal["hybrid", "dense", "words"]
 # Maximum candidates for mmr, which compares all pairs of them.
 MOST_DIVERSIFIED = 4096
-# Limits: texts and ids in `exclude`, ids in `like`, characters of a query and of all texts in `exclude`, and those of
-# documents in `like` whose words are searched for.
-MOST_EXCLUDED, MOST_LIKED, MOST_CHARACTERS, LIKED_CHARACTERS = 10_000, 1_000, 1_000_000, 100_000
-# The value of `group` that groups hits by document.
-BY_DOCUMENT = "id"
 
 
 @documented

@@ -19,14 +19,7 @@ from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import Bm25, asked, without_marks
 from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevances
-from ctx_embed.index.searching.options import (
-    BY_DOCUMENT,
-    LIKED_CHARACTERS,
-    MOST_CHARACTERS,
-    MOST_EXCLUDED,
-    MOST_LIKED,
-    Options,
-)
+from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Id, checked_id
 from ctx_embed.index.storage.faiss_file import NEIGHBOURS
@@ -39,6 +32,11 @@ from ctx_embed.vectors import unit_rows, unit_vector
 
 Floats = NDArray[np.float64]
 
+# Limits: texts and ids in `exclude`, ids in `like`, characters of a query and of all texts in `exclude`, and those of
+# documents in `like` whose words are searched for.
+MOST_EXCLUDED, MOST_LIKED, MOST_CHARACTERS, LIKED_CHARACTERS = 10_000, 1_000, 1_000_000, 100_000
+# The value of `group` that groups hits by document.
+BY_DOCUMENT = "id"
 # Rocchio's weight of the mean of the examples to avoid (0.15 to 0.75 in Salton and Buckley, 1990).
 EXCLUDED_WEIGHT = 0.5
 # The depth of the first piece of a ranking where all vectors are compared; elsewhere, as only within a piece all are in
@@ -202,10 +200,7 @@ class Search:
                 least = options.threshold if self.mode == "dense" and not options.fuse else None
                 pieces = dense(view, allowed, vectors, depth, NEIGHBOURS if is_plain else depth, least)
             if self.mode != "dense":
-                pieces = [
-                    by_words(view, allowed, text, vector, depth, near)
-                    for text, vector, near in zip_longest(texts, vectors, pieces)
-                ]
+                pieces = [by_words(view, allowed, depth, *of) for of in zip_longest(texts, vectors, pieces)]
             if options.fuse:
                 pieces = [reciprocal_rank_fusion([piece.part(slice(depth)) for piece in pieces])]
             done = True
@@ -278,11 +273,9 @@ class Search:
         assert vectors is not None
         # A string that is the id of a document is not read as a text.
         excluded = store.rows_of_ids(self.exclude)
-        others = []
+        others = [item for item in self.exclude if isinstance(item, str) and item not in excluded]
         for item in self.exclude:
-            if isinstance(item, str) and item not in excluded:
-                others.append(item)
-            elif item not in excluded:
+            if not isinstance(item, str) and item not in excluded:
                 raise InputError(f"exclude: no document has the id {item!r}")
         if self.exclude:
             away = [*(self.model().queries(others) if others else ()), *(centre(*place) for place in excluded.values())]
@@ -337,10 +330,7 @@ class Search:
                 candidates.by_words.append(float(part.by_words[place]))
 
     def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[Hits]:
-        """Return at most ``k`` hits of each list of candidates from ``offset`` on: reranked, varied, highlighted.
-
-        ``found`` is empty if the index is.
-        """
+        """Return the hits for each query from ``offset`` on: reranked, varied, highlighted; ``found`` may be empty."""
         options, chosen = self.options, []
         most, first = int(options.candidates), int(options.offset)
         for number, query in enumerate([" ".join(self.texts).strip()] if options.fuse else self.texts):
@@ -365,9 +355,7 @@ class Search:
             if options.highlight and any(self.texts) and self.vectors is not None:
                 own = slice(None) if options.fuse else slice(number, number + 1)
                 texts = [hit.text for hit in hits]
-                spans = highlights(
-                    texts, self.texts[own], self.vectors[own], lambda parts: self.model().documents(parts)
-                )
+                spans = highlights(texts, self.texts[own], self.vectors[own], lambda some: self.model().documents(some))
                 hits = [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
             chosen.append(Hits(query, hits))
         return chosen
@@ -385,7 +373,7 @@ def dense(
     return rankings
 
 
-def by_words(view: View, allowed: Mask | None, text: str, vector: Vectors, depth: int, near: Ranking | None) -> Ranking:
+def by_words(view: View, allowed: Mask | None, depth: int, text: str, vector: Vectors, near: Ranking | None) -> Ranking:
     """Rank passages by BM25; given the nearest by meaning, rank both by :func:`fused_scores`, ties by words."""
     if near is not None and (required := asked(text).phrases):
         # Passages that lack a phrase of the query are not found.
@@ -437,13 +425,9 @@ def reciprocal_rank_fusion(rankings: Sequence[Ranking]) -> Ranking:
             sums[row] = sums.get(row, 0.0) + 1 / (60 + rank)
             cosines[row] = max(cosines.get(row, -1.0), cosine)
     rows = sorted(sums, key=sums.__getitem__, reverse=True)
-    return Ranking(
-        np.array(rows, np.int64),
-        np.array([cosines[row] for row in rows]),
-        np.array([sums[row] for row in rows]),
-        np.zeros(len(rows)),
-        all(ranking.ended for ranking in rankings),
-    )
+    highest, values = np.array([cosines[row] for row in rows]), np.array([sums[row] for row in rows])
+    ended = all(ranking.ended for ranking in rankings)
+    return Ranking(np.array(rows, np.int64), highest, values, np.zeros(len(rows)), ended)
 
 
 def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count: int, weight: float) -> list[int]:

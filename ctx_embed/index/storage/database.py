@@ -40,8 +40,6 @@ from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
 # The version of the file format.
 FORMAT_VERSION = 1
 DATABASE = "index.sqlite"
-# SQLite's own files, and other files that an index may have.
-DATABASE_FILES = tuple(f"{DATABASE}{suffix}" for suffix in ("", "-journal", "-shm", "-wal"))
 FAISS_SUFFIX = ".faiss"
 
 # The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
@@ -395,9 +393,7 @@ class Database:
         with closing(sqlite3.connect(folder / DATABASE)) as connection:
             connection.execute(f"PRAGMA page_size = {page_size(settings.dimension, settings.dtype)}")
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(SCHEMA)
-            connection.execute(WORDS)
-            connection.executescript(";".join(schema(settings.table)))
+            connection.executescript(f"{SCHEMA};{WORDS};{';'.join(schema(settings.table))}")
             connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?)", astuple(State()))
             connection.execute("INSERT INTO compaction VALUES (0, 0, x'')")
             connection.execute("INSERT INTO settings VALUES (?, ?, ?)", (PRESENT, *settings.stored()))
@@ -497,11 +493,8 @@ class Database:
 
     def run_among(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run a statement with ``IN ({})`` for a few hundred values at a time, and return all rows that it finds."""
-        found: list[tuple[Any, ...]] = []
-        for start in range(0, len(values), VALUES_A_QUERY):
-            part = values[start : start + VALUES_A_QUERY]
-            found += self.run(statement.format(",".join("?" * len(part))), part)
-        return found
+        parts = (values[start : start + VALUES_A_QUERY] for start in range(0, len(values), VALUES_A_QUERY))
+        return [row for part in parts for row in self.run(statement.format(",".join("?" * len(part))), part)]
 
     def damaged(self, what: object) -> DamagedError:
         """Return the error that says what is damaged in the database."""
@@ -613,19 +606,11 @@ class Database:
             yield from documents
             row, offset, limit = documents[-1].row, 0, limit - len(documents)
 
-    def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the row of each passage, and its id, text, metadata and, in a cut document, start, inside a read."""
-        for document in self.all():
-            for (row, text), (start, _) in zip(document.texts(), document.spans, strict=True):
-                place = {"start": start} if document.passages > 1 else {}
-                yield row, {"id": document.id, "text": text, **place, "metadata": document.metadata}
-
     def _stored(self, found: Sequence[Sequence[Any]]) -> list[Stored]:
         """Return documents from their columns, after checking them."""
         documents = []
-        sums = [checksum(passages, name, fields, text, cut) for _, passages, name, fields, text, _, cut in found]
-        for (row, passages, identifier, metadata, text, stored, spans), right in zip(found, sums, strict=True):
-            if stored != right:
+        for row, passages, identifier, metadata, text, stored, spans in found:
+            if stored != checksum(passages, identifier, metadata, text, spans):
                 raise self.damaged("the checksum of a document is wrong")
             if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
                 raise self.damaged("a document has a wrong type")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.texts import well_formed
+from ctx_embed.texts import Document, Embedded, as_list, well_formed
 
 Id: TypeAlias = str | int
 Span: TypeAlias = tuple[int, int]
@@ -32,6 +32,26 @@ def checked_id(identifier: Any, number: int | None = None) -> Id:
     if not -LARGEST_ID - 1 <= int(identifier) <= LARGEST_ID:
         raise InputError(f"{place}the id {identifier} does not fit into 64 bits; give it as a string")
     return int(identifier)
+
+
+def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) -> list[Document]:
+    """Return documents from lists of texts, ids, metadata and embeddings, which must be of one length."""
+    listed = as_list(texts, "texts", "a list of strings")
+    columns: list[list[Any]] = []
+    for name, values, needed in (
+        ("ids", ids, "a list of strings or integers"),
+        ("metadata", metadata, "a list of dictionaries"),
+        ("embeddings", embeddings, "an array (documents, dimension)"),
+    ):
+        columns.append([None] * len(listed) if values is None else as_list(values, name, needed))
+        if len(columns[-1]) != len(listed):
+            raise InputError(f"{name} must have one entry for each of the {len(listed)} texts, got {len(columns[-1])}")
+    documents: list[Document] = []
+    for number, (text, identifier, fields, embedding) in enumerate(zip(listed, *columns, strict=True), 1):
+        if embedding is None and embeddings is not None:
+            raise InputError(f"document {number}: its embedding is None; give one for each text or for none")
+        documents.append(Embedded(text, identifier, {} if fields is None else fields, embedding))
+    return documents
 
 
 def metadata_json(metadata: Any, number: int) -> str:

@@ -16,16 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.storage.database import (
-    DATABASE,
-    DATABASE_FILES,
-    FAISS_SUFFIX,
-    ROWS_AT_ONCE,
-    ChangedError,
-    Database,
-    Settings,
-    database_of,
-)
+from ctx_embed.index.storage.database import DATABASE, ROWS_AT_ONCE, ChangedError, Database, Settings, database_of
 from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.vectors import DTYPES, Mask, Rows, Vectors
@@ -48,13 +39,6 @@ def read_settings(folder: str | Path) -> Settings:
     """Return the settings of the index in a folder; raise InputError if it has none that can be read."""
     with closing(Database(folder)) as database:
         return database.present()
-
-
-def holds_only_an_index(folder: Path, *others: str) -> bool:
-    """Return whether a folder holds only files that the folder of an index may hold."""
-    return all(
-        entry.name in (*DATABASE_FILES, *others) or entry.name.endswith(FAISS_SUFFIX) for entry in folder.iterdir()
-    )
 
 
 def is_free(folder: Path) -> bool:
@@ -134,15 +118,10 @@ class VectorTable:
 
     def put(self, rows: Sequence[int] | range, vectors: Vectors) -> None:
         """Store the vectors (n, dimension) of n new rows, or of rows whose data type changes."""
-        codes = np.ascontiguousarray(DTYPES[self.settings.dtype].encode(vectors))
-        width = codes.itemsize * self.settings.dimension
-        content = codes.tobytes()
-        parts = (content[start : start + width] for start in range(0, len(content), width))
-        filled = (part if there else b"" for part, there in zip(parts, np.any(vectors, axis=1), strict=True))
-        self.database.run_many(
-            f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)",
-            ((row, code, zlib.crc32(code)) for row, code in zip(rows, filled, strict=True)),
-        )
+        encoded = zip(DTYPES[self.settings.dtype].encode(vectors), np.any(vectors, axis=1), strict=True)
+        codes = [code.tobytes() if is_filled else b"" for code, is_filled in encoded]
+        statement = f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)"
+        self.database.run_many(statement, zip(rows, codes, map(zlib.crc32, codes), strict=True))
 
     def get(self, rows: Rows) -> Vectors:
         """Return the vectors (n, dimension) of rows, in their order."""

@@ -26,7 +26,7 @@ from ctx_embed.index.storage.vectors import DTYPES, Vectors, schema
 from ctx_embed.index.writing.chunking import Cut, chunker
 from ctx_embed.progress import Meter
 from ctx_embed.text.normalisation import indexed
-from ctx_embed.texts import Document, Embedded, as_list, well_formed
+from ctx_embed.texts import Document, Embedded, well_formed
 from ctx_embed.vectors import unit_vector
 
 _LOG = logging.getLogger(__name__)
@@ -44,26 +44,6 @@ class TakenIdError(InputError):
     def __init__(self, number: int, identifier: Id, owner: str = "is already in the index") -> None:
         super().__init__(f"document {number}: the id {identifier!r} {owner}; ids must be unique")
         self.identifier = identifier
-
-
-def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) -> list[Document]:
-    """Return documents from lists of texts, ids, metadata and embeddings, which must be of one length."""
-    listed = as_list(texts, "texts", "a list of strings")
-    columns: list[list[Any]] = []
-    for name, values, needed in (
-        ("ids", ids, "a list of strings or integers"),
-        ("metadata", metadata, "a list of dictionaries"),
-        ("embeddings", embeddings, "an array (documents, dimension)"),
-    ):
-        columns.append([None] * len(listed) if values is None else as_list(values, name, needed))
-        if len(columns[-1]) != len(listed):
-            raise InputError(f"{name} must have one entry for each of the {len(listed)} texts, got {len(columns[-1])}")
-    documents: list[Document] = []
-    for number, (text, identifier, fields, embedding) in enumerate(zip(listed, *columns, strict=True), 1):
-        if embedding is None and embeddings is not None:
-            raise InputError(f"document {number}: its embedding is None; give one for each text or for none")
-        documents.append(Embedded(text, identifier, {} if fields is None else fields, embedding))
-    return documents
 
 
 class _NewDocument(NamedTuple):
@@ -90,7 +70,6 @@ class Edit:
         self._writer = writer
         self._begun = counted, time.monotonic()
         settings, following = store.present(), store.settings_named(NEXT)
-        self._titled = settings.titled
         self._vectors = VectorTable(store, settings)
         # A reembedding fills a second table at the same time.
         self._tables = [self._vectors, *([] if following is None else [VectorTable(store, following)])]
@@ -118,23 +97,30 @@ class Edit:
         if not documents:
             return []
         first = self.counted + 1
-        ids, next_id = self._numbered(documents, first)
+        given = {number: checked_id(of.id, number) for number, of in enumerate(documents, first) if of.id is not None}
+        largest = max((identifier for identifier in given.values() if isinstance(identifier, int)), default=-1)
+        # The largest integer is never an automatic id, so the next id can always be stored.
+        next_id = min(max(self.state.next_id, largest + 1), LARGEST_ID)
+        ids, automatic = list[Id](), list[Id]()
+        for number in range(first, first + len(documents)):
+            if number not in given:
+                if next_id == LARGEST_ID:
+                    raise InputError(f"document {number}: no larger integer is left for its id; give it an id")
+                automatic.append(next_id)
+                next_id += 1
+            ids.append(given[number] if number in given else automatic[-1])
         # No document has an automatic id yet.
-        given = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is not None]
-        taken = {identifier: row for identifier, (row, _) in self.store.rows_of_ids(given).items()}
+        taken = {identifier: row for identifier, (row, _) in self.store.rows_of_ids(list(given.values())).items()}
         if not replacing:
             self._require_new(ids, first, taken)
-        texts = []
+        texts, whole = [], []
         for number, document in enumerate(documents, first):
             if not isinstance(document.text, str):
                 raise InputError(f"document {number}: the text must be a string, got {described(document.text)}")
             texts.append(well_formed(str(document.text)))
-        # A document that comes with its embedding or its passages is not cut.
-        whole = [
-            (text, getattr(document, "blocks", ()))
-            for text, document in zip(texts, documents, strict=True)
-            if not isinstance(document, Embedded) or (document.embedding is None and document.spans is None)
-        ]
+            # A document that comes with its embedding or its passages is not cut.
+            if not isinstance(document, Embedded) or (document.embedding is None and document.spans is None):
+                whole.append((texts[-1], getattr(document, "blocks", ())))
         cut = iter(self._writer.passages(whole))
         prepared: dict[Id, _NewDocument] = {}
         for number, (identifier, document, text) in enumerate(zip(ids, documents, texts, strict=True), first):
@@ -147,34 +133,15 @@ class Edit:
                 vectors = [unit_vector(document.embedding, self._vectors.settings.dimension, name)]
             else:
                 spans = next(cut)
-            embedded = embedded_texts(text, document.metadata, spans, self._titled)
+            embedded = embedded_texts(text, document.metadata, spans, self._vectors.settings.titled)
             vectors = [None] * len(spans) if vectors is None else vectors
             prepared.pop(identifier, None)
             prepared[identifier] = _NewDocument(identifier, metadata, text, spans, embedded, vectors)
         self._store(list(prepared.values()), list(taken))
-        automatic = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is None]
-        self.store.record_automatic(automatic, given)
+        self.store.record_automatic(automatic, given.values())
         self.state = replace(self.state, next_id=next_id)
         self.counted += len(documents)
         return ids
-
-    def _numbered(self, documents: Sequence[Document], first: int) -> tuple[list[Id], int]:
-        """Return the id of each document, and the next automatic id."""
-        given = [
-            None if document.id is None else checked_id(document.id, number)
-            for number, document in enumerate(documents, first)
-        ]
-        largest = max((identifier for identifier in given if isinstance(identifier, int)), default=-1)
-        # The largest integer is never an automatic id, so the next id can always be stored.
-        next_id = min(max(self.state.next_id, largest + 1), LARGEST_ID)
-        ids: list[Id] = []
-        for number, identifier in enumerate(given, first):
-            if identifier is None:
-                if next_id == LARGEST_ID:
-                    raise InputError(f"document {number}: no larger integer is left for its id; give it an id")
-                identifier, next_id = next_id, next_id + 1
-            ids.append(identifier)
-        return ids, next_id
 
     def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[Id, int]) -> None:
         """Raise an error if an id belongs to another document, stored or in the same batch."""
@@ -199,11 +166,9 @@ class Edit:
         for row, (text, passage) in enumerate(zip(embedded, passages, strict=True), self.state.next_row):
             if text == passage:
                 rows.setdefault(text, row)
-        # 64 bits, as a signed integer for SQLite.
-        hashes = {
-            text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
-            for text in rows
-        }
+        digests = {text: hashlib.blake2b(text.encode(), digest_size=8).digest() for text in rows}
+        # Signed integers of 64 bits, for SQLite.
+        hashes = {text: int.from_bytes(digest, "big", signed=True) for text, digest in digests.items()}
         # Vectors are copied before their documents are replaced. The row of a hash may belong to a deleted document.
         there = f"SELECT row FROM hashes WHERE hash IN ({{}}) AND row IN (SELECT row FROM {self._vectors.name})"
         alike = self.store.fetch(row for (row,) in self.store.run_among(there, sorted(hashes.values())))
@@ -247,13 +212,13 @@ class Edit:
         for identifier in checked:
             if identifier not in found:
                 raise InputError(f"no document has the id {identifier!r}")
-        again: list[Document] = []
+        again, titled = list[Document](), self._vectors.settings.titled
         for number, document in enumerate(found.values(), 1):
             fields = {name: value for name, value in {**document.metadata, **changes}.items() if value is not None}
             if fields == document.metadata:
                 continue
             written = metadata_json(fields, number)
-            if document.embedded(self._titled) == replace(document, metadata=fields).embedded(self._titled):
+            if document.embedded(titled) == replace(document, metadata=fields).embedded(titled):
                 self.store.run("UPDATE documents SET metadata = ? WHERE row = ?", (written, document.row))
                 self.store.store_checksums("row = ?", document.row)
                 self.edited()
@@ -447,8 +412,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
         vectors = VectorTable(store, following)
         ((last,),) = store.run(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
         with Meter("embedding", store.state().next_row, "passages", done=last + 1, shown=progress) as meter:
-            switched = False
-            while not switched:
+            while True:
                 with store.reading():
                     documents = store.after(last, BATCH_DOCUMENTS)
                 passages = [
@@ -475,7 +439,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                         store.store_settings(None, NEXT)
                         faiss_file.listed(store, None)
                         store.finish(store.state())
-                        switched = True
+                        break
         _remove_old_tables(store)
     return True
 
@@ -486,10 +450,9 @@ def _remove_old_tables(store: Database) -> None:
         used = {f"vectors_{settings.table}" for settings in (store.present(), store.settings_named(NEXT)) if settings}
         tables = store.run("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'vectors_[0-9]*'")
     for name in {name for (name,) in tables} - used:
-        left = True
-        while left:
+        while True:
             with store.writing():
                 store.run(f"DELETE FROM {name} WHERE row IN (SELECT row FROM {name} ORDER BY row LIMIT {ROWS_AT_ONCE})")
-                left = bool(store.run(f"SELECT 1 FROM {name} LIMIT 1"))
-                if not left:
+                if not store.run(f"SELECT 1 FROM {name} LIMIT 1"):
                     store.run(f"DROP TABLE {name}")
+                    break
