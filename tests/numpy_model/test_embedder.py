@@ -140,12 +140,13 @@ def test_normalize_truncate_and_precision(shipped_model, embedder):
 
 
 def test_similarity_is_the_models(shipped_model, embedder):
+    # Sums of 320 equal products, as those of bits, round by up to 3e-6 on some processors.
     for precision in ("float32", "int8", "ubinary"):
         vectors = embedder.encode(SENTENCES, precision=precision)
         for other in (vectors[:2], vectors[:1]):
             expected = shipped_model.similarity(vectors, other).numpy()
-            assert difference(embedder.similarity(vectors, other), expected) < 1e-6
-        assert difference(embedder.similarity(vectors, vectors[0]), expected) < 1e-6
+            assert difference(embedder.similarity(vectors, other), expected) < 1e-5
+        assert difference(embedder.similarity(vectors, vectors[0]), expected) < 1e-5
     vectors = embedder.encode(SENTENCES)
     assert "floats, int8 or packed bits" in error(embedder.similarity, np.zeros((1, 3), int), vectors)
     assert "at most" in error(embedder.similarity, np.zeros((1, 999), np.uint8), vectors)
