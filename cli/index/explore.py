@@ -18,7 +18,7 @@ SHOWN_CHARACTERS = 100
 @click.option("--threshold", default=0.9, type=click.FloatRange(-1, 1), help="The lowest cosine of a pair.")
 @click.option("-k", "most", default=100, type=click.IntRange(min=1), help="Maximum number of pairs to print.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array of pairs.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per pair and line.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print each pair as a line of JSON.")
 def duplicates(path: str, threshold: float, most: int, as_json: bool, as_jsonl: bool) -> None:
     """Find documents that say nearly the same, most similar pairs first.
 

@@ -50,9 +50,9 @@ def _printing_options(command: Command) -> Command:
                 "--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."
             ),
             click.option(
-                "--json", "as_json", is_flag=True, help="Print a JSON array of hits, of arrays for several queries."
+                "--json", "as_json", is_flag=True, help="Print an array of hits as JSON, or one for each query."
             ),
-            click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per hit and line."),
+            click.option("--jsonl", "as_jsonl", is_flag=True, help="Print each hit as a line of JSON."),
             click.option("--csv", "as_csv", is_flag=True, help="Print a table with a header and a column per field."),
         )
     ):

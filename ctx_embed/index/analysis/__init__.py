@@ -1,5 +1,5 @@
 """Analysis of an index: verification, near-duplicates, topics and export.
 
 Called by ``SearchIndex``.
-Each analysis changes in its own file.
+Each analysis has a file of its own.
 """

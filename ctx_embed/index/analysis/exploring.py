@@ -72,7 +72,7 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
 
 
 def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
-    """Yield at least the best ``most`` pairs (cosine, row, later row) of some ascending rows and of other documents."""
+    """Yield the best pairs, at least ``most``, of ascending rows with other documents: cosine, row, later row."""
 
     documents: Any = partial(np.searchsorted, firsts, side="right")
     vectors = view.vectors.get(rows)

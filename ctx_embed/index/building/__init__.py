@@ -1,5 +1,5 @@
 """Building an index from files, with resume.
 
 Called by ``ctx-embed index build``, ``merge``, ``backup`` and ``reembed``.
-All of it changes in ``build.py``.
+``build.py`` does it all.
 """

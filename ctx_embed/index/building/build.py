@@ -426,7 +426,7 @@ def read_sources(
             try:
                 status = os.stat(file)
                 if not stat.S_ISREG(status.st_mode):
-                    raise InputError(f"{file}: must be a file to be read as a whole; choose lines for a pipe")
+                    raise InputError(f"{file}: must be a regular file, to be one document; or use --documents lines")
                 if format_of(file).apart:
                     with Extraction(workers=1) as extraction:
                         ((_, texts),) = extraction.read([(None, file)])

@@ -73,11 +73,11 @@ class Hit:
         start: the offset of the passage in the document, in characters.
         line: the number of its first line in the file that the document comes from, from 1; None if not known.
         page: the number of its page, from 1; None if not known.
-        fused: the score that orders the hits: in the mode ``hybrid`` the mean of the cosine and the score by words,
-            both as shares (0 to 1) of the query's best; for fused queries the sum of 1 / (60 + rank) over the queries;
-            None otherwise.
-        reranked: the score of the reranker, which orders the hits if there is one; in the mode ``hybrid``, cosines of
-            a reranker take the place of ours, as in ``fused``; None otherwise.
+        fused: the score that orders the hits. In the mode ``hybrid`` it is the mean of the cosine and the score by
+            words, each divided by the query's best. For fused queries it is the sum of 1 / (60 + rank) over them.
+            None in other searches.
+        reranked: the score that orders the hits of a search with a reranker. In the mode ``hybrid`` it is computed
+            like ``fused`` if the reranker gives cosines. None without a reranker.
         context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
         document: the whole text of its document, if the search asked for it; None otherwise.
         corrected: the words searched for instead of query words that the index lacks, by the words as typed, in the

@@ -39,8 +39,8 @@ MOST_EXCLUDED, MOST_LIKED, MOST_CHARACTERS, LIKED_CHARACTERS = 10_000, 1_000, 1_
 BY_DOCUMENT = "id"
 # Rocchio's weight of the mean of the examples to avoid (0.15 to 0.75 in Salton and Buckley, 1990).
 EXCLUDED_WEIGHT = 0.5
-# The depth of the first piece of a ranking where all vectors are compared; elsewhere, as only within a piece all are in
-# order, and a passage that ranks low by meaning and by words may be among the best; how much deeper the next ones are.
+# How many passages the first piece of a ranking has where all vectors are compared, and elsewhere: more, because order
+# holds only within a piece, and what ranks low by meaning and by words may be best. Each next piece is DEEPER times it.
 DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
 # With a lowest relevance, hits are chosen among this number of passages.
 MOST_JUDGED = 1600

@@ -1,6 +1,6 @@
 """The parts of an index on disk: one database of settings, documents and vectors, and metadata filters.
 
 Called by every other part of the index.
-Tables change in ``database.py`` and ``vectors.py``, and with them the format's number; what a document may hold, in
-``documents.py``; FAISS's file in ``faiss_file.py``, and the search by vectors in ``folder.py``.
+``database.py`` and ``vectors.py`` define the tables (change the format's number with them), ``documents.py`` what a
+document may hold, ``faiss_file.py`` FAISS's file; ``folder.py`` searches by vectors.
 """

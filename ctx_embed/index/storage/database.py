@@ -311,7 +311,7 @@ class Database:
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self.closed = self._mapped = False
-        # The stamp at opening of a database that this process may only read.
+        # Identity, size and time of the files at opening, if this process may only read them.
         self._unchanged: list[tuple[int, ...] | None] | None = None
         found = self.path.stat()
         self.opened = found.st_dev, found.st_ino

@@ -292,7 +292,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
 
 
 def listed(database: Database, record: Record | None) -> None:
-    """List a new file in place of the last one."""
+    """Record a new FAISS file instead of the last one."""
     database.run("DELETE FROM faiss")
     if record is not None:
         database.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))

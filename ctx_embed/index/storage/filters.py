@@ -353,7 +353,7 @@ def _sql(tree: Filter, values: list[Any]) -> str:
     # A date stands for its whole day.
     ends = tree.operator in ("<=", ">") and len(str(tree.value)) == _DAY
     values += [path, path, f"{start[:8]}{_LAST}" if ends else start, path, tree.value]
-    # Fields that are other strings than dates, whose moment is NULL, are compared as strings.
+    # Strings that are no dates have NULL as their moment, and are compared as strings.
     return _typed("'text'", f"coalesce(moment_of({_FIELD}) {tree.operator} ?, {_FIELD} {tree.operator} ?)")
 
 
@@ -374,7 +374,7 @@ def _among(path: str, listed: Sequence[Value], values: list[Any]) -> Iterator[st
         values += [path, path, *group]
         yield _typed(kinds, f"{_FIELD} IN ({','.join('?' * len(group))})")
     if moments:
-        # A date stands for its whole day. Fields that are other strings, whose moment is NULL, are compared as strings.
+        # A date stands for its whole day. Strings that are no dates have no moment, and are compared as strings.
         days = [moment[:8] for value, moment in moments.items() if len(value) == _DAY]
         times = [moment for value, moment in moments.items() if len(value) > _DAY]
         among, moment = "IN (SELECT value FROM json_each(?))", f"moment_of({_FIELD})"

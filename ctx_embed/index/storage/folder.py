@@ -1,4 +1,4 @@
-"""The folder of an index, without its model, and its generations: a View is one, with all that searches computed."""
+"""The folder of an index, without its model. A View is one generation of it, with all that searches computed."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ class View:
         return ranked
 
     def ranked(self, query: Vectors, rows: Rows, most: int) -> tuple[Rows, Vectors]:
-        """Return the ``most`` rows nearest to one query, nearest first, and their cosines; never zero vectors."""
+        """Return the ``most`` rows nearest to one query, nearest first, and their cosines; skip zero vectors."""
         vectors = self.vectors_of(rows if query.any() else rows[:0])
         kept = np.flatnonzero(vectors.any(axis=1))
         if len(kept) > most:
@@ -372,7 +372,7 @@ def cosines_with(query: Vectors, vectors: Vectors) -> Vectors:
 
 
 def highest(scores: Vectors, k: int) -> Rows:
-    """Return the positions, in order, of the k highest scores and of up to 64 more within rounding of the k-th."""
+    """Return the positions, in order, of the k highest scores, and of up to 64 others that may equal the k-th."""
     if len(scores) <= k:
         return np.arange(len(scores))
     lowest = np.partition(scores, -k)[-k]

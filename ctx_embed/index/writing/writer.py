@@ -205,7 +205,7 @@ class Edit:
         self.state = replace(self.state, next_row=next_row, documents=self.state.documents + len(documents))
 
     def update_metadata(self, ids: Sequence[Id], changes: dict[str, Any]) -> int:
-        """Change metadata fields of documents, and remove those whose new value is None; return their number."""
+        """Change metadata fields of documents, and remove fields set to None; return the number of documents."""
         metadata_json(changes, 1)
         checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
         found = self.store.find(list(dict.fromkeys(checked)))
@@ -281,7 +281,7 @@ class Writer:
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
-        ``tidy`` then updates FAISS's file, and compacts if that is due; the job has added ``counted`` documents before.
+        ``tidy`` then updates FAISS's file, and compacts if that is due. ``counted``: documents that the job has added.
         """
         with self._changing, closing(Database(self.folder.folder)) as store:
             with store.writing():
