@@ -149,6 +149,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     plan = Plan(sources=[str(name) for name in listed], target=target, adds=adds, **options)
     if plan.adds:
         settings = read_settings(target)
+        require_folder(target / DATABASE)
         for name in ("factory", "chunk", "dtype"):
             given, there = getattr(plan, name), getattr(settings, name)
             if given not in (None, there):

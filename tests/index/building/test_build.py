@@ -413,3 +413,12 @@ def test_what_cannot_be_embedded_again_and_who_had_the_index_open(notes, tmp_pat
         for work in (partial(reader.add, ["lost"]), partial(reader.search, "Two.")):
             assert "was embedded again with another model meanwhile; open it again" in error(work)
         assert index.search("Two.", 1, mode="dense")[0].text == "Two."
+
+
+def test_an_index_that_cannot_be_written_is_refused_before_anything_is_embedded(source, path, unfinished, monkeypatch):
+    build_index(source, path, model=HashModel())
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda name, mode: access(name, mode) and str(name) != str(path))
+    said = error(build_index, source, path, mode="append", model=Interrupting(0))
+    assert said == f"cannot write {path / 'index.sqlite'}: the folder {path} is not writable"
+    assert not unfinished.exists()
