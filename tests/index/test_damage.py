@@ -18,6 +18,7 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import BusyError, DamagedError
+from ctx_embed.index.analysis.verification import verify
 from ctx_embed.index.building.build import build_index, merge_indexes
 from ctx_embed.index.storage.database import Database
 from tests.conftest import SENTENCES
@@ -183,6 +184,11 @@ def test_a_damaged_database_is_not_opened(path, database):
     assert refused(path) == f"{path}: has 41 rows, but its count is 50; {REMEDY}"
     changed(database, "DELETE FROM state")
     assert refused(path) == f"{database}: damaged (its state has a wrong type); {REMEDY}"
+
+
+def test_a_damaged_vector_hides_no_wrong_count(path, database):
+    changed(database, "UPDATE state SET next_row = 51; UPDATE vectors_1 SET checksum = 1 WHERE row = 7")
+    assert {f"{path}: has 50 rows, but its count is 51; {REMEDY}", f"{database}: {VECTOR}"} <= set(verify(path))
 
 
 def test_the_command_says_what_it_finds(path, database):

@@ -95,6 +95,7 @@ def _tables(store: Database) -> Iterator[str]:
         )
         if lost:
             yield f"{store.path}: {lost} documents of followed folders have lost their file"
+    store.require_all_rows()
 
 
 def _vectors(store: Database) -> Iterator[str]:
@@ -118,7 +119,6 @@ def _vectors(store: Database) -> Iterator[str]:
     stored = np.sort(np.concatenate(found))
     if len(stored) != len(needed) or (stored != needed).any():
         yield f"{store.path}: has vectors of {len(stored)} passages, but {len(needed)} passages"
-    store.require_all_rows()
 
 
 def _faiss(store: Database) -> Iterator[str]:
