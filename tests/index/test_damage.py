@@ -191,6 +191,12 @@ def test_a_damaged_vector_hides_no_wrong_count(path, database):
     assert {f"{path}: has 50 rows, but its count is 51; {REMEDY}", f"{database}: {VECTOR}"} <= set(verify(path))
 
 
+@pytest.mark.parametrize("change", ["stop = 1.5", "stop = 'a'", "generation = 'a'"])
+def test_a_compaction_of_a_wrong_type_is_damage(path, database, change):
+    changed(database, f"UPDATE compaction SET {change}")
+    assert f"{database}: damaged (the rows of its last compaction are missing or overlap); {REMEDY}" in verify(path)
+
+
 def test_the_command_says_what_it_finds(path, database):
     assert Command("index verify").succeeds(path, "--no-model") == f"{path}: whole, 48 documents\n"
     changed(database, "DELETE FROM documents WHERE row = 7")

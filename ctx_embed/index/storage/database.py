@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import operator
 import os
 import re
 import shutil
@@ -548,7 +549,7 @@ class Database:
         found = self.run("SELECT generation, stop, ranges FROM compaction")
         try:
             ((generation, stop, ranges),) = found
-            return generation, stop, rows_of(ranges)
+            return operator.index(generation), operator.index(stop), rows_of(ranges)
         except (ValueError, TypeError, MemoryError):
             raise self.damaged("the rows of its last compaction are missing or overlap") from None
 
