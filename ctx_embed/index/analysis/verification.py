@@ -142,8 +142,7 @@ def _words(store: Database) -> Iterator[str]:
     with_vocabulary(store, "vocabulary", "instance")
     with store.reporting_errors():
         found = _digests(store.connection, "temp.vocabulary")
-    names = ("words", "lengths", "totals", "totals")
-    compared = zip(names, expected, found, strict=True)
+    compared = zip(("words", "lengths", "totals", "totals"), expected, found, strict=True)
     if differ := dict.fromkeys(name for name, wanted, there in compared if (wanted - there) % _MODULUS):
         yield f"{store.path}: the word lists are not those of the texts (their {', '.join(differ)} differ)"
 
