@@ -302,7 +302,7 @@ class Embedder:
             UnsupportedModelError: the model needs torch; load it with :func:`ctx_embed.load`.
             InputError: there is no model, or it is damaged.
         """
-        folder = DEFAULT_MODEL if path is None or str(path) == "default" else Path(path)
+        folder = DEFAULT_MODEL if path is None or str(path) == "default" else Path(str(path))
         return cls(SavedContextualizer.read(folder))
 
     @property

@@ -176,6 +176,7 @@ def test_other_models_are_refused_or_run_on_torch_without_a_word_to_users(tokeni
         assert isinstance(load_embedder(tmp_path / "mean"), SentenceTransformer)
     assert [record.levelname for record in caplog.records if "runs on torch" in record.message] == ["INFO"]
     assert error(Embedder.load, tmp_path / "nothing").endswith("nothing: no such model folder")
+    assert error(Embedder.load, 3) == "3: no such model folder"
 
 
 def test_batches_are_full_hold_every_text_and_are_shared_by_threads(monkeypatch):
