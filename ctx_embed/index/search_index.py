@@ -562,8 +562,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
         for name, value in (("query", query), ("text", text)):
             require_explainable(value, f"the {name}")
-        embedder = self.embedder
-        model = embedder.model
+        embedder, model = self.embedder, self.embedder.model
         if not isinstance(model, NumpyEmbedder):
             raise InputError("only a Contextualizer explains similarities; this index has a model of another kind")
         (of_query,), (of_text,) = embedder.queries([query]), embedder.documents([text])
