@@ -73,7 +73,6 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
 
 def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
     """Yield the best pairs, at least ``most``, of ascending rows with other documents: cosine, row, later row."""
-
     documents: Any = partial(np.searchsorted, firsts, side="right")
     vectors = view.vectors.get(rows)
     if view.faiss is None or view.faiss.exact:

@@ -311,8 +311,9 @@ def _build(plan: Plan) -> Built:
         if not isinstance(error, InputError | OSError):
             raise
         said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
-        hint = f"; {stored} documents are stored in {plan.partial}: continue with --resume" if stored else ""
-        raise InputError(f"{said}{hint}") from None
+        if stored and str(plan.partial) not in said:
+            said += f"; {stored} documents are stored in {plan.partial}: continue with --resume"
+        raise InputError(said) from None
     if plan.adds and plan.folders:
         synced = _sync(plan)
         return replace(built, documents=built.documents + synced.documents, folders=synced)

@@ -152,7 +152,7 @@ def test_changed_sources_are_noticed(source, path, unfinished, hash_model):
     source.write_text("another first line\n" + "\n".join(TEXTS[1:]) + "\n")
     assert error(build_index, source, path, model=hash_model, resume=True) == (
         f"{source}: the input has changed since this build started; restore its first 16 documents, or delete "
-        f"{unfinished} and start again; 16 documents are stored in {unfinished}: continue with --resume"
+        f"{unfinished} and start again"
     )
     source.write_text("\n".join([*TEXTS, "one more"]) + "\n")
     assert build_index(source, path, model=hash_model, resume=True) == Built(41)
@@ -258,11 +258,11 @@ def test_a_merged_index_finds_what_each_found(indexes, tmp_path):
     SearchIndex.create("empty.index", chunk="sentences").close()
     message = "two indexes have a document 0; --replace keeps the later one"
     assert INDEX.fails("merge", "empty.index", *indexes, "-o", "c.index") == message
-    assert INDEX.succeeds("merge", *indexes, "-o", "d.index", "--replace") == "6 documents in d.index\n"
+    assert INDEX.succeeds("merge", *indexes, "-o", "d.index", "--replace").endswith("6 documents in d.index\n")
     with SearchIndex.open("d.index") as replaced, SearchIndex.open(b) as index:
         assert replaced.get(0).text == SENTENCES[6]
         index.delete(0)
-    assert INDEX.succeeds("merge", *indexes, "-o", "c.index") == "6 documents in c.index\n"
+    assert INDEX.succeeds("merge", *indexes, "-o", "c.index").endswith("6 documents in c.index\n")
     with SearchIndex.open("c.index") as merged:
         assert merged.verify() == []
         assert all(identifier in merged for identifier in (0, 2, 3, "four", "five", "seven"))
