@@ -29,6 +29,8 @@ def duplicates(path: str, threshold: float, most: int, as_json: bool, as_jsonl: 
     if as_json:
         click.echo(json.dumps([asdict(pair) for pair in pairs], ensure_ascii=False))
         return
+    if not pairs:
+        click.echo("no documents are that similar", err=True)
     for pair in pairs:
         if as_jsonl:
             click.echo(json.dumps(asdict(pair), ensure_ascii=False))

@@ -228,6 +228,7 @@ def test_duplicates_and_topics(index):
     assert len(lines) == 4
     pairs = [json.loads(line) for line in succeeds("duplicates", index, "--threshold", "-1", "--jsonl").splitlines()]
     assert len(pairs) == 28
+    assert "no documents are" in run("duplicates", index, "--threshold", 1).stderr
     topics = json.loads(succeeds("topics", index, "-k", "2", "--json"))
     assert sum(topic["size"] for topic in topics) == 8
     assert len(succeeds("topics", index, "-k", "2", "-o", "topics.jsonl").splitlines()) == 4
