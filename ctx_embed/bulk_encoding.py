@@ -22,9 +22,10 @@ from queue import SimpleQueue
 
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.errors import InputError, UnknownTextsWarning, require_size
+from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.index.model import IndexModel
 from ctx_embed.numpy_model.embedder import available_threads
+from ctx_embed.options import require_size
 from ctx_embed.progress import Meter
 from ctx_embed.rows.opening import Source, find_sources, is_remote
 from ctx_embed.rows.reading import Fields, document_of, estimated_count

@@ -74,14 +74,6 @@ class UnknownTextsWarning(UserWarning):
             super().__init__(f"{share} have too few words that the model knows: they are {result}")
 
 
-def require_size(name: str, value: object) -> None:
-    """Raise an error unless a value is a positive integer that NumPy and torch can count to."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a positive integer, got {value!r}")
-    if value >= 2**63:
-        raise InputError(f"{name} must be below 2^63, got {value}")
-
-
 def nearest_name(name: object, known: Iterable[str]) -> str:
     """Return ``did you mean 'minilm'?`` with the known name nearest to a wrong one; empty if none is near."""
     by_lower = {known_name.lower(): known_name for known_name in known}

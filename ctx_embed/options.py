@@ -53,6 +53,14 @@ def types_of(options: type) -> MappingProxyType[str, Any]:
     return MappingProxyType(types)
 
 
+def require_size(name: str, value: object) -> None:
+    """Raise an error unless a value is a positive integer that NumPy and torch can count to."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a positive integer, got {value!r}")
+    if value >= 2**63:
+        raise InputError(f"{name} must be below 2^63, got {value}")
+
+
 def require_valid(options: Any, of: str = "") -> None:
     """Check numbers, choices, switches and ranges; an error names the first wrong option and its owner (``of``)."""
     kinds = types_of(type(options))  # type: ignore[arg-type]  # a class is hashable

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from ctx_embed import second_order
-from ctx_embed.errors import InputError, require_size, unknown_name
+from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.modules.token_encoder import OF_HUB, requested_dtype
 from ctx_embed.numpy_model.saved import CHOICES
+from ctx_embed.options import require_size
 from ctx_embed.second_order import Steps
 
 

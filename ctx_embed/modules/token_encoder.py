@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
-from ctx_embed.errors import InputError, UnknownTextsWarning, described, require_size
+from ctx_embed.errors import InputError, UnknownTextsWarning, described
 from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, Tensors, read_object, read_tokenizer
+from ctx_embed.options import require_size
 from ctx_embed.saved_card import Card
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer
 

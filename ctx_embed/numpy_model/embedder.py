@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed import second_order
-from ctx_embed.errors import InputError, UnknownTextsWarning, require_size, unknown_name
+from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Model
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, Floats, SavedContextualizer, TokenTable, fingerprint
+from ctx_embed.options import require_size
 from ctx_embed.progress import Meter
 from ctx_embed.second_order import Steps
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import TypedDict
 
-from ctx_embed.errors import InputError, require_size
+from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.options import require_size
 from ctx_embed.second_order import document_ids, token_positions
 
 # Pad documents for a recurrent network only up to this many positions per token; beyond, pack them.

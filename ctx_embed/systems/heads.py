@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError, require_size, unknown_name
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.options import require_size
 from ctx_embed.second_order import document_ids, token_positions
 from ctx_embed.systems.attention import attended, groups_of, segment_mean, segment_softmax, unit
 from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, recurrent_states

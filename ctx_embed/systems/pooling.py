@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError, require_size
+from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
+from ctx_embed.options import require_size
 from ctx_embed.second_order import document_ids
 from ctx_embed.systems.attention import (
     groups_of,

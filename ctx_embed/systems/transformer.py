@@ -9,8 +9,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError, require_size
+from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.options import require_size
 from ctx_embed.second_order import segment_sum, token_positions
 from ctx_embed.systems.attention import Group, groups_of, self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
@@ -175,7 +176,7 @@ class UseTransformer(TransformerEncoder):
 
         sentence embedding = sum_t x_t / sqrt(n), x the outputs of :class:`TransformerEncoder`
 
-    It has the same shapes, options and other formulas. A text without tokens is embedded as zeros.
+    Shapes, options and other formulas are the same. A text without tokens is embedded as zeros.
 
     Source: Cer et al. (2018), arXiv 1803.11175, section 3.1.
     """
