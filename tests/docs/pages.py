@@ -83,20 +83,17 @@ def steps(page: Path) -> Iterator[Step]:
         if language in SHOWN or (before is not None and SKIPPED.fullmatch(before.content or "")):
             continue
         if language == "console":
-            yield from _commands(token.content, line)
+            if not token.content.startswith("$ "):
+                raise ValueError(f"line {line}: a console block begins with a command, $ ...")
+            for found in COMMAND.finditer(token.content):
+                command = re.sub(r"\s*\\\n\s*", " ", found[1])
+                places = (found.start(), found.start(2), found.end())
+                begin, below, end = (line + token.content.count("\n", 0, at) for at in places)
+                yield Step("console", command, found[2].removesuffix("\n"), begin, below - 1, end - 1)
         elif language == "python" and after is not None and after.type == "fence" and after.info == "text":
             yield Step("python", token.content, after.content, line, after.map[0] + 1, after.map[1] - 1)
         else:
             yield Step(language, token.content, None, line, 0, 0)
-
-
-def _commands(content: str, line: int) -> Iterator[Step]:
-    if not content.startswith("$ "):
-        raise ValueError(f"line {line}: a console block begins with a command, $ ...")
-    for found in COMMAND.finditer(content):
-        command = re.sub(r"\s*\\\n\s*", " ", found[1])
-        begin, below, end = (line + content.count("\n", 0, at) for at in (found.start(), found.start(2), found.end()))
-        yield Step("console", command, found[2].removesuffix("\n"), begin, below - 1, end - 1)
 
 
 def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:

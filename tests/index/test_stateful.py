@@ -24,10 +24,6 @@ years = st.one_of(st.none(), st.integers(2018, 2023))
 batches = st.lists(st.tuples(texts, ids, years), max_size=5)
 
 
-def repaired(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 # A filter may compare a field before any document has it.
 pytestmark = pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownFieldsWarning")
 
@@ -55,7 +51,7 @@ class Operations(RuleBasedStateMachine):
             assert given is None or given == got
             # An automatic id was never in use before.
             assert given is not None or (got not in self.model and got not in self.gone)
-            self.model[got] = (repaired(text), year)
+            self.model[got] = (text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), year)
 
     @rule(batch=batches)
     def add(self, batch) -> None:

@@ -22,11 +22,11 @@ def by_sums(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor
     return torch.stack(found)
 
 
-def by_vocabulary(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
-    return second_order.over_vocabulary(x, torch.arange(len(x)), offsets, context, steps, shared=False)
-
-
-FORMS = {"direct": lambda *given: second_order.direct(*given)[-1], "sums": by_sums, "vocabulary": by_vocabulary}
+FORMS = {
+    "direct": lambda *given: second_order.direct(*given)[-1],
+    "sums": by_sums,
+    "vocabulary": lambda x, *given: second_order.over_vocabulary(x, torch.arange(len(x)), *given, shared=False),
+}
 
 
 def random_steps(K: int, u: int, m: int, dtype: torch.dtype = DOUBLE) -> Steps:

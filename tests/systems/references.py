@@ -78,10 +78,6 @@ def transformer(module, ids):
     return transformer_outputs(module, ids).sum(0) / len(ids)
 
 
-def use_transformer(module, ids):
-    return transformer_outputs(module, ids).sum(0) / math.sqrt(len(ids))
-
-
 def dan(module, ids):
     ids = ids.tolist()
     # Of no token, the layers' value at zero.
@@ -158,7 +154,7 @@ REFERENCES = {
     "san": san,
     "transformer": transformer,
     "dan": dan,
-    "use-transformer": use_transformer,
+    "use-transformer": lambda module, ids: transformer_outputs(module, ids).sum(0) / math.sqrt(len(ids)),
     "bigru": bigru,
     "cnn": cnn,
     "self-attention": self_attention,
