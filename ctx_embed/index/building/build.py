@@ -311,7 +311,7 @@ def _build(plan: Plan) -> Built:
         if not isinstance(error, InputError | OSError):
             raise
         said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
-        if stored and str(plan.partial) not in said:
+        if stored and "or delete" not in said:  # else the error says what to do
             said += f"; {stored} documents are stored in {plan.partial}: continue with --resume"
         raise InputError(said) from None
     if plan.adds and plan.folders:
