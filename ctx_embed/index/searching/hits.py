@@ -215,7 +215,7 @@ def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark
     parts = densest(of_query, texts)
     searched = [text[start:stop] for text, (start, stop) in zip(texts, parts, strict=True)]
     read = [indexed(text) for text in searched]
-    written = sorted(set(_WORD.findall("\n".join(read)))) if of_query else []
+    written = sorted({word for text in read for word in _WORD.findall(text)}) if of_query else []
     tokens = tokens_of([*of_query, *written])
     wanted = {token for of in tokens[: len(of_query)] for token in of}
     # The words of the texts that the query asks for in any form, by their token.
