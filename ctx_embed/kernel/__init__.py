@@ -46,40 +46,35 @@ class Kernel(ctypes.CDLL):
     name = "plain"
 
 
-def _loaded() -> tuple[Kernel | None, str]:
-    """Return the library, or None and the reason why there is none."""
-    if not LIBRARY.exists():
-        return None, f"{LIBRARY.name} was not built; a C compiler and `pip install` make it"
-    try:
-        library = Kernel(str(LIBRARY))
-        library.ctx_source.restype = ctypes.c_char_p
-        built_from = library.ctx_source().decode()
-    except (OSError, AttributeError) as error:
-        return None, f"{LIBRARY.name} cannot be loaded ({error!s:.200})"
-    if SOURCE.exists() and built_from != f"{zlib.crc32(SOURCE.read_bytes()):08x}":
-        return None, f"{LIBRARY.name} is older than {SOURCE.name}; build it again with `make kernel`"
-    for call, (result, count) in _CALLS.items():
-        function = getattr(library, call)
-        function.restype, function.argtypes = result, [ctypes.c_void_p] * count
-    return library, ""
-
-
 @cache
-def _chosen() -> tuple[Kernel | None, str]:
-    """Return the kernel, or None, and what embeds texts here."""
-    wanted = os.environ.get(VARIABLE, "").lower()
+def _chosen(wanted: str) -> tuple[Kernel | None, str]:
+    """Return the kernel for a value of VARIABLE, or None, and what embeds texts then."""
     if wanted == "numpy":
         return None, f"numpy ({VARIABLE} asks for it)"
     if wanted not in ("", *PATHS):
         raise InputError(f"{VARIABLE} must be numpy, {' or '.join(PATHS)}, got {wanted!r}")
-    library, reason = _loaded()
-    if library is None:
+    library, reason, built_from = None, "", ""
+    try:
+        if LIBRARY.exists():
+            library = Kernel(str(LIBRARY))
+            library.ctx_source.restype = ctypes.c_char_p
+            built_from = library.ctx_source().decode()
+        else:
+            reason = f"{LIBRARY.name} was not built; a C compiler and `pip install` make it"
+    except (OSError, AttributeError) as error:
+        reason = f"{LIBRARY.name} cannot be loaded ({error!s:.200})"
+    if not reason and SOURCE.exists() and built_from != f"{zlib.crc32(SOURCE.read_bytes()):08x}":
+        reason = f"{LIBRARY.name} is older than {SOURCE.name}; build it again with `make kernel`"
+    if library is None or reason:
         if wanted:
             raise InputError(f"{VARIABLE} asks for {wanted}, but {reason}; unset it to use NumPy")
         return None, f"numpy ({reason})"
     here = [name for name, number in PATHS.items() if library.ctx_paths() >> number & 1]
     if wanted and wanted not in here:
         raise InputError(f"{VARIABLE} must be numpy or {' or '.join(here)} on this processor, got {wanted!r}")
+    for call, (result, count) in _CALLS.items():
+        function = getattr(library, call)
+        function.restype, function.argtypes = result, [ctypes.c_void_p] * count
     library.name = wanted or here[-1]
     return library, library.name
 
@@ -87,7 +82,7 @@ def _chosen() -> tuple[Kernel | None, str]:
 @cache
 def kernel() -> Kernel | None:
     """Return the compiled kernel of this processor; None if NumPy has to do the work. The log says which."""
-    found, name = _chosen()
+    found, name = _chosen(os.environ.get(VARIABLE, "").lower())
     # A program with a log has already imported logging, which takes a twentieth of the time to a first vector.
     if logging := sys.modules.get("logging"):
         logging.getLogger(__name__).info("kernel: %s", name)
@@ -96,4 +91,4 @@ def kernel() -> Kernel | None:
 
 def kernel_name() -> str:
     """Return what embeds texts here: ``avx2``, ``plain``, or ``numpy`` and why."""
-    return _chosen()[1]
+    return _chosen(os.environ.get(VARIABLE, "").lower())[1]

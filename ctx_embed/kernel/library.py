@@ -36,14 +36,6 @@ def address(array: NDArray[Any]) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def held_by(owner: Any, pointer: int | None, free: Any) -> int:
-    """Return a pointer that is freed with its owner."""
-    if not pointer:
-        raise MemoryError("not enough memory for the model")
-    weakref.finalize(owner, free, pointer).atexit = False
-    return pointer
-
-
 class Model:
     """A token table and the steps over it: the numbers of the kernel's ctx_parameters, and its arrays by name."""
 
@@ -53,7 +45,10 @@ class Model:
         pointers = [address(self._arrays[name]) if name in self._arrays else 0 for name in ARRAYS]
         # Numbers and pointers of a structure have 8 bytes each.
         given = np.array([*numbers, PATHS[kernel.name], *pointers], np.int64)
-        self._pointer = held_by(self, kernel.ctx_model_new(address(given)), kernel.ctx_free)
+        self._pointer = kernel.ctx_model_new(address(given))
+        if not self._pointer:
+            raise MemoryError("not enough memory for the model")
+        weakref.finalize(self, kernel.ctx_free, self._pointer).atexit = False
         self._embed = kernel.ctx_embed
 
     def embed(self, ids: NDArray[Any], lengths: Lengths, counts: Lengths | None, contexts: NDArray[np.float32]) -> bool:
@@ -99,7 +94,10 @@ class Words:
         kinds = np.zeros(128, np.uint8)
         kinds[[ord(character) for character in cuts]] = 1
         seed = int.from_bytes(os.urandom(8), "little") >> 1
-        self._table = held_by(self, kernel.ctx_words_new(seed, MOST_WORDS, address(kinds)), kernel.ctx_free)
+        self._table = kernel.ctx_words_new(seed, MOST_WORDS, address(kinds))
+        if not self._table:
+            raise MemoryError("not enough memory for the model")
+        weakref.finalize(self, kernel.ctx_free, self._table).atexit = False
         self._find, self._ids, self._add = kernel.ctx_words_find, kernel.ctx_words_ids, kernel.ctx_words_add
         self.reads_wordpiece = wordpiece is not None
         if wordpiece is not None:

@@ -21,7 +21,7 @@ from ctx_embed.runtime import Embedder
 from ctx_embed.second_order import INITIAL_CONTEXTS, POSITIONS, SCALES, Steps
 from tests.helpers.errors import error
 
-LIBRARY, REASON = loading._loaded()
+LIBRARY, REASON = loading._chosen("")
 PATHS = [] if LIBRARY is None else [name for name, bit in loading.PATHS.items() if LIBRARY.ctx_paths() >> bit & 1]
 ENTRIES = 700
 
@@ -49,8 +49,7 @@ class Model:
 
     def compiled(self, path: str, held: int = embedder.HELD_BYTES) -> PackedContextualizer:
         parameters: dict[str, Any] = {**self.steps._asdict(), "s": self.s, "c0": self.c0}
-        kernel, _ = loading._loaded()
-        kernel.name = path
+        kernel, _ = loading._chosen(path)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(embedder, "HELD_BYTES", held)
             patch.setattr(embedder, "kernel", lambda: kernel)
