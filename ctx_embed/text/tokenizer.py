@@ -11,7 +11,7 @@ import unicodedata
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
 
 from ctx_embed.errors import InputError
-from ctx_embed.kernel import Kernel, kernel
+from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Found, Pairs, Words
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 
@@ -62,23 +62,6 @@ def parts_of(component: Any) -> list[dict[str, Any]]:
         parts.append(part)
         waiting += reversed([*part.get("normalizers", ()), *part.get("pretokenizers", ())])
     return parts
-
-
-def _kinds(component: Any) -> list[str]:
-    return [part["type"] for part in parts_of(component) if part["type"] != "Sequence"]
-
-
-def is_wordwise(tokenizer: Tokenizer) -> bool:
-    """Return whether the ids of a text are those of its words, split at whitespace, one after the other."""
-    pre_tokenizers = _kinds(tokenizer.pre_tokenizer)
-    added = tokenizer.get_added_tokens_decoder().values()
-    return (
-        set(_kinds(tokenizer.normalizer)) <= WORDWISE_NORMALIZERS
-        and bool(pre_tokenizers)
-        and pre_tokenizers[0] != "Punctuation"
-        and set(pre_tokenizers) <= WORDWISE_PRE_TOKENIZERS
-        and not any(token.lstrip or token.rstrip or len(token.content.split()) != 1 for token in added)
-    )
 
 
 class Phrases(Pairs):
@@ -182,15 +165,6 @@ def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray((balance >= 0) & ((said > 0) | ((known > 0) & (unknown == 0))))
 
 
-def unknown_id(tokenizer: Tokenizer) -> int | None:
-    """Return the id of the unknown token; None if the tokenizer knows every text."""
-    name = getattr(tokenizer.model, "unk_token", None)
-    if name is None and isinstance(tokenizer.model, Unigram):
-        number: int | None = json.loads(tokenizer.model.__getstate__()).get("unk_id")
-        return number
-    return None if name is None else tokenizer.token_to_id(name)
-
-
 class TextTokenizer:
     """A tokenizer of whole batches into packed ids, without special tokens.
 
@@ -203,13 +177,28 @@ class TextTokenizer:
     def __init__(self, tokenizer: Tokenizer, phrases: Phrases | None = None) -> None:
         self.tokenizer = tokenizer
         self.phrases = phrases
-        self.wordwise = is_wordwise(tokenizer)
         self._entries = tokenizer.get_vocab_size()
+        added = tokenizer.get_added_tokens_decoder().values()
+        self._normalizers = [part for part in parts_of(tokenizer.normalizer) if part["type"] != "Sequence"]
+        kinds = [part["type"] for part in parts_of(tokenizer.pre_tokenizer) if part["type"] != "Sequence"]
+        # Whether the ids of a text are those of its words, split at whitespace, one after the other.
+        self.wordwise = (
+            {part["type"] for part in self._normalizers} <= WORDWISE_NORMALIZERS
+            and bool(kinds)
+            and kinds[0] != "Punctuation"
+            and set(kinds) <= WORDWISE_PRE_TOKENIZERS
+            and not any(token.lstrip or token.rstrip or len(token.content.split()) != 1 for token in added)
+        )
+        # The ASCII punctuation that is always a token of its own, except characters of added tokens.
+        self._cuts = ""
+        if CUTTING_PRE_TOKENIZER in kinds and not any(token.single_word for token in added):
+            self._cuts = "".join(set(string.punctuation).difference(*(token.content for token in added)))
+        # The table of words that have been met, and how many words were new to it.
         self._words: Words | None = None
         self._new = 0
+        self._adding = threading.Lock()
         # What each id adds to the evidence of a text, (4,); filled as ids are met.
         self._added: dict[int, tuple[int, ...]] = {}
-        self._adding = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TextTokenizer, (self.tokenizer, self.phrases)
@@ -231,66 +220,42 @@ class TextTokenizer:
         return found
 
     @cached_property
-    def _cuts(self) -> str:
-        """The ASCII punctuation that is always a token of its own, except characters of added tokens."""
-        added = self.tokenizer.get_added_tokens_decoder().values()
-        by_punctuation = CUTTING_PRE_TOKENIZER in _kinds(self.tokenizer.pre_tokenizer)
-        if not by_punctuation or any(token.single_word for token in added):
-            return ""
-        return "".join(set(string.punctuation).difference(*(token.content for token in added)))
-
-    @cached_property
     def _lowers_words(self) -> bool:
         """Whether an ASCII word of letters and digits has the ids that WordPiece returns for it in lower case."""
         added = self.tokenizer.get_added_tokens_decoder().values()
-        normalizers = parts_of(self.tokenizer.normalizer)
         return (
             isinstance(self.tokenizer.model, WordPiece)
-            and [(part["type"], part.get("lowercase")) for part in normalizers] == [("BertNormalizer", True)]
+            and [(part["type"], part.get("lowercase")) for part in self._normalizers] == [("BertNormalizer", True)]
             and "#" in self._cuts
             and self.tokenizer.model.continuing_subword_prefix == CONTINUED
             and not any(token.content.isalnum() for token in added)
         )
 
-    def _of_words(self, words: list[str]) -> list[NDArray[np.int32]]:
-        """Return the ids of each of some words, which stand between spaces, as written."""
-        found = []
-        for is_long, run in groupby(words, lambda word: len(word) > LONG_WORD):
-            if not is_long:
-                found += self._tokenized(all_normalised(list(run)))
-                continue
-            by_bert = "BertNormalizer" in _kinds(self.tokenizer.normalizer)
-            ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
-            for word in map(normalised, run):
-                if getattr(self.tokenizer.model, "max_input_chars_per_word", LONG_WORD) < LONG_WORD:
-                    # The first characters are enough: a word this long is unknown either way.
-                    word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
-                # Cut the word into pieces whose ids, one after the other, are the word's ids.
-                places = [cut.end() for cut in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
-                pieces, start = [], 0
-                for place, following in pairwise([*places, len(word)] if places else []):
-                    if following - start > LONG_WORD and place > start:
-                        pieces.append(word[start:place])
-                        start = place
-                found.append(np.concatenate(self._tokenized([*pieces, word[start:]], LONG_WORDS)))
-        return found
-
-    def _table(self, in_c: Kernel, last: Words | None) -> Words:
-        """Return the table that replaces the last one; another thread may have made it first."""
-        with self._adding:
-            if self._words is None or self._words is last:
-                wordpiece = None
-                if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words:
-                    model = self.tokenizer.model
-                    vocabulary = model.__getstate__().partition(b'"vocab":{')[2]
-                    wordpiece = vocabulary, self._entries, model.max_input_chars_per_word
-                self._words = Words(in_c, self._cuts, wordpiece)
-            return self._words
+    def _of_long_word(self, word: str) -> NDArray[np.int32]:
+        """Return the ids of a word longer than LONG_WORD, which is cut into pieces whose ids follow each other."""
+        word = normalised(word)
+        if getattr(self.tokenizer.model, "max_input_chars_per_word", LONG_WORD) < LONG_WORD:
+            # The first characters are enough: a word this long is unknown either way.
+            word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
+        by_bert = any(part["type"] == "BertNormalizer" for part in self._normalizers)
+        ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
+        places = [cut.end() for cut in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
+        pieces, start = [], 0
+        for place, following in pairwise([*places, len(word)] if places else []):
+            if following - start > LONG_WORD and place > start:
+                pieces.append(word[start:place])
+                start = place
+        return np.concatenate(self._tokenized([*pieces, word[start:]], LONG_WORDS))
 
     @cached_property
     def unknown(self) -> NDArray[np.int32]:
         """The ids that say nothing about a text: the unknown token, and phrases of only unknown tokens."""
-        number = unknown_id(self.tokenizer)
+        model = self.tokenizer.model
+        name = getattr(model, "unk_token", None)
+        if name is None and isinstance(model, Unigram):
+            number = json.loads(model.__getstate__()).get("unk_id")
+        else:
+            number = None if name is None else self.tokenizer.token_to_id(name)
         ids = np.array([] if number is None else [number], ID)
         while self.phrases is not None and len(ids):
             found = np.flatnonzero(np.isin(self.phrases.pairs, ids).all(1)) + self.phrases.entries
@@ -375,16 +340,31 @@ class TextTokenizer:
             pieces = pieces if phrases is None else [phrases.merged(piece) for piece in pieces]
             lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
             return np.concatenate(pieces) if pieces else np.empty(0, ID), lengths
-        # Look up the ids of words; unknown words go through the tokenizer in one batch.
-        words = self._words or self._table(in_c, None)
-        found = Found(words, texts)
-        if not found.unknown:
-            return found.ids(None, None, phrases)
-        self._new += len(found.unknown)
-        if self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words and not words.reads_wordpiece:
-            words = self._table(in_c, words)
+        # Look up the ids of words in a table. If it lacks many, a new one reads these with its own WordPiece.
+        words, does_wordpiece = self._words, self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words
+        while True:
+            if words is None or (does_wordpiece and not words.reads_wordpiece):
+                with self._adding:
+                    # Another thread may have made it first.
+                    if self._words is None or self._words is words:
+                        model, wordpiece = self.tokenizer.model, None
+                        if does_wordpiece:
+                            vocabulary = model.__getstate__().partition(b'"vocab":{')[2]
+                            wordpiece = vocabulary, self._entries, model.max_input_chars_per_word
+                        self._words = Words(in_c, self._cuts, wordpiece)
+                    words = self._words
             found = Found(words, texts)
-        new = self._of_words(found.unknown)
+            if not found.unknown:
+                return found.ids(None, None, phrases)
+            self._new += len(found.unknown)
+            does_wordpiece = self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words
+            if words.reads_wordpiece or not does_wordpiece:
+                break
+        # Unknown words go through the tokenizer in one batch, except long ones.
+        new = self._tokenized(all_normalised([word for word in found.unknown if len(word) <= LONG_WORD]))
+        for place, word in enumerate(found.unknown):
+            if len(word) > LONG_WORD:
+                new.insert(place, self._of_long_word(word))
         starts = np.array([0, *accumulate(map(len, new))], np.int64)
         ids = np.fromiter(chain.from_iterable(new), ID, starts[-1])
         if self._adding.acquire(blocking=False):

@@ -16,7 +16,7 @@ from ctx_embed.modules import Contextualizer
 from ctx_embed.systems import untrained
 from ctx_embed.text import tokenizer as tokenizers_of_texts
 from ctx_embed.text.normalisation import normalised
-from ctx_embed.text.tokenizer import Phrases, TextTokenizer, is_wordwise, unknown_id
+from ctx_embed.text.tokenizer import Phrases, TextTokenizer
 from tests.helpers.errors import error
 
 ODD = [*"\x00\x0b\x1c\x85\xa0\u2028\u3000\u200bé日ßİ.", "e\u0301", "[UNK]", "[PAD]"]
@@ -87,17 +87,17 @@ def test_the_tokenizer_reads_words_if_wordpiece_does_not_fit_in_the_kernel(embed
 
 def test_wordwise_is_seen_from_the_parts():
     spaces = pre_tokenizers.WhitespaceSplit()
-    assert is_wordwise(small(pre_tokenizer=spaces))
-    assert is_wordwise(small(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]), spaces))
-    assert is_wordwise(small(pre_tokenizer=pre_tokenizers.Sequence([spaces, pre_tokenizers.Punctuation()])))
-    assert not is_wordwise(small())
-    assert not is_wordwise(small(pre_tokenizer=pre_tokenizers.Punctuation()))
-    assert not is_wordwise(small(pre_tokenizer=pre_tokenizers.Metaspace()))
-    assert not is_wordwise(small(normalizers.Replace("a b", "b"), spaces))
+    assert TextTokenizer(small(pre_tokenizer=spaces)).wordwise
+    assert TextTokenizer(small(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]), spaces)).wordwise
+    assert TextTokenizer(small(pre_tokenizer=pre_tokenizers.Sequence([spaces, pre_tokenizers.Punctuation()]))).wordwise
+    assert not TextTokenizer(small()).wordwise
+    assert not TextTokenizer(small(pre_tokenizer=pre_tokenizers.Punctuation())).wordwise
+    assert not TextTokenizer(small(pre_tokenizer=pre_tokenizers.Metaspace())).wordwise
+    assert not TextTokenizer(small(normalizers.Replace("a b", "b"), spaces)).wordwise
     # A tokenizer that joins words is asked for whole texts.
     with_phrase = small(pre_tokenizer=spaces)
     with_phrase.add_tokens([AddedToken("a b")])
-    assert not is_wordwise(with_phrase)
+    assert not TextTokenizer(with_phrase).wordwise
     assert split(*TextTokenizer(with_phrase)(["a b", "b a"])) == plain(with_phrase, ["a b", "b a"]) == [[4], [2, 1]]
 
 
@@ -106,8 +106,8 @@ def test_words_are_tokenized_once_and_begun_anew_at_the_limit(tokenizer, monkeyp
     monkeypatch.setattr(library, "MOST_WORDS", 4)
     ours = TextTokenizer(tokenizer)
     asked: list[str] = []
-    original = ours._of_words
-    monkeypatch.setattr(ours, "_of_words", lambda words: asked.extend(words) or original(words))
+    original = ours._tokenized
+    monkeypatch.setattr(ours, "_tokenized", lambda words: asked.extend(words) or original(words))
     ours(["the cat", "the dog"])
     ours(["dog cat"])
     assert asked == ["the", "cat", "dog"]
@@ -295,5 +295,5 @@ def test_without_normalisation_the_first_context_stays(embedder, shipped_model):
         assert (plain.encode(UNKNOWN) == 1).all()
     # A unigram names its unknown entry.
     pieces = [("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)]
-    assert unknown_id(Tokenizer(Unigram(pieces, unk_id=1))) == 1
-    assert unknown_id(Tokenizer(Unigram(pieces))) is None
+    assert TextTokenizer(Tokenizer(Unigram(pieces, unk_id=1))).unknown.tolist() == [1]
+    assert not len(TextTokenizer(Tokenizer(Unigram(pieces))).unknown)

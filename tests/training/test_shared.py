@@ -20,7 +20,7 @@ from ctx_embed.eval.reports import notes
 from ctx_embed.fingerprint import identity
 from ctx_embed.loading import DEFAULT_MODEL
 from ctx_embed.systems import untrained
-from ctx_embed.text.tokenizer import is_wordwise
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts, held_out, like_length_batches, numbered, seeded_batches
 from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, text_hash
 from ctx_embed.training.run import Checkpoint
@@ -208,7 +208,7 @@ def test_small_vocabularies_by_hand():
     assert entries(tokenizer) == ["[PAD]", "[UNK]", "##b", ",", "a", "b", "c", "ab", "abb"]
     assert tokenizer.encode("Ább, abbb d").tokens == ["abb", ",", "abb", "##b", "[UNK]"]
     assert [token.content for token in tokenizer.get_added_tokens_decoder().values()] == ["[PAD]", "[UNK]"]
-    assert is_wordwise(tokenizer)
+    assert TextTokenizer(tokenizer).wordwise
     # Letters are the most frequent ones.
     few = learn_vocabulary(["a a b b d c e"], 100, letters=3, progress=False)
     assert entries(few) == ["[PAD]", "[UNK]", "a", "b", "c"]
