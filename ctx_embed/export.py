@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_folder, require_replaceable
-from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, SavedContextualizer
+from ctx_embed.numpy_model.saved import SCALES, TABLE, SavedContextualizer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -100,8 +100,8 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
         indices = g.Expand(rows, g.Shape(values))
         return str(g.ScatterElements(zeros, indices, values, axis=0, reduction="add"))
 
-    if SCALES in tensors:
-        levels = g.Cast(g.Gather(np.array(tensors.stored(TABLE)), "input_ids"), to=TensorProto.FLOAT)
+    if SCALES in tensors.stored:
+        levels = g.Cast(g.Gather(np.array(tensors.stored[TABLE]), "input_ids"), to=TensorProto.FLOAT)
         x = g.Mul(levels, g.Gather(tensors.floats(SCALES), "input_ids"))
     else:
         x = g.Gather(tensors.floats(TABLE), "input_ids")
@@ -121,7 +121,7 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
     context = g.Expand(first[None], g.Concat(texts, _ints(m), axis=0))
     U, V, W, b, gain, bias = (tensors.floats(f"attention.{name}") for name in ("U", "V", "W", "b", "gain", "bias"))
     # The steps change only texts with a token that the model knows; all other texts keep c^0.
-    known = np.ones((tensors.stored(TABLE).shape[0], 1), bool)
+    known = np.ones((len(tensors.stored[TABLE]), 1), bool)
     known[unknown] = False
     counted = g.Cast(g.Gather(known, "input_ids"), to=TensorProto.FLOAT)
     read = g.Greater(g.ScatterElements(g.Sub(n, n), rows, counted, axis=0, reduction="add"), _floats(0))
@@ -161,7 +161,7 @@ def export_onnx(embedder: Embedder, output: str | Path) -> float:
     with replaced_folder(output) as folder:
         onnx.save(model, str(folder / MODEL))
         shutil.copyfile(next(path for path in saved.files if path.name == TOKENIZER), folder / TOKENIZER)
-        pairs = saved.tensors.stored(PHRASES).tolist() if PHRASES in saved.tensors else []
+        pairs = [] if saved.phrases is None else saved.phrases.tolist()
         (folder / PHRASE_PAIRS).write_text(json.dumps(pairs), encoding="utf-8")
         session = onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
         ids, lengths = embedder.text_tokenizer(CHECKED)

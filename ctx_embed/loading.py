@@ -19,7 +19,8 @@ from ctx_embed.numpy_model.saved import (
     Entry,
     UnsupportedModelError,
     modules_of,
-    read_object,
+    read_json,
+    require_contents,
     settings_of,
 )
 
@@ -85,7 +86,7 @@ def _module_class(entry: Entry, folder: Path) -> Any:
         raise InputError(f"{folder}: a {found.__name__} may run code from its folder, and is not loaded")
     config = entry.home / "config.json"
     if found.__name__ == "Dense" and config.is_file():
-        fields = read_object(config)
+        fields = read_json(config)
         if "activation_function" in fields:
             _require_activation(fields["activation_function"], config)
     return found
@@ -158,7 +159,7 @@ def _quiet_transformers() -> Iterator[None]:
 def model_folder(path: str | Path | None, **hub: Any) -> Path:
     """Return the folder of the default model (None or ``default``), of a path or of a name on the hub."""
     folder = _local_folder(path, **hub)
-    modules_of(folder)
+    require_contents(folder, *(entry.home for entry in modules_of(folder)))
     return folder
 
 
@@ -188,7 +189,7 @@ def load_cross_encoder(name: str) -> Any:
     for file in ("config.json", "config_sentence_transformers.json"):
         if not (folder / file).is_file():
             continue
-        fields = read_object(folder / file)
+        fields = read_json(folder / file)
         inner = fields.get("sentence_transformers")
         for part, key in (
             (fields, "activation_fn"),
@@ -198,7 +199,9 @@ def load_cross_encoder(name: str) -> Any:
             if part.get(key) is not None:
                 _require_activation(part[key], folder / file)
     if (folder / "modules.json").is_file():
-        for entry in modules_of(folder):
+        entries = modules_of(folder)
+        require_contents(folder, *(entry.home for entry in entries))
+        for entry in entries:
             _module_class(entry, folder)
     try:
         return CrossEncoder(str(folder), local_files_only=True)
@@ -256,6 +259,8 @@ def load(
         path, cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
     )
     entries, config = modules_of(folder), settings_of(folder)
+    # Transformers would read a pointer of git-lfs as a vocabulary.
+    require_contents(folder, *(entry.home for entry in entries))
     kwargs = {**(model_kwargs or {}), **({} if dtype is None else {"dtype": dtype})}
     modules: OrderedDict[str, Any] = OrderedDict()
     try:

@@ -359,15 +359,15 @@ def test_a_folder_of_smaller_numbers_has_one_fingerprint_as_float32(tokenizer, t
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
-    monkeypatch.setattr(stored, "cache_folder", lambda: folder)
-    return folder
+    monkeypatch.setenv("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", str(folder))
+    return folder / "ctx-embed" / "fingerprints"
 
 
-def test_the_default_models_file_is_its_own():
+def test_the_default_models_file_is_its_own(cache):
     content = json.loads((DEFAULT_MODEL / stored.FILE).read_text(encoding="utf-8"))
     saved = SavedContextualizer.read(DEFAULT_MODEL)
-    expected = {"key": stored.files_key(saved), "fingerprint": stored.computed_fingerprint(saved)}
-    assert content == expected, f"write {json.dumps(expected)} into {DEFAULT_MODEL / stored.FILE}"
+    assert content["fingerprint"] == stored.computed_fingerprint(saved) == stored.fingerprint(saved)
+    assert not cache.exists(), f"write {next(cache.iterdir()).read_text()} into {DEFAULT_MODEL / stored.FILE}"
 
 
 def test_it_is_computed_once_and_a_broken_or_unwritable_cache_does_no_harm(cache, folder, monkeypatch):
@@ -384,10 +384,10 @@ def test_it_is_computed_once_and_a_broken_or_unwritable_cache_does_no_harm(cache
 
 
 def test_no_folder_says_itself_what_its_model_is(cache, folder):
-    key = stored.files_key(SavedContextualizer.read(folder))
+    found = Embedder.load(folder).fingerprint
     other = json.loads((DEFAULT_MODEL / stored.FILE).read_text(encoding="utf-8"))["fingerprint"]
-    (folder / stored.FILE).write_text(json.dumps({"key": key, "fingerprint": other}))
-    assert Embedder.load(folder).fingerprint == fingerprint(load(folder)) != other
+    edit(next(cache.iterdir()).rename(folder / stored.FILE), fingerprint=other)
+    assert Embedder.load(folder).fingerprint == found == fingerprint(load(folder)) != other
 
 
 def test_a_changed_file_or_version_of_the_normalisation_gives_another(cache, folder, tiny_model, monkeypatch):

@@ -19,7 +19,7 @@ from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, modules_of, read_object
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, modules_of, read_json
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -202,7 +202,7 @@ class SavedEncoder:
     def modules(self) -> list[dict[str, Any]]:
         """Return the name and config of each module."""
         first, *others = modules_of(self.folder)
-        config = read_object(first.home / "contextualizer_config.json")
+        config = read_json(first.home / "contextualizer_config.json")
         return [
             {"module": "Contextualizer", **config},
             *({"module": other.kind.rpartition(".")[2]} for other in others),

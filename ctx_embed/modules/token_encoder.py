@@ -24,7 +24,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, described
-from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, Tensors, read_object, read_tokenizer
+from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, Tensors, read_json, read_tokenizer
 from ctx_embed.options import require_size
 from ctx_embed.saved_card import Card
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer
@@ -368,7 +368,7 @@ class TokenEncoder(InputModule):
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
         """Refuse options that do not fit the stored tensors, before any memory is allocated for them."""
-        layers, stored = config.get("layers"), len(tensors.names)
+        layers, stored = config.get("layers"), len(tensors.stored)
         # Even without memory for its parameters, each layer takes time to build.
         if isinstance(layers, int) and layers > stored:
             raise InputError(f"{tensors.path}: must have a tensor for each of {layers:,} layers, got {stored}")
@@ -380,12 +380,12 @@ class TokenEncoder(InputModule):
         except Exception as error:
             reason, *_ = str(error).split("\n")
             raise InputError(f"{tensors.path.parent}: options that {cls.__name__} cannot use ({reason})") from None
-        phrases = len(tensors.stored(PHRASES)) if PHRASES in tensors else 0
+        phrases = len(tensors.stored.get(PHRASES, ()))
         for name, tensor in wanted.items():
             extra = phrases if name == TABLE else 0
             shape = (tensor.shape[0] + extra, *tensor.shape[1:]) if tensor.ndim else ()
-            if name not in tensors or tensors.stored(name).shape != shape:
-                found = tensors.stored(name).shape if name in tensors else "nothing"
+            found = tensors.stored[name].shape if name in tensors.stored else "nothing"
+            if found != shape:
                 raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
 
     @classmethod
@@ -404,7 +404,7 @@ class TokenEncoder(InputModule):
             if path is None:
                 raise InputError(f"{model_name_or_path}: no {name}, not a saved {cls.__name__}")
             paths.append(Path(path))
-        tokenizer, config, tensors = read_tokenizer(paths[0]), read_object(paths[1]), Tensors(paths[2])
+        tokenizer, config, tensors = read_tokenizer(paths[0]), read_json(paths[1]), Tensors(paths[2])
         cls.require_fitting(config, tensors, tokenizer)
         weights = dict(cls.load_torch_weights(model_name_or_path, **hub))
         if SCALES in weights:

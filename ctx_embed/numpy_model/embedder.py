@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from ctx_embed import second_order
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
@@ -43,7 +42,7 @@ HELD_BYTES = 112 << 20
 BLOCK_TOKENS = 4096
 
 # The names under which models store prompts for queries and documents; the first one that a model has is used.
-TASK_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+TASK_PROMPTS: dict[str | None, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 # Attributes of an embedder that its pickle holds; users may set them.
 PICKLED = ("prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
@@ -261,6 +260,7 @@ class Embedder:
     Attributes:
         saved: the model's files.
         contextualizer: the K steps.
+        tokenizer: the tokenizer, without phrases; padding and truncation are off.
         text_tokenizer: turns texts into packed ids, and merges phrases.
         prompts: by name, the texts that :meth:`encode_query` and :meth:`encode_document` put before each text.
         default_prompt_name: the name of the prompt that :meth:`encode` uses by default.
@@ -276,6 +276,7 @@ class Embedder:
     def __init__(self, saved: SavedContextualizer) -> None:
         self.saved = saved
         self.contextualizer = PackedContextualizer(saved.config, saved.table, saved.parameters)
+        self.tokenizer = saved.tokenizer
         phrases = None if saved.phrases is None else Phrases(saved.phrases, saved.tokenizer.get_vocab_size())
         self.text_tokenizer = TextTokenizer(saved.tokenizer, phrases)
         self.prompts: dict[str, str] = dict(saved.settings.get("prompts") or {})
@@ -311,11 +312,6 @@ class Embedder:
         """The number of features of a vector."""
         whole = self.contextualizer.dimension
         return whole if self.truncate_dim is None else min(self.truncate_dim, whole)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer, without phrases; padding and truncation are off."""
-        return self.saved.tokenizer
 
     @cached_property
     def fingerprint(self) -> str:
@@ -355,9 +351,10 @@ class Embedder:
         """
         require_size("batch_size", batch_size)
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
+        before = self._prompt(prompt)
 
         def embedded(part: list[str]) -> tuple[NDArray[Any], int]:
-            ids, lengths = self.tokens(part, prompt)
+            ids, lengths = self.text_tokenizer.read(part, before, self.max_seq_length)
             contexts = self.contextualizer.embed(ids, lengths)
             empty = len(lengths) - np.count_nonzero(lengths)
             return self.finished(contexts, lengths, normalize, truncate_dim, precision), empty
@@ -373,7 +370,7 @@ class Embedder:
 
         Prompts are included and texts are cut to ``max_seq_length``; a text that the model cannot read has no ids.
         """
-        return self.text_tokenizer.read(texts, self._given_or_default(prompt), self.max_seq_length)
+        return self.text_tokenizer.read(texts, self._prompt(prompt), self.max_seq_length)
 
     def finished(
         self,
@@ -386,7 +383,8 @@ class Embedder:
         """Return the vectors that :meth:`encode` returns, given contexts c^K (B, m) and tokens in each text (B,)."""
         if precision not in PRECISIONS:
             raise unknown_name("precision", precision, PRECISIONS)
-        require_dimensions(truncate_dim, self.contextualizer.dimension)
+        if truncate_dim is not None:
+            require_dimensions(truncate_dim, self.contextualizer.dimension)
         if (normalize or (normalize is None and self.saved.normalize)) and np.count_nonzero(lengths) < len(lengths):
             contexts = np.where(lengths[:, None] > 0, contexts, np.float32(0))
         if normalize is not False and self.saved.normalize:
@@ -409,11 +407,11 @@ class Embedder:
 
     def encode_query(self, texts: str | Iterable[str], *, prompt: str | None = None, **options: Any) -> NDArray[Any]:
         """Embed queries like :meth:`encode`, with the model's prompt for queries if it has one."""
-        return self.encode(texts, prompt=self._task_prompt("query", prompt), **options)
+        return self.encode(texts, prompt=self._prompt(prompt, "query"), **options)
 
     def encode_document(self, texts: str | Iterable[str], *, prompt: str | None = None, **options: Any) -> NDArray[Any]:
         """Embed documents like :meth:`encode`, with the model's prompt for documents if it has one."""
-        return self.encode(texts, prompt=self._task_prompt("document", prompt), **options)
+        return self.encode(texts, prompt=self._prompt(prompt, "document"), **options)
 
     def explain(self, text: str, vector: Any, task: Literal["query", "document"] = "document") -> CosineParts:
         """Return what each token of a text adds to the cosine of its vector with another one, exactly.
@@ -429,7 +427,7 @@ class Embedder:
         direction = np.asarray(vector, np.float64)
         if direction.shape != (self.dimension,):
             raise InputError(f"the vector must have shape ({self.dimension},), got {direction.shape}")
-        text, prompt = well_formed(text), self._given_or_default(self._task_prompt(task)) or ""
+        text, prompt = well_formed(text), self._prompt(None, task) or ""
         ids, _ = self.tokens([text], prompt)
         if not len(ids):
             return CosineParts(text, [], 0.0)
@@ -465,17 +463,15 @@ class Embedder:
         found: Floats = a @ b.T
         return found
 
-    def _given_or_default(self, prompt: str | None) -> str | None:
+    def _prompt(self, given: str | None, task: str | None = None) -> str | None:
+        """Return the given prompt, else the one for a task, else the default one; None if the model has none."""
+        names = [name for name in TASK_PROMPTS.get(task, ()) if name in self.prompts]
+        prompt = self.prompts[names[0]] if given is None and names else given
         if prompt is not None or self.default_prompt_name is None:
             return prompt
         if self.default_prompt_name not in self.prompts:
             raise unknown_name("prompt", self.default_prompt_name, self.prompts)
         return self.prompts[self.default_prompt_name]
-
-    def _task_prompt(self, task: str, prompt: str | None = None) -> str | None:
-        """Return the given prompt, else the one for queries or documents; None if the model has none."""
-        names = (name for name in TASK_PROMPTS[task] if name in self.prompts)
-        return next((self.prompts[name] for name in names), None) if prompt is None else prompt
 
 
 def _unpickled(folder: str, expected: str, attributes: dict[str, Any]) -> Embedder:

@@ -71,17 +71,16 @@ class UnsupportedModelError(InputError):
 
 
 class Entry(NamedTuple):
-    """A module of a model folder: its name, its own folder, its class, and the names of its forward arguments."""
+    """A module of a model folder: its name, its own folder, its class, and the names of its forward arguments.
+
+    ``normalizes``: whether it is sentence-transformers' Normalize, whose path differs between versions.
+    """
 
     name: str
     home: Path
     kind: str
     arguments: list[str]
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether it is sentence-transformers' Normalize, whose path differs between versions."""
-        return self.kind.startswith("sentence_transformers.") and self.kind.endswith(".Normalize")
+    normalizes: bool
 
 
 def require_file(path: Path, largest: int) -> None:
@@ -97,7 +96,7 @@ def require_file(path: Path, largest: int) -> None:
 
 
 def require_contents(*folders: Path) -> None:
-    """Refuse a pointer of git-lfs in place of a file of these folders."""
+    """Refuse a pointer of git-lfs in place of a file of these folders; called if a file of theirs cannot be read."""
     for folder in dict.fromkeys(folders):
         for path in sorted(folder.glob("*")):
             with suppress(OSError), open_regular(path) as file:
@@ -105,27 +104,17 @@ def require_contents(*folders: Path) -> None:
                     raise InputError(f"{path}: {POINTER}")
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file."""
+def read_json(path: Path, *, is_object: bool = True) -> Any:
+    """Return the content of a JSON file, which must be an object unless ``is_object`` is False."""
     require_file(path, LARGEST_JSON)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         require_contents(path.parent)
         raise InputError(f"{path}: cannot be read as JSON ({error})") from None
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file that holds an object; see :func:`read_json`."""
-    content = read_json(path)
-    if not isinstance(content, dict):
+    if is_object and not isinstance(content, dict):
         raise InputError(f"{path}: must be a JSON object, got {described(content)}")
     return content
-
-
-def _is_size(value: Any) -> bool:
-    """Return whether a value is an integer from 1 to 2^31 - 1."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
 
 
 def modules_of(folder: Path) -> list[Entry]:
@@ -136,7 +125,7 @@ def modules_of(folder: Path) -> list[Entry]:
     path = folder / "modules.json"
     if not path.exists():
         raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
-    listed = read_json(path)
+    listed = read_json(path, is_object=False)
     if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_MODULES:
         raise InputError(f"{path}: must be a list of 1 to {MOST_MODULES} modules")
     entries = []
@@ -151,10 +140,10 @@ def modules_of(folder: Path) -> list[Entry]:
         is_text = home.encode("utf-8", "ignore").decode() == home
         if inside.is_absolute() or ".." in inside.parts or ":" in home or "\0" in home or not is_text:
             raise InputError(f"{path}: modules must lie inside the folder, got the path {home!r:.80}")
-        entries.append(Entry(name, folder / home, kind, arguments))
+        normalizes = kind.startswith("sentence_transformers.") and kind.endswith(".Normalize")
+        entries.append(Entry(name, folder / home, kind, arguments, normalizes))
     if len({entry.name for entry in entries}) < len(entries):
         raise InputError(f"{path}: two modules have the same name")
-    require_contents(folder, *(entry.home for entry in entries))
     return entries
 
 
@@ -163,14 +152,16 @@ def settings_of(folder: Path) -> dict[str, Any]:
     path = folder / "config_sentence_transformers.json"
     if not path.exists():
         return {}
-    settings = read_object(path)
+    settings: dict[str, Any] = read_json(path)
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not (isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())):
         raise InputError(f"{path}: prompts must be texts by name, got {prompts!s:.80}")
     if default is not None and (not isinstance(default, str) or default not in prompts):
         raise InputError(f"{path}: default_prompt_name must name one of the prompts, got {default!r:.80}")
-    if settings.get("truncate_dim") is not None and not _is_size(settings["truncate_dim"]):
-        raise InputError(f"{path}: truncate_dim must be a positive integer, got {settings['truncate_dim']!r:.80}")
+    features = settings.get("truncate_dim")
+    # The type, since True is an int, too.
+    if features is not None and not (type(features) is int and 1 <= features < 2**31):
+        raise InputError(f"{path}: truncate_dim must be a positive integer, got {features!r:.80}")
     if settings.get("similarity_fn_name") not in SIMILARITIES:
         raise InputError(
             f"{path}: similarity_fn_name must be one of {', '.join(filter(None, SIMILARITIES))}, "
@@ -188,6 +179,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
+        require_contents(path.parent)
         raise InputError(f"{path}: no tokenizer ({error!s:.200})") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -218,81 +210,72 @@ def read_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _floats(values: Array, dtype: str) -> Floats:
-    """Return stored numbers as float32; bfloat16, which NumPy lacks, is the upper half of a float32."""
-    if dtype == "BF16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32)
-
-
 class Tensors:
     """The tensors of a safetensors file, mapped into memory, so that only the values in use are read.
 
     The safetensors library would copy each tensor into memory: 25 MB, of which a query needs a few rows.
+
+    Attributes:
+        path: the file.
+        stored: by name, in order, the tensors as they are stored; bfloat16, which NumPy lacks, as uint16.
+        dtypes: by name, their dtypes as safetensors names them, such as ``F32``.
 
     Source: the format of safetensors: a length of 8 bytes, a JSON header, and the tensors' bytes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.stored: dict[str, Array] = {}
+        self.dtypes: dict[str, str] = {}
         require_file(path, LARGEST_WEIGHTS)
         try:
-            self._bytes = np.memmap(path, np.uint8, "r")
-            if len(self._bytes) < 8:
+            content = np.asarray(np.memmap(path, np.uint8, "r"))
+            if len(content) < 8:
                 raise ValueError("it is cut short")
-            size = int(self._bytes[:8].view("<u8")[0])
-            if size > min(LARGEST_HEADER, len(self._bytes) - 8):
+            size = int(content[:8].view("<u8")[0])
+            if size > min(LARGEST_HEADER, len(content) - 8):
                 raise ValueError("its header is longer than the file")
-            header = json.loads(self._bytes[8 : 8 + size].tobytes())
+            header = json.loads(content[8 : 8 + size].tobytes())
             header.pop("__metadata__", None)
-            self._start = 8 + size
-            self._entries: dict[str, Any] = header
-            self.names = sorted(header)
-            for name in header:
-                self.stored(name)
+            values = content[8 + size :]
+            for name in sorted(header):
+                shape, (begin, end) = header[name]["shape"], header[name]["data_offsets"]
+                dtype = np.dtype(DTYPES[header[name]["dtype"]])
+                if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
+                    raise ValueError(f"the tensor {name} has no shape or place")
+                if not 0 <= begin <= end or end - begin != math.prod(shape) * dtype.itemsize:
+                    raise ValueError(f"the tensor {name} has {end - begin} bytes")
+                if end > len(values):
+                    raise ValueError(f"the tensor {name} ends beyond the file")
+                self.stored[name] = values[begin:end].view(dtype).reshape(shape)
+                self.dtypes[name] = header[name]["dtype"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            require_contents(path.parent)
             raise InputError(f"{path}: no readable safetensors file ({error!s:.200})") from None
-        if PHRASES in self and self.dtype(PHRASES) != "I32":
-            raise InputError(f"{path}: {PHRASES} must hold I32 numbers, got {self.dtype(PHRASES)}")
+        if self.dtypes.get(PHRASES, "I32") != "I32":
+            raise InputError(f"{path}: {PHRASES} must hold I32 numbers, got {self.dtypes[PHRASES]}")
         # Numbers that are NaN or infinite would make embeddings undefined.
-        for name in [name for name in self.names if self.dtype(name) in FLOATS]:
-            stored, count = self.stored(name).reshape(-1), 0
-            for start in range(0, len(stored), CHECKED_NUMBERS):
-                block = np.asarray(stored[start : start + CHECKED_NUMBERS])
-                block = _floats(block, "BF16") if self.dtype(name) == "BF16" else block
+        for name in [name for name, dtype in self.dtypes.items() if dtype in FLOATS]:
+            numbers, count = self.stored[name].reshape(-1), 0
+            for start in range(0, len(numbers), CHECKED_NUMBERS):
+                block = numbers[start : start + CHECKED_NUMBERS]
+                if self.dtypes[name] == "BF16":
+                    block = (block.astype(np.uint32) << 16).view(np.float32)
                 # Minimum and maximum are NaN if any value is; checking each value would take many times as long.
                 if not (np.isfinite(block.min()) and np.isfinite(block.max())):
                     count += int((~np.isfinite(block)).sum())
             if count:
                 raise InputError(
-                    f"{path}: {count:,} of {len(stored):,} numbers of {name} are NaN or infinite; the model diverged "
+                    f"{path}: {count:,} of {len(numbers):,} numbers of {name} are NaN or infinite; the model diverged "
                     "or its file is damaged; train it again, or copy the file again"
                 )
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def dtype(self, name: str) -> str:
-        """Return the dtype of a tensor as safetensors names it, such as ``F32``."""
-        return str(self._entries[name]["dtype"])
-
-    def stored(self, name: str) -> Array:
-        """Return a tensor as it is stored, without reading it; bfloat16 as uint16."""
-        entry = self._entries[name]
-        begin, end = entry["data_offsets"]
-        dtype = np.dtype(DTYPES[entry["dtype"]])
-        if not all(type(number) is int and number >= 0 for number in (begin, end, *entry["shape"])):
-            raise ValueError(f"the tensor {name} has no shape or place")
-        if not 0 <= begin <= end or end - begin != math.prod(entry["shape"]) * dtype.itemsize:
-            raise ValueError(f"the tensor {name} has {end - begin} bytes")
-        if self._start + end > len(self._bytes):
-            raise ValueError(f"the tensor {name} ends beyond the file")
-        values: Array = self._bytes[self._start + begin : self._start + end].view(dtype).reshape(entry["shape"])
-        return values
-
     def floats(self, name: str) -> Floats:
         """Return a tensor in float32, in memory."""
-        return _floats(np.asarray(self.stored(name)), self.dtype(name))
+        if self.dtypes[name] == "BF16":
+            # The upper half of a float32.
+            return (self.stored[name].astype(np.uint32) << 16).view(np.float32)
+        return self.stored[name].astype(np.float32)
 
 
 class TokenTable(NamedTuple):
@@ -343,53 +326,53 @@ class SavedContextualizer:
             raise UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
         home, beyond_numpy = first.home, "has options that the NumPy model does not support; load it with torch"
         config_path = home / "contextualizer_config.json"
-        config = read_object(config_path)
+        config = read_json(config_path)
         if sorted(config) != sorted(CONFIG_KEYS):
             raise UnsupportedModelError(f"{config_path}: {beyond_numpy}")
         files = [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"]
         for file in (other.home / "config.json" for other in others):
             if file.exists():
                 files.append(file)
-                if not read_object(file).items() <= CONFIGS["Normalize"].items():
+                if not read_json(file).items() <= CONFIGS["Normalize"].items():
                     raise UnsupportedModelError(f"{file}: {beyond_numpy}")
         settings = settings_of(folder)
         if settings.get("similarity_fn_name") not in SIMILARITIES[:3]:
             raise UnsupportedModelError(f"{folder}: NumPy has the similarities cosine and dot; load it with torch")
         tokenizer, tensors = read_tokenizer(home / "tokenizer.json"), Tensors(home / "model.safetensors")
         require_fitting(config, config_path, tensors, tokenizer)
-        is_kept = tensors.dtype(TABLE) in ("I8", "F32")
-        values = np.asarray(tensors.stored(TABLE)) if is_kept else tensors.floats(TABLE)
-        table = TokenTable(values, tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors else None)
-        steps = {name.removeprefix(STEPS): tensors.floats(name) for name in tensors.names if name.startswith(STEPS)}
-        phrases = tensors.stored(PHRASES) if PHRASES in tensors else None
+        values = tensors.stored[TABLE] if tensors.dtypes[TABLE] in ("I8", "F32") else tensors.floats(TABLE)
+        table = TokenTable(values, tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors.stored else None)
+        steps = {name.removeprefix(STEPS): tensors.floats(name) for name in tensors.stored if name.startswith(STEPS)}
+        phrases = tensors.stored.get(PHRASES)
         return cls(folder, files, first.name, config, len(others), settings, tensors, tokenizer, table, steps, phrases)
 
 
 def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
     """Refuse options of a Contextualizer, read from a path, that are impossible or do not fit its tensors."""
     for option in ("dimension", "steps", "rank", "max_seq_length"):
-        if not _is_size(config[option]) and not (option == "max_seq_length" and config[option] is None):
-            raise InputError(f"{path}: {option} must be a positive integer, got {config[option]!r:.80}")
+        value = config[option]
+        if not (type(value) is int and 1 <= value < 2**31) and (option != "max_seq_length" or value is not None):
+            raise InputError(f"{path}: {option} must be a positive integer, got {value!r:.80}")
     for option, known in CHOICES.items():
         if config[option] not in known:
             raise InputError(f"{path}: {option} must be one of {', '.join(known)}, got {config[option]!r:.80}")
     m, K, u = (config[key] for key in ("dimension", "steps", "rank"))
-    entries = tokenizer.get_vocab_size() + (len(tensors.stored(PHRASES)) if PHRASES in tensors else 0)
+    entries = tokenizer.get_vocab_size() + len(tensors.stored.get(PHRASES, ()))
     wanted = {TABLE: (entries, m), **{f"{STEPS}{name}": (K, u, m) for name in "UV"}, f"{STEPS}W": (K, m, u)}
     wanted |= {f"{STEPS}{name}": (K, m) for name in ("b", "gain", "bias")}
     if config["positions"] != "none":
         wanted[f"{STEPS}s"] = (m,)
     if config["initial_context"] == "learned":
         wanted[f"{STEPS}c0"] = (m,)
-    if SCALES in tensors:
+    if SCALES in tensors.stored:
         wanted[SCALES] = (entries, 1)
     for name, shape in wanted.items():
-        if name not in tensors or tensors.stored(name).shape != shape:
-            found = tensors.stored(name).shape if name in tensors else "nothing"
+        found = tensors.stored[name].shape if name in tensors.stored else "nothing"
+        if found != shape:
             raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
-        if (tensors.dtype(name) in FLOATS) != (name != TABLE or SCALES not in tensors):
-            raise InputError(f"{tensors.path}: {name} must not hold {tensors.dtype(name)} numbers")
-    if unknown := set(tensors.names) - {*wanted, PHRASES}:
+        if (tensors.dtypes[name] in FLOATS) != (name != TABLE or SCALES not in tensors.stored):
+            raise InputError(f"{tensors.path}: {name} must not hold {tensors.dtypes[name]} numbers")
+    if unknown := set(tensors.stored) - {*wanted, PHRASES}:
         raise InputError(f"{tensors.path}: no Contextualizer of these options has the tensor {min(unknown)!r:.80}")
 
 
@@ -397,8 +380,8 @@ def computed_fingerprint(saved: SavedContextualizer) -> str:
     """Return the fingerprint of the model that torch loads in float32, 64 hexadecimal digits."""
 
     def tensors() -> Iterator[tuple[str, str, tuple[int, ...], Iterable[Any]]]:
-        for name in filter(SCALES.__ne__, saved.tensors.names):
-            stored, dtype = saved.tensors.stored(name), "torch.float32"
+        for name in filter(SCALES.__ne__, saved.tensors.stored):
+            stored, dtype = saved.tensors.stored[name], "torch.float32"
             blocks: Iterable[Any]
             if name == TABLE:
                 starts = range(0, len(saved.table.values), BLOCK_ROWS)
@@ -416,45 +399,34 @@ def computed_fingerprint(saved: SavedContextualizer) -> str:
     return digest(modules, tensors())
 
 
-def files_key(saved: SavedContextualizer) -> str:
-    """Return the sha256 over the sha256 of each file that decides a fingerprint.
-
-    The key includes the version of tokenizers, since it decides how a tokenizer is written and thus what is hashed, and
-    that of the normalisation of texts.
-    """
-    versions = f"tokenizers {tokenizers.__version__} normalisation {normalisation.VERSION}\n"
-    found = hashlib.sha256(versions.encode())
-    for path in saved.files:
-        of_file = hashlib.sha256()
-        # Read without a memory map, whose pages would count as memory of the process.
-        with path.open("rb") as file:
-            while block := file.read(READ_BYTES):
-                of_file.update(block)
-        found.update(f"{path.relative_to(saved.folder).as_posix()} {of_file.hexdigest()}\n".encode())
-    return found.hexdigest()
-
-
-def cache_folder() -> Path:
-    """Return the folder where fingerprints of this user's models are stored."""
-    home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "ctx-embed" / "fingerprints"
-
-
 def fingerprint(saved: SavedContextualizer) -> str:
     """Return the fingerprint of a saved model, computed again only if one of its files has changed.
 
     The default model has its fingerprint in a file beside it; any other is read from the user's cache, or computed and
     stored there. A fingerprint in any other folder is not trusted, so that no model can pose as another.
     """
-    key = files_key(saved)
+    # The key of a fingerprint: the sha256 over that of each file that decides it. The version of tokenizers decides how
+    # a tokenizer is written and thus what is hashed.
+    versions = f"tokenizers {tokenizers.__version__} normalisation {normalisation.VERSION}\n"
+    of_files = hashlib.sha256(versions.encode())
+    for path in saved.files:
+        of_file = hashlib.sha256()
+        # Read without a memory map, whose pages would count as memory of the process.
+        with path.open("rb") as file:
+            while block := file.read(READ_BYTES):
+                of_file.update(block)
+        of_files.update(f"{path.relative_to(saved.folder).as_posix()} {of_file.hexdigest()}\n".encode())
+    key = of_files.hexdigest()
+    home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     try:
-        cached = cache_folder() / f"{key[:32]}.json"
+        cache = Path(home) if home else Path.home() / ".cache"
     except RuntimeError:  # without a home folder there is no cache
         return computed_fingerprint(saved)
+    cached = cache / "ctx-embed" / "fingerprints" / f"{key[:32]}.json"
     known = None
     with suppress(OSError, ValueError):
-        file = DEFAULT_MODEL / FILE if saved.folder == DEFAULT_MODEL else cached
-        known = json.loads(file.read_text(encoding="utf-8"))
+        stored = DEFAULT_MODEL / FILE if saved.folder == DEFAULT_MODEL else cached
+        known = json.loads(stored.read_text(encoding="utf-8"))
     if isinstance(known, dict) and known.get("key") == key and len(str(known.get("fingerprint"))) == 64:
         return str(known["fingerprint"])
     found = computed_fingerprint(saved)

@@ -465,7 +465,7 @@ class Reranker:
             reads_pairs = str(model).startswith("cross-encoder/")
             if os.path.isdir(model):
                 paths = (Path(model) / name for name in ("config_sentence_transformers.json", "config.json"))
-                configs = [config for path in paths if path.is_file() and isinstance(config := read_json(path), dict)]
+                configs = [read_json(path) for path in paths if path.is_file()]
                 reads_pairs = any(
                     config.get("model_type") == "CrossEncoder"
                     or "ForSequenceClassification" in str(config.get("architectures"))
