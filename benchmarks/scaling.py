@@ -90,7 +90,7 @@ def addresses(work: Path, server: str) -> dict[str, tuple[str, Path]]:
 
 def exact(directory: Path, queries: list[str]) -> list[set[Any]]:
     """Return the ids of the ten nearest rows of a directory of Parquet to each query."""
-    vectors = IndexModel.of(None).queries(queries)
+    vectors = IndexModel(None).queries(queries)
     best: list[list[tuple[float, str]]] = [[] for _ in queries]
     for part in sorted(directory.glob("part-*.parquet")):
         table = parquet.read_table(part, columns=["id", "embedding"])

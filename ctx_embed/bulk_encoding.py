@@ -120,7 +120,7 @@ def encode_dataset(
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
         sampled = _sample(sources, fields, encoding)
-        embedder = IndexModel.of(model, backend)
+        embedder = IndexModel(model, backend)
         store.ensure(Collection.of(embedder, fields_of(each.metadata for each in sampled)))
         stack.enter_context(store.writing())
         made_by = [embedder.fingerprint, embedder.dimension]

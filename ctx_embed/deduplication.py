@@ -367,7 +367,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
 
     from ctx_embed.index.model import IndexModel
 
-    embedder = IndexModel.of(model)
+    embedder = IndexModel(model)
     embedded: list[Rows] = [texts.distinct[:0]]
     path = texts.folder / "vectors"
     with path.open("wb") as file, texts.meter(len(texts.distinct), "embedding") as meter:

@@ -351,7 +351,7 @@ class Search:
         self.files = files
         self._around = (before, after)
         self.lines = self.hidden = 0
-        self.model: IndexModel = IndexModel.of(model, backend)
+        self.model: IndexModel = IndexModel(model, backend)
         self._query = self.model.queries([self.question])[0]
         self._cut = passages_of(self.model.model)
         self._words = None if self.mode == "dense" else WordCounts(self.question)

@@ -55,12 +55,29 @@ def unrelated_cosines(embed: Callable[[Sequence[str]], Any]) -> tuple[float, flo
 class IndexModel:
     """The model of an index, a NumPy Embedder or a SentenceTransformer: embeds documents and queries as unit vectors.
 
-    ``reference`` is the name or path that loads it again: ``default``, an absolute path or a name; None if unknown.
+    Args:
+        model: a loaded model, a path or name, or None or ``default`` for the default model.
+        backend: of a model to load, ``numpy`` or ``torch``; None chooses.
+        local_files_only: never download the model, for a name that the user has not given.
+
+    Attributes:
+        reference: the name or path that loads the model again: ``default``, an absolute path or a name; None if
+            unknown.
     """
 
-    def __init__(self, model: Model, reference: str | None) -> None:
+    def __init__(
+        self, model: str | Path | Model | None, backend: str | None = None, *, local_files_only: bool = False
+    ) -> None:
+        self.reference: str | None = None
+        if model is None or isinstance(model, str | Path):
+            from ctx_embed.loading import load_embedder
+
+            name = None if model is None or str(model) == DEFAULT else str(model)
+            self.reference = DEFAULT if name is None else name
+            if name is not None and Path(name).exists():
+                self.reference = str(Path(name).absolute())
+            model = load_embedder(name, backend, local_files_only=local_files_only)
         self.model = model
-        self.reference = reference
         if isinstance(model, NumpyEmbedder):
             self.dimension, self.fingerprint = model.dimension, model.fingerprint
             return
@@ -68,23 +85,6 @@ class IndexModel:
 
         self.fingerprint = fingerprint(model)
         self.dimension = model.get_embedding_dimension() or model.encode(["a"]).shape[1]
-
-    @classmethod
-    def of(
-        cls, model: str | Path | Model | None, backend: str | None = None, *, local_files_only: bool = False
-    ) -> IndexModel:
-        """Return an embedder for a model: None or ``default``, a path or name, or a loaded model.
-
-        ``local_files_only`` never downloads it, for a name that the user has not given.
-        """
-        if model is not None and not isinstance(model, str | Path):
-            return cls(model, None)
-        from ctx_embed.loading import load_embedder
-
-        if model is None or str(model) == DEFAULT:
-            return cls(load_embedder(None, backend), DEFAULT)
-        reference = str(Path(model).absolute()) if Path(model).exists() else str(model)
-        return cls(load_embedder(model, backend, local_files_only=local_files_only), reference)
 
     @classmethod
     def for_index(
@@ -95,7 +95,7 @@ class IndexModel:
         Raise OtherModelError if it is a different one, or cannot be loaded.
         """
         try:
-            embedder = cls.of(settings.model if model is None else model, backend, local_files_only=model is None)
+            embedder = cls(settings.model if model is None else model, backend, local_files_only=model is None)
         except InputError as error:
             if model is not None:
                 raise

@@ -125,7 +125,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             return cls.open(folder, model, backend=backend)
         checked_chunk(chunk)
         checked_dtype(dtype)
-        embedder = IndexModel.of(model, backend)
+        embedder = IndexModel(model, backend)
         faiss_file.checked_factory(factory, embedder.dimension)
         of_model = embedder.fingerprint, embedder.reference, embedder.dimension
         settings = Settings(uuid.uuid4().hex, *of_model, factory, chunk, dtype, embedder.unrelated)
@@ -457,7 +457,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         """
         from ctx_embed.index.writing.writer import reembed
 
-        embedder = IndexModel.of(model, backend)
+        embedder = IndexModel(model, backend)
         with self._changing:
             if not reembed(self._folder, embedder, progress=progress):
                 return 0

@@ -45,7 +45,7 @@ def index_parquet(
     if model is None:
         adds = options.get("mode") in ("append", "upsert")
         model = read_settings(Path(path)).model if adds else collections[0].model
-    embedder = IndexModel.of(model)
+    embedder = IndexModel(model)
     collections[0].require(stores[0].name, Collection.of(embedder))
     given = embedder.reference if isinstance(model, str | Path | None) else model
     return build_index([store.name for store in stores], path, model=given, stores=stores, **options)

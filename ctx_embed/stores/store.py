@@ -146,7 +146,7 @@ class Store(AbstractContextManager["Store"], ABC):
         collection = self.require_collection()
         try:
             own = self.model is None
-            embedder = IndexModel.of(collection.model if own else self.model, local_files_only=own)
+            embedder = IndexModel(collection.model if own else self.model, local_files_only=own)
         except InputError as error:
             raise InputError(f"{self.name}: its model cannot be loaded ({error}); give model=PATH") from None
         collection.require(self.name, Collection.of(embedder))

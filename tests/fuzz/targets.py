@@ -180,7 +180,7 @@ def _use_state(folder: Path, name: str) -> None:
 
 
 def _make_parquet(folder: Path) -> None:
-    embedder, metadata = IndexModel.of(HashModel()), [{"n": row["n"]} for row in ROWS]
+    embedder, metadata = IndexModel(HashModel()), [{"n": row["n"]} for row in ROWS]
     with stores.open(str(folder / "set"), HashModel()) as store:
         store.ensure(stores.Collection.of(embedder, fields_of(metadata)))
         for part in (slice(0, 5), slice(3, 8)):

@@ -59,7 +59,7 @@ def made(kind, request, tmp_path_factory) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def embedder():
     """The shipped model."""
-    return IndexModel.of(None)
+    return IndexModel(None)
 
 
 @pytest.fixture(scope="session")

@@ -87,13 +87,13 @@ def test_the_tokenizer_reads_words_if_wordpiece_does_not_fit_in_the_kernel(embed
 
 def test_wordwise_is_seen_from_the_parts():
     spaces = pre_tokenizers.WhitespaceSplit()
-    assert TextTokenizer(small(pre_tokenizer=spaces)).wordwise
-    assert TextTokenizer(small(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]), spaces)).wordwise
-    assert TextTokenizer(small(pre_tokenizer=pre_tokenizers.Sequence([spaces, pre_tokenizers.Punctuation()]))).wordwise
-    assert not TextTokenizer(small()).wordwise
-    assert not TextTokenizer(small(pre_tokenizer=pre_tokenizers.Punctuation())).wordwise
-    assert not TextTokenizer(small(pre_tokenizer=pre_tokenizers.Metaspace())).wordwise
-    assert not TextTokenizer(small(normalizers.Replace("a b", "b"), spaces)).wordwise
+    lowers = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    cuts = pre_tokenizers.Sequence([spaces, pre_tokenizers.Punctuation()])
+    for parts in ((None, spaces), (lowers, spaces), (None, cuts)):
+        assert TextTokenizer(small(*parts)).wordwise
+    joining = normalizers.Replace("a b", "b")
+    for parts in ((), (None, pre_tokenizers.Punctuation()), (None, pre_tokenizers.Metaspace()), (joining, spaces)):
+        assert not TextTokenizer(small(*parts)).wordwise
     # A tokenizer that joins words is asked for whole texts.
     with_phrase = small(pre_tokenizer=spaces)
     with_phrase.add_tokens([AddedToken("a b")])

@@ -478,7 +478,7 @@ class Reranker:
         self.cosines = isinstance(model, str | Path) or hasattr(model, "encode_query")
         if not self.cosines and not hasattr(model, "predict"):
             raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")
-        self._model: Any = IndexModel.of(model) if self.cosines else model
+        self._model: Any = IndexModel(model) if self.cosines else model
 
     def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
         """Return the scores (queries, passages); raise InputError if a CrossEncoder's are several, or not finite."""

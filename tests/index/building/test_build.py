@@ -353,7 +353,7 @@ def interrupted_reembedding(notes, model) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(writer, "BATCH_DOCUMENTS", 1)
         with pytest.raises(KeyboardInterrupt):
-            reembed(IndexFolder(notes), IndexModel.of(model))
+            reembed(IndexFolder(notes), IndexModel(model))
 
 
 def test_an_interrupted_run_resumes(notes):

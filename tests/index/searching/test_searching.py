@@ -437,7 +437,7 @@ def texts(index):
 
 def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(texts):
     plain = texts.search(QUERY, 6, mode="dense")
-    embedder = IndexModel.of(None)
+    embedder = IndexModel(None)
     cosines = embedder.documents([hit.text for hit in plain]) @ embedder.queries([QUERY])[0]
     for candidates, k, offset in [(6, 6, 0), (4, 2, 0), (3, 2, 1), (1, 3, 0)]:
         # The reranker reads the candidates; what lies beyond them follows as it is.
@@ -459,7 +459,7 @@ def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(texts):
 def test_the_rerankers_cosines_take_the_place_of_ours_beside_the_words(texts):
     query = "a striker who raised goals"
     plain = texts.search(query, 6, mode="hybrid")
-    embedder = IndexModel.of(None)
+    embedder = IndexModel(None)
     cosines = embedder.documents([hit.text for hit in plain]) @ embedder.queries([query])[0]
     ours = np.maximum([hit.score for hit in plain], 0)
     words = 2 * np.array([hit.fused for hit in plain]) - ours / ours.max()

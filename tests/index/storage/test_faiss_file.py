@@ -34,7 +34,7 @@ def trained_on_few(monkeypatch):
 
 
 def opened(path, model, memory_map=False):
-    return SearchIndex(IndexFolder(path, memory_map), IndexModel.of(model))
+    return SearchIndex(IndexFolder(path, memory_map), IndexModel(model))
 
 
 def search(index, *arguments, **options):
