@@ -6,7 +6,6 @@ import ctypes
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -60,26 +59,6 @@ class Model:
         if failed == WITHOUT_MEMORY:
             raise MemoryError("not enough memory to embed these texts")
         return not failed
-
-
-class Pairs:
-    """Pairs of ids (P, 2), and the ids ``entries + p`` that they become, in the form of the kernel's ctx_phrases."""
-
-    pairs: Ids
-    entries: int
-
-    @cached_property
-    def in_c(self) -> tuple[Any, ...]:
-        """The address of the structure, and the arrays that must live as long as it is read."""
-        width = self.entries + len(self.pairs)
-        keys = self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1]
-        bits = len(self.pairs).bit_length()
-        buckets = keys.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - bits)
-        order = np.argsort(buckets)
-        starts = np.searchsorted(buckets[order], np.arange((1 << bits) + 1, dtype=np.uint64)).astype(np.int32)
-        arrays = keys[order], (self.entries + order).astype(np.int32), starts
-        given = np.array([width, 64 - bits, *map(address, arrays)], np.int64)
-        return address(given), given, arrays
 
 
 class Words:
@@ -150,13 +129,12 @@ class Found:
             spans = self._scratch[count : count + 2 * missing].reshape(-1, 2).tolist()
             self.unknown = [self.data[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans]
 
-    def ids(self, ids: Ids | None, starts: Lengths | None, phrases: Pairs | None) -> tuple[Ids, Lengths]:
+    def ids(self, ids: Ids | None, starts: Lengths | None, phrases: int | None) -> tuple[Ids, Lengths]:
         """Return the texts' ids one after the other, and how many each text has, with phrases merged.
 
-        ``ids`` and ``starts`` are those of the unknown words, see :meth:`Words.add`; None: there are none.
+        ``ids`` and ``starts`` are those of the unknown words, see :meth:`Words.add`; None: there are none. ``phrases``
+        is the address of a ctx_phrases.
         """
-        # Another thread may replace what is cached, so hold it here.
-        table, merged = self._words._table, (None,) if phrases is None else phrases.in_c
         lengths, size = np.empty(self._count, np.int64), self._known
         others = (None, None) if ids is None or starts is None else (address(ids), address(starts))
         given = self._records, self._ends, self._count, *others
@@ -164,5 +142,5 @@ class Found:
             words = self._scratch[self._count + 2 * self._size :].view(np.int32)[: self._scratch[self._count - 1]]
             size += np.diff(starts)[-1 - words[words < 0]].sum()
         result = np.empty(size, np.int32)
-        left = self._words._ids(table, merged[0], *given, address(result), address(lengths))
+        left = self._words._ids(self._words._table, phrases, *given, address(result), address(lengths))
         return result[:left], lengths

@@ -21,7 +21,7 @@ from tokenizers.models import Unigram, WordPiece
 
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import kernel
-from ctx_embed.kernel.library import Found, Pairs, Words
+from ctx_embed.kernel.library import Found, Words, address
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
@@ -64,7 +64,7 @@ def parts_of(component: Any) -> list[dict[str, Any]]:
     return parts
 
 
-class Phrases(Pairs):
+class Phrases:
     """Phrases, each a pair of entries or earlier phrases: phrase p of ``pairs`` has the id ``entries + p``.
 
     Passes over a text, from left to right, merge pairs until none is left: the first one pairs of single entries, later
@@ -86,8 +86,9 @@ class Phrases(Pairs):
                 f"phrase {wrong[0]} is {part}: its parts must be entries below {entries} or phrases before it"
             )
         width = entries + len(self.pairs)
-        keys = np.sort(self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1])
-        if (keys[1:] == keys[:-1]).any():
+        keys = self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1]
+        ascending = np.sort(keys)
+        if (ascending[1:] == ascending[:-1]).any():
             raise InputError("a pair occurs twice among the phrases")
         # How many ids of the tokenizer each id stands for; 0 for a phrase until the sizes of its parts are known.
         self.sizes = np.repeat([1, 0], [entries, len(self.pairs)])
@@ -103,6 +104,14 @@ class Phrases(Pairs):
                 )
             self.sizes[numbers[found]] = sizes
             waiting = waiting[~ready]
+        # The kernel's ctx_phrases, with its address: pairs and their ids, in buckets of a hash. C reads these arrays.
+        bits = len(self.pairs).bit_length()
+        buckets = keys.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(64 - bits)
+        order = np.argsort(buckets)
+        starts = np.searchsorted(buckets[order], np.arange((1 << bits) + 1, dtype=np.uint64)).astype(np.int32)
+        self._arrays = keys[order], numbers[order], starts
+        self._structure = np.array([width, 64 - bits, *map(address, self._arrays)], np.int64)
+        self.in_c = address(self._structure)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Phrases, (self.pairs, self.entries)
@@ -340,6 +349,7 @@ class TextTokenizer:
             pieces = pieces if phrases is None else [phrases.merged(piece) for piece in pieces]
             lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
             return np.concatenate(pieces) if pieces else np.empty(0, ID), lengths
+        pairs = None if phrases is None else phrases.in_c
         # Look up the ids of words in a table. If it lacks many, a new one reads these with its own WordPiece.
         words, does_wordpiece = self._words, self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words
         while True:
@@ -355,7 +365,7 @@ class TextTokenizer:
                     words = self._words
             found = Found(words, texts)
             if not found.unknown:
-                return found.ids(None, None, phrases)
+                return found.ids(None, None, pairs)
             self._new += len(found.unknown)
             does_wordpiece = self._new > WORDS_BEFORE_WORDPIECE and self._lowers_words
             if words.reads_wordpiece or not does_wordpiece:
@@ -374,7 +384,7 @@ class TextTokenizer:
                     self._words = None
             finally:
                 self._adding.release()
-        return found.ids(ids, starts, phrases)
+        return found.ids(ids, starts, pairs)
 
     def entry_texts(self) -> list[str]:
         """Return the text of each id; a phrase's text is its parts separated by spaces."""
