@@ -17,7 +17,7 @@ ZIG := ziglang==0.17.1
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: help demo test check check-slow lint docs size clients fuzz soak kernel sanitize wheels release-check clean
+.PHONY: help demo test check check-slow lint docs size picture clients fuzz soak kernel sanitize wheels release-check clean
 
 demo: $(VENV)/installed ## install without torch, and search the documentation of Python's library
 	$(BIN)/ctx-embed demo
@@ -37,6 +37,9 @@ lint: $(VENV)/installed-dev ## ruff and mypy
 
 size: $(VENV)/installed-dev ## installed lines, functions with one use and the files of a query
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.size
+
+picture: $(VENV)/installed-dev ## the folders as layers of imports, for CONTRIBUTING.md
+	@$(BIN)/python -m tests.size --picture
 
 docs: $(VENV)/installed-dev ## the site, in docs/_build/html
 	HF_HUB_OFFLINE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html

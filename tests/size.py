@@ -1,5 +1,5 @@
-"""How large the house is: `make size` compares installed lines, functions with one use, and files that one query runs,
-with tests/size.toml.
+"""How large the house is, and its picture: `make size` compares installed lines, functions with one use, and files that
+one query runs, with tests/size.toml; `make picture` draws the layers of imports in CONTRIBUTING.
 
 All may exceed their mark by 3 %. To raise a mark, commit tests/size.toml alone and say what users get for it.
 """
@@ -20,6 +20,14 @@ else:
 
 ROOT = Path(__file__).parent.parent
 TOLERANCE = 0.03
+
+# From the bottom to the top; each may import from itself and from those before it.
+_LAYERS = """
+errors lazy texts files options progress vectors rows kernel second_order text fingerprint numpy_model runtime
+model_card saved_card modules systems loading export encoders classify training documents index grep deduplication
+stores bulk_encoding explanations serving integrations eval cli __main__
+"""
+LAYERS = _LAYERS.split()
 
 # Runs a command and prints the files of the project whose functions ran, except while a module of it was imported.
 _TRIP = """
@@ -58,6 +66,17 @@ finally:
 def installed() -> Iterator[Path]:
     """Yield the files of Python that a wheel installs."""
     return (path for top in ("ctx_embed", "cli", "eval") for path in (ROOT / top).rglob("*.py"))
+
+
+def picture() -> str:
+    """Return a line for each folder and file of the package: each imports only from lines above it."""
+    lines = []
+    for name in LAYERS:
+        path = ROOT / "ctx_embed" / name
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        said = (ast.get_docstring(ast.parse(file.read_bytes())) or "").partition("\n")[0].replace("``", "")
+        lines.append(f"{name + '/' * path.is_dir():<16} {said}")
+    return "\n".join(lines)
 
 
 def functions_with_one_use() -> int:
@@ -104,6 +123,8 @@ def report(sizes: Mapping[str, int], marks: Mapping[str, int]) -> tuple[str, boo
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--picture"]:
+        sys.exit(print(picture()))
     with tempfile.TemporaryDirectory() as folder:
         index = str(Path(folder) / "news.index")
         files_of("index", "build", "docs/samples/articles.jsonl", index)

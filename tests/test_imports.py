@@ -13,16 +13,9 @@ import pytest
 
 from ctx_embed.cli.main import COMMANDS
 from ctx_embed.errors import installation
+from tests.size import LAYERS
 
 PACKAGE = Path(__file__).parent.parent / "ctx_embed"
-# From the bottom to the top; each may import from itself and from what is below it.
-LAYERS = """
-errors lazy texts files options progress vectors < rows < kernel second_order < text < fingerprint < numpy_model <
-runtime < model_card < saved_card < modules < systems < loading < export < encoders < classify < training < documents
-< index < grep < deduplication < stores < bulk_encoding < explanations < serving < integrations < eval < cli <
-__main__
-"""
-LEVEL = {name: level for level, names in enumerate(LAYERS.split("<")) for name in names.split()}
 
 
 def modules() -> Iterator[tuple[str, str, Path]]:
@@ -49,14 +42,13 @@ def imported(source: str, typing: bool = True) -> Iterator[str]:
 
 
 def test_imports_run_one_way():
-    assert {layer for layer, _, _ in modules()} == set(LEVEL)
+    assert {layer for layer, _, _ in modules()} == set(LAYERS)
     wrong = [
         f"{name} imports {found}"
         for layer, name, path in modules()
         for found in imported(path.read_text(encoding="utf-8"))
         # The package's own public names, as __version__, stand above nothing.
-        if found.startswith("ctx_embed.") and (part := found.split(".")[1]) in LEVEL and part != layer
-        if LEVEL[part] >= LEVEL[layer] + (LEVEL[layer] == 0)
+        if found.startswith("ctx_embed.") and found.split(".")[1] in LAYERS[LAYERS.index(layer) + 1 :]
     ]
     assert wrong == []
     # The test would find a wrong import.
