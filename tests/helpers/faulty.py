@@ -155,8 +155,9 @@ class Disk:
                     if not name.endswith("-shm"):
                         write(path / name, *entry)
                 return
-            known = inode in contents and not synced(old_contents)
-            path.write_bytes(contents[inode] if known else self._synced_content(inode))
+            known, kept = inode in contents and not synced(old_contents), self.kept / str(inode)
+            of_sync = kept.read_bytes() if kept.exists() else self._contents.get(inode, b"")
+            path.write_bytes(contents[inode] if known else of_sync)
             if inode in self._times:
                 os.utime(path, ns=(self._times[inode],) * 2)
 
@@ -175,10 +176,6 @@ class Disk:
             return self._names.get(inode, {})
         lines = (line.split(" ", 2) for line in path.read_text().splitlines())
         return {name: (int(number), kind == "1") for number, kind, name in lines if name not in (".", "..")}
-
-    def _synced_content(self, inode: int) -> bytes:
-        path = self.kept / str(inode)
-        return path.read_bytes() if path.exists() else self._contents.get(inode, b"")
 
 
 def _read(folder: Path) -> tuple[dict[int, Names], dict[int, bytes]]:

@@ -407,12 +407,6 @@ PATTERNS = {
 }
 
 
-def cells_of(markdown: str) -> dict[tuple[str, str], dict[str, str]]:
-    """Return the table's rows by their first two cells, each a dictionary by column heading."""
-    lines = [line[2:-2].split(" | ") for line in markdown.splitlines() if line.startswith("| ")]
-    return {(line[0], line[1]): dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
-
-
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     pytest.importorskip("matplotlib")
@@ -433,7 +427,9 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     assert text.startswith(f"## {name}: {experiment.title}\n\nThe paper: {experiment.claim.text}\n\n| ")
     assert "The claim" not in text
     assert "**A quick run on a small sample" in text
-    shown = cells_of(text)
+    # The table's rows by their first two cells.
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    shown = {(line[0], line[1]): dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
     assert len(shown) == len(experiment.cells)
     for outcome in results.outcomes:
         tests = [part["accuracy"] for part in outcome.parts.values() if "accuracy" in part]

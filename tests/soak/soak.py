@@ -44,15 +44,6 @@ def text_of(group: int, number: int, member: int) -> str:
     return f"{' '.join(words)} g{group} v{number}"
 
 
-def version_of(identifier: str, text: str) -> tuple[int, int]:
-    """Return the group and the version of a document, after checking that it has the text of that version."""
-    group, member = map(int, identifier.split("-"))
-    found = re.search(r" v(\d+)$", text)
-    assert found, (identifier, text)
-    assert text == text_of(group, int(found[1]), member), (identifier, text)
-    return group, int(found[1])
-
-
 @dataclass
 class Version:
     """A state of a group."""
@@ -289,7 +280,11 @@ class Soak:
         ended = time.monotonic()
         found = defaultdict(list)
         for hit in hits:
-            of, number = version_of(hit.id, hit.text)
+            of, member = map(int, hit.id.split("-"))
+            written = re.search(r" v(\d+)$", hit.text)
+            assert written, (hit.id, hit.text)
+            number = int(written[1])
+            assert hit.text == text_of(of, number, member), (hit.id, hit.text)
             found[of].append(number)
             self.ledger.check(of, number, began, ended)
         numbers = found[group]
