@@ -21,6 +21,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -89,17 +90,16 @@ class Asked(NamedTuple):
 @lru_cache(maxsize=16)
 def asked(query: str) -> Asked:
     """Return the words and phrases that a query asks for."""
-    read, words = normalised(query), _content(words_of(query))
+    read, words = normalised(query), words_of(query)
+    words = [word for word in words if word.lower() not in FUNCTION_WORDS] or words
     quoted = _PHRASE.findall(read)
     if not quoted:
         return Asked(words, words, ())
     cut = [words_of(phrase.lower()) for phrase in quoted]
     phrases = [f'"{" ".join(of)}"' for of in cut if len(of) > 1]
-    return Asked(words, _content(words_of(_PHRASE.sub(" ", read))), phrases[:MOST_WORDS])
-
-
-def _content(words: list[str]) -> list[str]:
-    return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
+    loose = words_of(_PHRASE.sub(" ", read))
+    loose = [word for word in loose if word.lower() not in FUNCTION_WORDS] or loose
+    return Asked(words, loose, phrases[:MOST_WORDS])
 
 
 def without_marks(text: str) -> str:
@@ -315,6 +315,7 @@ def varints(content: bytes) -> NDArray[np.int64]:
     return numbers
 
 
+@dataclass
 class Corrections:
     """For query words that one generation of an index lacks, the nearest words that it has.
 
@@ -323,12 +324,11 @@ class Corrections:
     letter, which few people mistype. Words with digits, and lower-case words that the model knows, are no typos.
     """
 
-    def __init__(self, store: Database) -> None:
-        self.store = store
-        # For each word, its correction, or None if the index has it or nothing like it.
-        self._corrected: dict[str, str | None] = {}
-        # For each first letter, the tokens with it and the number of passages that have each.
-        self._tokens: dict[str, dict[str, int]] = {}
+    store: Database
+    # For each word, its correction, or None if the index has it or nothing like it.
+    _corrected: dict[str, str | None] = field(default_factory=dict)
+    # For each first letter, the tokens with it and the number of passages that have each.
+    _tokens: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def applied(self, query: str, is_known: Callable[[str], bool]) -> tuple[str, dict[str, str]]:
         """Return a query as it is searched for, and the corrections of its words outside of phrases, by these words."""
