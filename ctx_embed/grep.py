@@ -35,7 +35,7 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
 from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import Mode, Options
-from ctx_embed.index.searching.search import DEPTH, fused_scores
+from ctx_embed.index.searching.search import DEPTH, shares_of_best
 from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.vectors import Vectors
@@ -463,7 +463,9 @@ class Search:
         if self.mode == "hybrid":
             scores = {each.order: score for score, each in by_words}
             found = {each.order: each.hit for each in [*(each for _, each in by_words), *self._nearest]}
-            fused = fused_scores([hit.score for hit in found.values()], [scores.get(order, 0.0) for order in found])
+            # As searches of an index fuse them, see by_words.
+            of_words = shares_of_best([scores.get(order, 0.0) for order in found])
+            fused = (shares_of_best([hit.score for hit in found.values()]) + of_words) / 2
             merged = [replace(hit, fused=score) for hit, score in zip(found.values(), fused.tolist(), strict=True)]
             ranked = [merged[place] for place in np.argsort(-fused, kind="stable").tolist()]
         else:

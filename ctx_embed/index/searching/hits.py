@@ -166,14 +166,6 @@ def relevance(unrelated: tuple[float, float], cosine: float, share: float, passa
     return math.exp(-math.exp(-min(max(height, -50.0), 50.0)))
 
 
-def relevances(
-    unrelated: tuple[float, float], cosines: Sequence[float], queries: Sequence[str], texts: Sequence[str], among: int
-) -> list[float]:
-    """Return the relevance of each text among a number of passages, by the query of which it has the most words."""
-    shares = np.max([word_shares(query, texts) for query in queries], axis=0).tolist()
-    return [round(relevance(unrelated, *of, among), 4) for of in zip(cosines, shares, strict=True)]
-
-
 def word_shares(query: str, texts: Sequence[str]) -> list[float]:
     """Return the share of the query's words that each text has, in any form; function words do not count."""
     stems = set()

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +17,13 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, OtherModelError, described
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import Bm25, asked, without_marks
-from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevances
+from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Id, checked_id
 from ctx_embed.index.storage.faiss_file import NEIGHBOURS
 from ctx_embed.index.storage.filters import field_path
-from ctx_embed.index.storage.folder import View, cosines_with
+from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
 from ctx_embed.numpy_model.saved import read_json
 from ctx_embed.texts import as_list, listed, well_formed
@@ -75,10 +74,6 @@ class Ranking(NamedTuple):
     # Scores by words, as shares of the best one; zeros if they were not searched for by words.
     by_words: Floats
     ended: bool
-
-    def part(self, places: Any) -> Ranking:
-        """Return the passages at some places."""
-        return Ranking(self.rows[places], self.cosines[places], self.values[places], self.by_words[places], self.ended)
 
 
 @dataclass
@@ -194,34 +189,40 @@ class Search:
         # differ from each other.
         is_plain = self.mode == "hybrid" and options.group is None and options.mmr is None
         while not done:
-            pieces = []
+            near: list[Any] = [None] * len(texts)
             if self.mode != "words":
+                near = view.nearest(vectors, depth, allowed, NEIGHBOURS if is_plain else depth)
+            if self.mode == "dense":
+                pieces = []
                 # Cosines descend, so where they alone order passages, no later one reaches the threshold.
-                least = options.threshold if self.mode == "dense" and not options.fuse else None
-                pieces = dense(view, allowed, vectors, depth, NEIGHBOURS if is_plain else depth, least)
-            if self.mode != "dense":
-                pieces = [by_words(view, allowed, depth, *of) for of in zip_longest(texts, vectors, pieces)]
+                least = -1.0 if options.threshold is None or options.fuse else options.threshold
+                for rows, of_rows in near:
+                    cosines = of_rows.astype(np.float64)
+                    ended = len(rows) < depth or bool(cosines[-1] < least)
+                    pieces.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), ended))
+            else:
+                pieces = [by_words(view, allowed, depth, *of) for of in zip(texts, vectors, near, strict=True)]
             if options.fuse:
-                pieces = [reciprocal_rank_fusion([piece.part(slice(depth)) for piece in pieces])]
+                pieces = [reciprocal_rank_fusion(pieces, depth)]
             done = True
-            for of_query, piece in zip(found, pieces, strict=True):
-                rows = piece.rows.tolist()
-                places = np.array([place for place, row in enumerate(rows) if row not in of_query.seen], np.int64)
-                of_query.seen.update(rows)
+            for chosen, piece in zip(found, pieces, strict=True):
+                ranked = piece.rows.tolist()
+                places = np.array([place for place, row in enumerate(ranked) if row not in chosen.seen], np.int64)
+                chosen.seen.update(ranked)
                 if options.threshold is not None:
                     places = places[piece.cosines[places] >= options.threshold]
                 if options.group is not None:
                     is_first = []
                     for key in store.group_keys(piece.rows[places].tolist(), group):
-                        is_first.append(key not in of_query.groups)
-                        of_query.groups.add(key)
+                        is_first.append(key not in chosen.groups)
+                        chosen.groups.add(key)
                     places = places[is_first]
-                self._choose(view, of_query, piece.part(places))
-                full = len(of_query.hits) == self.pool or of_query.irrelevant >= MOST_JUDGED
+                self._choose(view, chosen, piece, places)
+                full = len(chosen.hits) == self.pool or chosen.irrelevant >= MOST_JUDGED
                 done &= piece.ended or full
             depth *= DEEPER
-        for of_query in found if options.mmr is not None else ():
-            of_query.vectors = view.vectors.get(np.array(of_query.rows, np.int64))
+        for chosen in found if options.mmr is not None else ():
+            chosen.vectors = view.vectors.get(np.array(chosen.rows, np.int64))
         return found
 
     def _asked(self, view: View) -> tuple[Mask | None, list[str], Vectors, list[Candidates]]:
@@ -289,36 +290,40 @@ class Search:
             mask[first : first + passages] = False
         return mask, texts, vectors
 
-    def _choose(self, view: View, candidates: Candidates, ranking: Ranking) -> None:
-        """Add the next passages of a ranking that are relevant enough, until there are enough."""
+    def _choose(self, view: View, candidates: Candidates, ranking: Ranking, places: Rows) -> None:
+        """Add the passages at some places of a ranking that are relevant enough, until there are enough."""
         options, least, unrelated = self.options, self.options.min_relevance, view.settings.unrelated
-        while len(ranking.rows) and (missing := self.pool - len(candidates.hits)):
+        while len(places) and (missing := self.pool - len(candidates.hits)):
             size = min(missing, PASSAGES_AT_ONCE)
-            part, ranking = ranking.part(slice(size)), ranking.part(slice(size, None))
-            rows, cosines = part.rows.tolist(), part.cosines.tolist()
-            documents, starts, texts = zip(*view.store.fetch(rows).values(), strict=True)
-            judged: Sequence[float | None] = [None] * len(rows)
+            some, places = places[:size], places[size:]
+            passages = view.store.fetch(ranking.rows[some].tolist())
+            shares: Any = None
             if candidates.judged and unrelated is not None:
-                judged = relevances(unrelated, cosines, candidates.texts, texts, view.count)
-            for place, (row, document, start) in enumerate(zip(rows, documents, starts, strict=True)):
-                relevant, context = judged[place], None
+                # The words of the query of which a passage has the most.
+                texts = [passage.text for passage in passages.values()]
+                shares = np.max([word_shares(query, texts) for query in candidates.texts], axis=0)
+            for number, (row, passage) in enumerate(passages.items()):
+                place, document = some[number], passage.document
+                score, relevant, context = float(ranking.cosines[place]), None, None
+                if shares is not None and unrelated is not None:
+                    relevant = round(relevance(unrelated, score, float(shares[number]), view.count), 4)
                 if least is not None and relevant is not None and relevant < least:
                     candidates.irrelevant += 1
                     continue
                 if options.context:
-                    number = row - document.row
-                    near = document.spans[max(number - options.context, 0) : number + options.context + 1]
+                    own = row - document.row
+                    near = document.spans[max(own - options.context, 0) : own + options.context + 1]
                     context = document.text[near[0][0] : near[-1][1]]
                 candidates.hits.append(
                     Hit(
                         document.id,
-                        cosines[place],
-                        texts[place],
+                        score,
+                        passage.text,
                         dict(document.metadata),
-                        start,
-                        counted(document.metadata.get("line"), document.text, "\n", start),
-                        counted(document.metadata.get("page"), document.text, "\f", start),
-                        float(part.values[place]) if options.fuse or self.mode == "hybrid" else None,
+                        passage.start,
+                        counted(document.metadata.get("line"), document.text, "\n", passage.start),
+                        counted(document.metadata.get("page"), document.text, "\f", passage.start),
+                        float(ranking.values[place]) if options.fuse or self.mode == "hybrid" else None,
                         context=context,
                         document=document.text if options.document else None,
                         corrected=candidates.corrected or None,
@@ -326,8 +331,8 @@ class Search:
                     )
                 )
                 candidates.rows.append(row)
-                candidates.values.append(float(part.values[place]))
-                candidates.by_words.append(float(part.by_words[place]))
+                candidates.values.append(float(ranking.values[place]))
+                candidates.by_words.append(float(ranking.by_words[place]))
 
     def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[Hits]:
         """Return the hits for each query from ``offset`` on: reranked, varied, highlighted; ``found`` may be empty."""
@@ -342,7 +347,7 @@ class Search:
             if reranker is not None and hits:
                 best = reranker.scores(candidates.texts, [hit.text for hit in hits[:most]]).max(axis=0)
                 if reranker.cosines and self.mode == "hybrid" and not options.fuse:
-                    # Its cosines take the place of ours, see fused_scores.
+                    # Its cosines take the place of ours, see by_words.
                     best = (shares_of_best(best) + candidates.by_words[:most]) / 2
                 order = np.argsort(-best, kind="stable")
                 hits = [replace(hits[place], reranked=float(best[place])) for place in order] + hits[most:]
@@ -361,47 +366,36 @@ class Search:
         return chosen
 
 
-def dense(
-    view: View, allowed: Mask | None, vectors: Vectors, depth: int, surely: int, least: float | None = None
-) -> list[Ranking]:
-    """Rank passages by the cosines of their vectors; texts that the model cannot read are not found."""
-    rankings = []
-    for rows, of_rows in view.nearest(vectors, depth, allowed, surely):
-        cosines = of_rows.astype(np.float64)
-        ended = len(rows) < depth or (least is not None and bool(cosines[-1] < least))
-        rankings.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), ended))
-    return rankings
+def by_words(
+    view: View, allowed: Mask | None, depth: int, text: str, vector: Vectors, near: tuple[Rows, Vectors] | None
+) -> Ranking:
+    """Rank passages by BM25; given those nearest by meaning with their cosines, rank both, ties by words.
 
+    What orders both is the mean of cosine and score by words, each as a share (0 to 1) of the query's best.
 
-def by_words(view: View, allowed: Mask | None, depth: int, text: str, vector: Vectors, near: Ranking | None) -> Ranking:
-    """Rank passages by BM25; given the nearest by meaning, rank both by :func:`fused_scores`, ties by words."""
+    Source: Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval (TOIS 2023).
+    """
     if near is not None and (required := asked(text).phrases):
         # Passages that lack a phrase of the query are not found.
         having = view.store.run("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(required),))
         mask = np.zeros(len(view.rows), bool)
         mask[view.positions(np.array(having, np.int64).ravel())] = True
-        (near,) = dense(view, mask if allowed is None else mask & allowed, vector[None], depth, NEIGHBOURS)
+        (near,) = view.nearest(vector[None], depth, mask if allowed is None else mask & allowed, NEIGHBOURS)
     found = Bm25.of(view).best(text, depth, allowed)
-    known = {} if near is None else dict(zip(near.rows.tolist(), near.cosines.tolist(), strict=True))
+    known = {} if near is None else dict(zip(near[0].tolist(), near[1].tolist(), strict=True))
+    ended = len(found) < depth and (near is None or len(near[0]) < depth)
     rows = np.array(list(dict.fromkeys([*found, *known])), np.int64)
-    new = np.array(sorted(found.keys() - known.keys()), np.int64)
-    known |= zip(new.tolist(), cosines_with(vector, view.vectors_of(new)).tolist(), strict=True)
-    cosines = np.array([known[row] for row in rows.tolist()])
+    new, of_new = view.ranked(vector, np.array(sorted(found.keys() - known.keys()), np.int64), len(found))
+    known |= zip(new.tolist(), of_new.tolist(), strict=True)
+    # Texts that the model cannot read have no cosine.
+    cosines = np.array([known.get(row, 0.0) for row in rows.tolist()])
     shares = np.zeros(len(rows))
     shares[: len(found)] = shares_of_best(list(found.values()))
     if near is None:
-        return Ranking(rows, cosines, shares, shares, len(found) < depth)
-    values = fused_scores(cosines, shares)
-    fused = Ranking(rows, cosines, values, shares, near.ended and len(found) < depth)
-    return fused.part(np.argsort(-values, kind="stable"))
-
-
-def fused_scores(cosines: Sequence[float] | Floats, by_words: Sequence[float] | Floats) -> Floats:
-    """Return the mean of each passage's cosine and score by words (n,), both as shares (0 to 1) of the query's best.
-
-    Source: Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval (TOIS 2023).
-    """
-    return (shares_of_best(cosines) + shares_of_best(by_words)) / 2
+        return Ranking(rows, cosines, shares, shares, ended)
+    values = (shares_of_best(cosines) + shares) / 2
+    order = np.argsort(-values, kind="stable")
+    return Ranking(rows[order], cosines[order], values[order], shares[order], ended)
 
 
 def shares_of_best(scores: Sequence[float] | NDArray[Any]) -> Floats:
@@ -411,17 +405,18 @@ def shares_of_best(scores: Sequence[float] | NDArray[Any]) -> Floats:
     return positive / best if best > 0 else positive
 
 
-def reciprocal_rank_fusion(rankings: Sequence[Ranking]) -> Ranking:
-    """Fuse rankings of several queries by the sum of 1 / (60 + rank); ties keep the order of appearance.
+def reciprocal_rank_fusion(rankings: Sequence[Ranking], most: int) -> Ranking:
+    """Fuse the first ``most`` passages of rankings of several queries by the sum of 1 / (60 + rank).
 
-    The cosine of a passage is the highest of its cosines with the queries.
+    Ties keep the order of appearance. The cosine of a passage is the highest of its cosines with the queries.
 
     Source: Cormack, Clarke and Buettcher (SIGIR 2009).
     """
     sums: dict[int, float] = {}
     cosines: dict[int, float] = {}
     for ranking in rankings:
-        for rank, (row, cosine) in enumerate(zip(ranking.rows.tolist(), ranking.cosines.tolist(), strict=True), 1):
+        first = ranking.rows[:most].tolist(), ranking.cosines[:most].tolist()
+        for rank, (row, cosine) in enumerate(zip(*first, strict=True), 1):
             sums[row] = sums.get(row, 0.0) + 1 / (60 + rank)
             cosines[row] = max(cosines.get(row, -1.0), cosine)
     rows = sorted(sums, key=sums.__getitem__, reverse=True)

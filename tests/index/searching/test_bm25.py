@@ -11,7 +11,7 @@ from ctx_embed.errors import LateError
 from ctx_embed.index import snippet
 from ctx_embed.index.searching import by_words
 from ctx_embed.index.searching.by_words import Bm25, respelled, varints
-from ctx_embed.index.searching.search import fused_scores
+from ctx_embed.index.searching.search import shares_of_best
 from ctx_embed.index.storage.database import DATABASE, Database
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel
@@ -70,11 +70,9 @@ def test_hybrid_is_the_mean_of_both_scores_as_shares_of_the_best(index):
     # Scores are cosines in every mode.
     for hit in [*hits, *index.search("cat runs", mode="words")]:
         assert hit.score == pytest.approx(cosines[hit.id], abs=1e-7)
-    assert fused_scores([0.4, 0.2, -0.1], [0, 3, 6]).tolist() == [0.5, 0.5, 0.5]
-    assert fused_scores([-0.3, -0.1], [2, 1]).tolist() == [0.5, 0.25]
-    assert fused_scores([0.3, 0.1], [0, 0]).tolist() == pytest.approx([0.5, 1 / 6])
-    assert fused_scores([0, 0], [0, 0]).tolist() == [0, 0]
-    assert fused_scores([], []).tolist() == []
+    assert shares_of_best([0.4, 0.2, -0.1]).tolist() == [1, 0.5, 0]
+    assert shares_of_best([-0.3, -0.1]).tolist() == shares_of_best([0, 0]).tolist() == [0, 0]
+    assert shares_of_best([]).tolist() == []
 
 
 def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index, monkeypatch):

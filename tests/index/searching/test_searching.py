@@ -123,7 +123,7 @@ def test_rankings_are_fused_and_made_various_by_hand():
     def ranking(rows, cosines):
         return Ranking(np.array(rows), np.array(cosines), np.array(cosines), np.zeros(2), True)
 
-    fused = reciprocal_rank_fusion([ranking([7, 3], [0.9, 0.8]), ranking([3, 5], [0.7, 0.1])])
+    fused = reciprocal_rank_fusion([ranking([7, 3], [0.9, 0.8]), ranking([3, 5], [0.7, 0.1])], 2)
     assert (fused.rows.tolist(), fused.cosines.tolist()) == ([3, 7, 5], [0.8, 0.9, 0.1])
     assert fused.values.tolist() == [1 / 62 + 1 / 61, 1 / 61, 1 / 62]
     vectors = np.array([[1, 0], [0.98, 0.199], [0, 1]], np.float32)
