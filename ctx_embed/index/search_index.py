@@ -180,13 +180,14 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         """The model; if the index was opened without one, it is loaded when first used."""
         if self._other_model:
             raise OtherModelError(self._other_model)
+        opened = self._opened
         try:
-            settings = self._opened.settings
-            self._embedder = self._embedder or IndexModel.for_index(self.path, settings, None, self._backend)
+            model = self._embedder or IndexModel.for_index(opened.folder, opened.settings, None, self._backend)
         except OtherModelError as error:
             self._other_model = str(error)
             raise
-        return self._embedder
+        self._embedder = model
+        return model
 
     @property
     def writer(self) -> Writer:
@@ -433,7 +434,6 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
                 search.embed(lambda: self.embedder)
                 with self._searching:
                     candidates = folder.read(search.candidates)
-                    folder.map()
             lists = search.hits(candidates, None if wanted is None else reranker)
         return lists[0] if search.single or chosen.fuse else lists
 

@@ -109,7 +109,8 @@ def _vectors(store: Database) -> Iterator[str]:
         yield f"{store.path}: there are rows that belong to no document, or to several"
     if len(firsts) != view.state.documents:
         yield f"{store.path}: holds {len(firsts)} documents, but its count is {view.state.documents}"
-    lengths, found = [], [store.zeros(view.settings.table)]
+    zeros = store.integers(f"SELECT row FROM vectors_{view.settings.table} WHERE code = x''")
+    lengths, found = [], [np.array(zeros, np.int64).ravel()]
     with np.errstate(over="ignore", invalid="ignore"):
         for rows, vectors in view.vectors.blocks():
             found.append(rows)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import operator
 import os
 import re
 import shutil
@@ -23,7 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass, fields, replace
-from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -71,33 +69,9 @@ class Settings:
         return self.chunk.partition(":")[0] == "passages"
 
     def stored(self) -> tuple[str, int]:
-        """Return the settings as JSON, with its checksum."""
+        """Return the settings as JSON, with its checksum; :meth:`Database.settings_named` reads them."""
         content = json.dumps(asdict(self))
         return content, zlib.crc32(content.encode())
-
-    @classmethod
-    def of(cls, content: Any, checksum: Any) -> Settings:
-        """Return the settings from :meth:`stored`; raise ValueError if damaged, InputError for another format."""
-        if not isinstance(content, str) or checksum != zlib.crc32(content.encode()):
-            raise ValueError("its settings are damaged")
-        fields = json.loads(content)
-        if not isinstance(fields, dict) or not isinstance(fields.get("format_version"), int):
-            raise ValueError("its settings have no format_version")
-        if fields["format_version"] != FORMAT_VERSION:
-            raise InputError(f"has format {fields['format_version']}, ctx-embed reads {FORMAT_VERSION}; build it again")
-        unrelated, kinds = fields.get("unrelated"), get_type_hints(cls)
-        if isinstance(unrelated, list):
-            fields["unrelated"] = tuple(unrelated)
-        for name, kind in kinds.items():
-            if type(fields.setdefault(name)) not in [get_origin(part) or part for part in get_args(kind) or [kind]]:
-                raise ValueError(f"the setting {name!r} is missing or of the wrong type")
-        if fields["dimension"] < 1 or fields["dtype"] not in DTYPES:
-            raise ValueError(f"dimension {fields['dimension']}, dtype {fields['dtype']!r}")
-        if not CHUNKS.fullmatch(fields["chunk"]):
-            raise ValueError(f"chunk {fields['chunk']!r:.80}")
-        if unrelated is not None and [type(number) for number in unrelated] != [float, float]:
-            raise ValueError("the setting 'unrelated' is of the wrong type")
-        return cls(**{name: fields[name] for name in kinds})
 
 
 # When the work of this thread must end, and how many seconds it has in all.
@@ -115,15 +89,11 @@ def within(seconds: float | None) -> Iterator[None]:
         _DEADLINE.reset(token)
 
 
-def is_late() -> bool:
-    """Return whether the deadline has passed."""
-    return time.monotonic() > _DEADLINE.get()[0]
-
-
 def require_time() -> None:
     """Raise LateError if the deadline has passed."""
-    if is_late():
-        raise LateError(f"took longer than {_DEADLINE.get()[1]:g} s; ask for less, or give it a later deadline")
+    stop, seconds = _DEADLINE.get()
+    if time.monotonic() > stop:
+        raise LateError(f"took longer than {seconds:g} s; ask for less, or give it a later deadline")
 
 
 # Rows are numbered in the order of addition, one for each passage, and never used twice; a document has the row of its
@@ -239,22 +209,14 @@ _CHECKSUM = f"checksum_of(passages, id, metadata, text, {_SPANS})"
 
 @dataclass(frozen=True)
 class Stored:
-    """A stored document: the row of its first passage, their number, and where they are cut (None: one passage)."""
+    """A stored document: the row of its first passage, their number, and where each starts and stops, in characters."""
 
     row: int
     passages: int
     id: Id
     metadata: dict[str, Any]
     text: str
-    cut: str | None
-
-    @cached_property
-    def spans(self) -> list[Span]:
-        """Where each passage starts and stops, in characters."""
-        if self.cut is None:
-            return [(0, len(self.text))]
-        numbers = iter(map(int, self.cut.replace(",", " ").split()))
-        return list(zip(numbers, numbers, strict=True))
+    spans: list[Span]
 
     def texts(self) -> list[tuple[int, str]]:
         """Return the row and the text of each passage."""
@@ -273,26 +235,6 @@ class Passage(NamedTuple):
     text: str
 
 
-def database_of(folder: Path) -> Path:
-    """Return the database of the index in a folder; raise InputError if there is none."""
-    path = folder / DATABASE
-    try:
-        # Opening a pipe would wait for its writer, and a link may lead anywhere.
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise DamagedError(f"{path}: damaged (not a regular file); {REMEDY}")
-        return path
-    except (FileNotFoundError, NotADirectoryError):
-        if folder.is_dir():
-            reason = f"a folder but not an index (it has no {DATABASE})"
-        elif folder.exists():
-            reason = "must be the folder of an index, got a file"
-        else:
-            reason = "no such index; make one with `ctx-embed index build` or SearchIndex.create"
-        raise InputError(f"{folder}: {reason}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-
-
 class ChangedError(InputError):
     """Another process has changed a database that this one may only read."""
 
@@ -308,23 +250,41 @@ class Database:
         self.folder = Path(folder).absolute()
         # Whether FAISS's vectors stay in their file, whatever its kind.
         self.memory_map = memory_map
-        self.path = database_of(self.folder)
+        self.path = self.folder / DATABASE
+        try:
+            found = self.path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            if self.folder.is_dir():
+                reason = f"a folder but not an index (it has no {DATABASE})"
+            elif self.folder.exists():
+                reason = "must be the folder of an index, got a file"
+            else:
+                reason = "no such index; make one with `ctx-embed index build` or SearchIndex.create"
+            raise InputError(f"{self.folder}: {reason}") from None
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read ({error.strerror})") from None
+        # Opening a pipe would wait for its writer, and a link may lead anywhere.
+        if not stat.S_ISREG(found.st_mode):
+            raise self.damaged("not a regular file")
+        # The device and inode of the file.
+        self.opened = found.st_dev, found.st_ino
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self.closed = self._mapped = False
-        # Identity, size and time of the files at opening, if this process may only read them.
+        # Whether this process may write, at the last opening; if not, the files' identities, sizes and times then.
+        self._writable = True
         self._unchanged: list[tuple[int, ...] | None] | None = None
-        found = self.path.stat()
-        self.opened = found.st_dev, found.st_ino
         _databases.add(self)
 
     @property
     def connection(self) -> sqlite3.Connection:
         """The connection, made again after a fork; use it while holding :attr:`lock`."""
-        if self._connection is not None and not self._connection.in_transaction and self._has_changed():
-            self.release()
         if self._connection is not None:
-            return self._connection
+            if self._connection.in_transaction or self._unchanged is None or self._unchanged == self._stamp():
+                return self._connection
+            # Others have written to a database that this process may only read.
+            self._connection.close()
+            self._connection = None
         if self.closed:
             raise InputError(f"{self.folder}: this index is closed; open it again")
         if self.opened in _of_parent:
@@ -333,7 +293,8 @@ class Database:
                 "workers with the method 'spawn' or 'forkserver', or fork at another moment"
             )
         mode, alone = "mode=rw", False
-        if not self._writable():
+        self._writable = os.access(self.folder, os.W_OK) and os.access(self.path, os.W_OK)
+        if not self._writable:
             _, log, shared = stamp = self._stamp()
             # SQLite reads a log by a shared index of it, which a writer has made. A snapshot lacks it: SQLite makes one
             # in memory there if it takes no locks and may believe to be alone.
@@ -343,7 +304,8 @@ class Database:
                 mode += f"&vfs={_WITHOUT_LOCKS}" if alone else "&immutable=1"
         options: Any = {"uri": True, "timeout": PATIENCE_SECONDS, "isolation_level": None, "check_same_thread": False}
         connection: sqlite3.Connection = sqlite3.connect(f"file:{quote(str(self.path))}?{mode}", **options)
-        connection.set_progress_handler(is_late, OPERATIONS_AT_ONCE)
+        # An exception in this handler only interrupts the statement, see reporting_errors.
+        connection.set_progress_handler(require_time, OPERATIONS_AT_ONCE)
         connection.create_function("checksum_of", 5, checksum, deterministic=True)
         connection.create_function("moment_of", 1, moment_of, deterministic=True)
         if alone:
@@ -359,9 +321,6 @@ class Database:
         self._connection = connection
         return connection
 
-    def _writable(self) -> bool:
-        return os.access(self.folder, os.W_OK) and os.access(self.path, os.W_OK)
-
     def _stamp(self) -> list[tuple[int, ...] | None]:
         """Return what shows a change of the database, its log and the log's shared index; None for a missing file."""
         stamps: list[tuple[int, ...] | None] = [None, None, None]
@@ -370,23 +329,6 @@ class Database:
                 found = os.stat(f"{self.path}{suffix}")
                 stamps[place] = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
         return stamps
-
-    def _has_changed(self) -> bool:
-        """Return whether others have written to a database that this process may only read, since it was opened."""
-        return self._unchanged is not None and self._stamp() != self._unchanged
-
-    def release(self) -> None:
-        """Close the connection until it is next used; call it while holding :attr:`lock`, outside a transaction."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def map(self) -> None:
-        """Map the file into memory for later reads; call this outside a transaction."""
-        with self.reporting_errors():
-            if not self._mapped:
-                self._mapped = True
-                self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
 
     @staticmethod
     def create(folder: Path, settings: Settings) -> None:
@@ -404,7 +346,9 @@ class Database:
         """Close the connection; the last one to close merges the write-ahead log into the database."""
         with self.lock:
             self.closed = True
-            self.release()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -413,13 +357,13 @@ class Database:
             try:
                 with self.reporting_errors():
                     # Ctrl-C may have left a transaction behind.
-                    self._end()
+                    self.connection.rollback()
                     self.connection.execute("BEGIN")
                 yield
             finally:
-                self._end()
-                if self._has_changed():
-                    self.release()
+                if self._connection is not None:
+                    self._connection.rollback()
+                if self._unchanged is not None and self._unchanged != self._stamp():
                     raise ChangedError(f"{self.folder}: was changed while it was read; try again")
 
     @contextmanager
@@ -428,18 +372,15 @@ class Database:
         with self.lock:
             try:
                 with self.reporting_errors():
+                    self.connection.rollback()
                     self.connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
-                    self._end()
                     self.connection.execute("BEGIN IMMEDIATE")
                 yield
                 with self.reporting_errors():
                     self.connection.execute("COMMIT")
             finally:
-                self._end()
-
-    def _end(self) -> None:
-        if self._connection is not None and self._connection.in_transaction:
-            self._connection.rollback()
+                if self._connection is not None:
+                    self._connection.rollback()
 
     @contextmanager
     def reporting_errors(self) -> Iterator[None]:
@@ -450,8 +391,8 @@ class Database:
                 yield
         except sqlite3.DatabaseError as error:
             if "interrupted" in str(error):
+                # The progress handler has raised, whose exceptions SQLite does not pass on: LateError, or Ctrl-C there.
                 require_time()
-                # Ctrl-C reaches Python in the progress handler, whose exceptions SQLite does not pass on.
                 raise KeyboardInterrupt from None
             if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError | sqlite3.NotSupportedError):
                 raise
@@ -466,7 +407,7 @@ class Database:
                 raise BusyError(
                     f"{self.folder}: another process is writing to this index; try again when it has finished"
                 ) from None
-            if "unable to open" in message and not self._writable():
+            if "unable to open" in message and not self._writable:
                 raise UnwritableError(
                     f"{self.folder}: has changes in {self.path.name}-wal that can be read only with write "
                     "permission for the folder; open it once with that permission"
@@ -514,14 +455,39 @@ class Database:
         self.run(f"UPDATE state SET {', '.join(f'{field.name} = ?' for field in fields(State))}", astuple(state))
 
     def settings_named(self, name: str) -> Settings | None:
-        """Return settings, or None if there are none of this name."""
+        """Return settings, or None if there are none of this name; raise InputError if they have another format."""
         rows = self.run("SELECT content, checksum FROM settings WHERE name = ?", (name,))
+        if not rows:
+            return None
+        ((content, checked),) = rows
         try:
-            return Settings.of(*rows[0]) if rows else None
-        except InputError as error:
-            raise InputError(f"{self.folder}: {error}") from None
+            if not isinstance(content, str) or checked != zlib.crc32(content.encode()):
+                raise ValueError("its settings are damaged")
+            fields = json.loads(content)
+            if not isinstance(fields, dict) or not isinstance(version := fields.get("format_version"), int):
+                raise ValueError("its settings have no format_version")
+            if version != FORMAT_VERSION:
+                has = f"has format {version}, ctx-embed reads {FORMAT_VERSION}"
+                raise InputError(f"{self.folder}: {has}; build it again")
+            unrelated, kinds = fields.get("unrelated"), get_type_hints(Settings)
+            if isinstance(unrelated, list):
+                fields["unrelated"] = tuple(unrelated)
+            for field, kind in kinds.items():
+                if type(fields.setdefault(field)) not in [
+                    get_origin(part) or part for part in get_args(kind) or [kind]
+                ]:
+                    raise ValueError(f"the setting {field!r} is missing or of the wrong type")
+            if fields["dimension"] < 1 or fields["dtype"] not in DTYPES:
+                raise ValueError(f"dimension {fields['dimension']}, dtype {fields['dtype']!r}")
+            if not CHUNKS.fullmatch(fields["chunk"]):
+                raise ValueError(f"chunk {fields['chunk']!r:.80}")
+            if unrelated is not None and [type(number) for number in unrelated] != [float, float]:
+                raise ValueError("the setting 'unrelated' is of the wrong type")
+        except InputError:
+            raise
         except (ValueError, RecursionError) as error:
             raise self.damaged(error) from None
+        return Settings(**{field: fields[field] for field in kinds})
 
     def present(self) -> Settings:
         """Return the settings of the index."""
@@ -543,15 +509,6 @@ class Database:
                 if re.fullmatch("[0-9a-f]{32}", token) and isinstance(facts := json.loads(written), dict):
                     return Record(token, facts, bytes(ranges))
         return None
-
-    def compaction(self) -> tuple[int, int, NDArray[np.int64]]:
-        """Return the last compaction's generation, the next row at that time, and the rows (n,) that it kept."""
-        found = self.run("SELECT generation, stop, ranges FROM compaction")
-        try:
-            ((generation, stop, ranges),) = found
-            return operator.index(generation), operator.index(stop), rows_of(ranges)
-        except (ValueError, TypeError, MemoryError):
-            raise self.damaged("the rows of its last compaction are missing or overlap") from None
 
     def store_checksums(self, where: str, *values: Any) -> None:
         """Store the checksums of the documents that match an SQL condition."""
@@ -610,13 +567,16 @@ class Database:
     def _stored(self, found: Sequence[Sequence[Any]]) -> list[Stored]:
         """Return documents from their columns, after checking them."""
         documents = []
-        for row, passages, identifier, metadata, text, stored, spans in found:
-            if stored != checksum(passages, identifier, metadata, text, spans):
+        for row, passages, identifier, metadata, text, stored, cut in found:
+            if stored != checksum(passages, identifier, metadata, text, cut):
                 raise self.damaged("the checksum of a document is wrong")
             if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
                 raise self.damaged("a document has a wrong type")
-            if passages != (1 if spans is None else spans.count(",") + 1):
+            # A document that is its only passage is not cut.
+            numbers = [0, len(text)] if cut is None else list(map(int, cut.replace(",", " ").split()))
+            if len(numbers) != 2 * passages:
                 raise self.damaged("passages are missing")
+            spans = list(zip(numbers[::2], numbers[1::2], strict=True))
             try:
                 documents.append(Stored(row, passages, identifier, json.loads(metadata), text, spans))
             except (ValueError, RecursionError) as error:
@@ -631,29 +591,20 @@ class Database:
             "SELECT next_row, max(ifnull((SELECT row + passages FROM documents ORDER BY row DESC LIMIT 1), 0), "
             "ifnull((SELECT max(row + passages) FROM deleted), 0), (SELECT stop FROM compaction)) FROM state"
         )
-        ((counted, rows),) = self._integers(select)
+        ((counted, rows),) = self.integers(select)
         if rows != counted:
             raise DamagedError(f"{self.folder}: has {rows} rows, but its count is {counted}; {REMEDY}")
 
-    def zeros(self, table: int, first: int = 0) -> NDArray[np.int64]:
-        """Return the rows from ``first`` on whose vectors, in the table of that number, are zero."""
-        found = self._integers(f"SELECT row FROM vectors_{table} WHERE code = x'' AND row >= ?", first)
-        return np.array(found, np.int64).ravel()
-
-    def deleted(self, after: int = 0) -> list[tuple[int, ...]]:
-        """Return number, row and passages of documents deleted since the last compaction, from a number on."""
-        return self._integers("SELECT number, row, passages FROM deleted WHERE number > ? ORDER BY number", after)
-
     def deleted_rows(self) -> int:
         """Return the number of rows of documents deleted since the last compaction."""
-        return self._integers("SELECT ifnull(sum(passages), 0) FROM deleted")[0][0]
+        return self.integers("SELECT ifnull(sum(passages), 0) FROM deleted")[0][0]
 
     def firsts(self, condition: Condition = ALL, first: int = 0) -> NDArray[np.int64]:
         """Return row and passages (n, 2) of the documents from a row on that match a condition, in order."""
         select = f"SELECT row, passages FROM documents WHERE row >= ? AND {condition.sql} ORDER BY row"
-        return np.array(self._integers(select, first, *condition.values), np.int64).reshape(-1, 2)
+        return np.array(self.integers(select, first, *condition.values), np.int64).reshape(-1, 2)
 
-    def _integers(self, select: str, *values: Any) -> list[tuple[int, ...]]:
+    def integers(self, select: str, *values: Any) -> list[tuple[int, ...]]:
         """Return what was found, after checking that all are integers: in a damaged file SQLite may read any type."""
         found = self.run(select, values)
         if not set(map(type, chain.from_iterable(found))) <= {int}:
@@ -716,7 +667,8 @@ def _before() -> None:
             _held.append(database)
             connection = database._connection
             if connection is not None and not connection.in_transaction:
-                database.release()
+                connection.close()
+                database._connection = None
 
 
 def _after_in_parent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.storage.database import DATABASE, ROWS_AT_ONCE, ChangedError, Database, Settings, database_of
+from ctx_embed.index.storage.database import DATABASE, MAPPED, ROWS_AT_ONCE, ChangedError, Database, Settings, rows_of
 from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
 from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.vectors import DTYPES, Mask, Rows, Vectors
@@ -31,6 +32,8 @@ REMEMBERED_FILTERS = 8
 FEW_ROWS, FEW_PART = 2_000, 0.02
 # float32 scores that differ by less than this are ties until the cosines are computed in float64.
 ROUNDING = 2e-6
+# Maximum number of rows beyond k that are kept because they may equal the k-th.
+MOST_TIES = 64
 # Up to this number, vectors that FAISS's file lacks are cached; more are read again in each search.
 CACHED_ROWS = 32_768
 
@@ -74,6 +77,11 @@ class IndexFolder(Database):
 
     def read(self, work: Callable[[View], Result]) -> Result:
         """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs."""
+        # Only a process that searches again has the file mapped, see MAPPED.
+        if not self._mapped and self._view is not None and self._view.computed:
+            with self.reporting_errors():
+                self._mapped = True
+                self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
         for _ in range(ATTEMPTS):
             with suppress(ChangedError), self.reading():
                 view = before = self._view
@@ -98,9 +106,9 @@ class IndexFolder(Database):
             place = found.st_dev, found.st_ino
         if place == self.opened or (no_copy and place is None):
             return
-        database_of(self.folder)
         # After another index replaced it, the opened one still answers.
-        if not no_copy or read_settings(self.folder).index_id == self.settings.index_id:
+        other = read_settings(self.folder)
+        if not no_copy or other.index_id == self.settings.index_id:
             raise InputError(f"{self.folder}: another index has replaced it; open it again")
 
 
@@ -111,16 +119,11 @@ class VectorTable:
     database: Database
     settings: Settings
 
-    @property
-    def name(self) -> str:
-        """The name of the table."""
-        return f"vectors_{self.settings.table}"
-
     def put(self, rows: Sequence[int] | range, vectors: Vectors) -> None:
         """Store the vectors (n, dimension) of n new rows, or of rows whose data type changes."""
         encoded = zip(DTYPES[self.settings.dtype].encode(vectors), np.any(vectors, axis=1), strict=True)
         codes = [code.tobytes() if is_filled else b"" for code, is_filled in encoded]
-        statement = f"INSERT OR REPLACE INTO {self.name} VALUES (?, ?, ?)"
+        statement = f"INSERT OR REPLACE INTO vectors_{self.settings.table} VALUES (?, ?, ?)"
         self.database.run_many(statement, zip(rows, codes, map(zlib.crc32, codes), strict=True))
 
     def get(self, rows: Rows) -> Vectors:
@@ -128,7 +131,8 @@ class VectorTable:
         # Not np.unique, which imports NumPy's masked arrays. One statement for any number of rows is prepared once.
         wanted = sorted(set(rows.tolist()))
         among = "row IN (SELECT value FROM json_each(?)) ORDER BY row"
-        found = self.database.run(f"SELECT row, code, checksum FROM {self.name} WHERE {among}", (str(wanted),))
+        select = f"SELECT row, code, checksum FROM vectors_{self.settings.table} WHERE {among}"
+        found = self.database.run(select, (str(wanted),))
         if len(found) < len(wanted):
             raise self.database.damaged("vectors are missing")
         vectors = self._decoded(found)
@@ -136,8 +140,8 @@ class VectorTable:
 
     def blocks(self, after: int = -1) -> Iterator[tuple[Rows, Vectors]]:
         """Yield rows beyond ``after`` and their vectors, a few thousand at a time, without zero vectors."""
-        select = f"SELECT row, code, checksum FROM {self.name} WHERE row > ? ORDER BY row LIMIT {ROWS_AT_ONCE}"
-        while found := self.database.run(select, (after,)):
+        select = f"SELECT row, code, checksum FROM vectors_{self.settings.table} WHERE row > ? ORDER BY row LIMIT ?"
+        while found := self.database.run(select, (after, ROWS_AT_ONCE)):
             if found[0][0] <= after:
                 raise self.database.damaged("its vectors are out of order")
             after = found[-1][0]
@@ -184,7 +188,13 @@ class View:
         self.store = store
         self.settings, self.state, self.record = store.present(), store.state(), store.record()
         self.vectors = VectorTable(store, self.settings)
-        self.compacted, stop, rows = store.compaction()
+        # The last compaction's generation, the next row at that time, and the rows (n,) that it kept.
+        compaction = store.run("SELECT generation, stop, ranges FROM compaction")
+        try:
+            ((generation, stop, ranges),) = compaction
+            self.compacted, stop, rows = operator.index(generation), operator.index(stop), rows_of(ranges)
+        except (ValueError, TypeError, MemoryError):
+            raise store.damaged("the rows of its last compaction are missing or overlap") from None
         live = readable = np.ones(len(rows), bool)
         # The first row, and the number of the last deletion, that `live` and `readable` do not know yet.
         first = self._deleted = 0
@@ -203,9 +213,11 @@ class View:
         self.rows: Rows = np.concatenate([rows, np.arange(stop, stop + len(new))])
         self.live: Mask = np.concatenate([live, new])
         self.readable: Mask = np.concatenate([readable, new])
-        if len(zeros := store.zeros(self.settings.table, first)):
-            self.readable[self.positions(zeros)] = False
-        for number, row, passages in store.deleted(self._deleted):
+        zeros = f"SELECT row FROM vectors_{self.settings.table} WHERE code = x'' AND row >= ?"
+        if found := store.integers(zeros, first):
+            self.readable[self.positions(np.array(found, np.int64).ravel())] = False
+        deleted = "SELECT number, row, passages FROM deleted WHERE number > ? ORDER BY number"
+        for number, row, passages in store.integers(deleted, self._deleted):
             position = int(np.searchsorted(self.rows, row))
             self.live[position : position + passages] = self.readable[position : position + passages] = False
             self._deleted = number
@@ -268,28 +280,6 @@ class View:
             mask[places if there is None else np.arange(len(mask))[places][there]] = False
         return mask
 
-    @cached_property
-    def rest_vectors(self) -> tuple[Rows, Vectors]:
-        """The rows of :attr:`rest`, and their vectors."""
-        rows = self.rows[self.rest]
-        vectors = np.empty((len(rows), self.settings.dimension), np.float32)
-        known, of_known = self.earlier.get("rest_vectors", (rows[:0], vectors[:0]))
-        there = np.isin(rows, known, assume_unique=True)
-        vectors[there] = of_known[np.isin(known, rows, assume_unique=True)]
-        vectors[~there] = self.vectors.get(rows[~there])
-        self.computed["rest_vectors"] = rows, vectors
-        self.earlier.pop("rest_vectors", None)
-        return rows, vectors
-
-    def vectors_of(self, rows: Rows) -> Vectors:
-        """Return the vectors (n, dimension) of rows in any order, from memory if all of them are there."""
-        if "rest_vectors" in self.computed:
-            known, vectors = self.rest_vectors
-            places = np.searchsorted(known, rows)
-            if len(known) and (known.take(places, mode="clip") == rows).all():
-                return vectors[places]
-        return self.vectors.get(rows)
-
     def nearest(
         self, queries: Vectors, k: int, allowed: Mask | None = None, surely: int | None = None
     ) -> list[tuple[Rows, Vectors]]:
@@ -327,13 +317,19 @@ class View:
 
     def ranked(self, query: Vectors, rows: Rows, most: int) -> tuple[Rows, Vectors]:
         """Return the ``most`` rows nearest to one query, nearest first, and their cosines; skip zero vectors."""
-        vectors = self.vectors_of(rows if query.any() else rows[:0])
-        kept = np.flatnonzero(vectors.any(axis=1))
-        if len(kept) > most:
-            kept = kept[highest(vectors[kept] @ query, most)]
-        if len(kept) < len(rows):
+        rows = rows if query.any() else rows[:0]
+        known, of_known = self.computed.get("rest_vectors", (rows[:0], None))
+        places = np.searchsorted(known, rows)
+        if len(known) and (known.take(places, mode="clip") == rows).all():
+            vectors = of_known[places]
+        else:
+            vectors = self.vectors.get(rows)
+        kept = vectors.any(axis=1)
+        if not kept.all():
             rows, vectors = rows[kept], vectors[kept]
-        cosines = cosines_with(query, vectors)
+        # Summed in float64, so that a cosine does not depend on the other rows.
+        sums = vectors.astype(np.float64) @ query.astype(np.float64)
+        cosines: Vectors = np.clip(sums, -1, 1).astype(np.float32)
         order = np.lexsort((rows, -cosines))[:most]
         return rows[order], cosines[order]
 
@@ -344,7 +340,17 @@ class View:
         wanted = self.rows[mask]
         blocks: Any
         if int(self.rest.sum()) <= CACHED_ROWS and not (mask & ~self.rest).any():
-            blocks = [self.rest_vectors]
+            if "rest_vectors" not in self.computed:
+                # All vectors that FAISS's file lacks; an earlier view may have read some.
+                rows = self.rows[self.rest]
+                vectors = np.empty((len(rows), self.settings.dimension), np.float32)
+                known, of_known = self.earlier.get("rest_vectors", (rows[:0], vectors[:0]))
+                there = np.isin(rows, known, assume_unique=True)
+                vectors[there] = of_known[np.isin(known, rows, assume_unique=True)]
+                vectors[~there] = self.vectors.get(rows[~there])
+                self.computed["rest_vectors"] = rows, vectors
+                self.earlier.pop("rest_vectors", None)
+            blocks = [self.computed["rest_vectors"]]
         elif len(wanted) <= FEW_ROWS:
             blocks = [(wanted, self.vectors.get(wanted))]
         else:
@@ -356,26 +362,13 @@ class View:
             if not len(rows):
                 continue
             for number, scores in enumerate(queries @ vectors.T):
-                places = highest(scores, k)
                 old_rows, old_scores = best[number]
-                of_rows = np.concatenate([old_rows, rows[places]])
-                of_scores = np.concatenate([old_scores, scores[places]])
-                still = highest(of_scores, k)
-                best[number] = (of_rows[still], of_scores[still])
+                of_rows, of_scores = np.concatenate([old_rows, rows]), np.concatenate([old_scores, scores])
+                if len(of_scores) > k:
+                    lowest = np.partition(of_scores, -k)[-k]
+                    surely = np.flatnonzero(of_scores > lowest + ROUNDING)
+                    ties = np.flatnonzero((of_scores <= lowest + ROUNDING) & (of_scores >= lowest - ROUNDING))
+                    still = np.sort(np.concatenate([surely, ties[: k - len(surely) + MOST_TIES]]))
+                    of_rows, of_scores = of_rows[still], of_scores[still]
+                best[number] = of_rows, of_scores
         return [rows for rows, _ in best]
-
-
-def cosines_with(query: Vectors, vectors: Vectors) -> Vectors:
-    """Return the cosines (n,) of one unit vector (dimension,) with others (n, dimension), summed in float64."""
-    cosines: Vectors = np.clip(vectors.astype(np.float64) @ query.astype(np.float64), -1, 1).astype(np.float32)
-    return cosines
-
-
-def highest(scores: Vectors, k: int) -> Rows:
-    """Return the positions, in order, of the k highest scores, and of up to 64 others that may equal the k-th."""
-    if len(scores) <= k:
-        return np.arange(len(scores))
-    lowest = np.partition(scores, -k)[-k]
-    surely = np.flatnonzero(scores > lowest + ROUNDING)
-    ties = np.flatnonzero((scores <= lowest + ROUNDING) & (scores >= lowest - ROUNDING))
-    return np.sort(np.concatenate([surely, ties[: k - len(surely) + 64]]))

@@ -170,7 +170,8 @@ class Edit:
         # Signed integers of 64 bits, for SQLite.
         hashes = {text: int.from_bytes(digest, "big", signed=True) for text, digest in digests.items()}
         # Vectors are copied before their documents are replaced. The row of a hash may belong to a deleted document.
-        there = f"SELECT row FROM hashes WHERE hash IN ({{}}) AND row IN (SELECT row FROM {self._vectors.name})"
+        stored = f"SELECT row FROM vectors_{self._vectors.settings.table}"
+        there = f"SELECT row FROM hashes WHERE hash IN ({{}}) AND row IN ({stored})"
         alike = self.store.fetch(row for (row,) in self.store.run_among(there, sorted(hashes.values())))
         known = {passage.text: row for row, passage in alike.items()}
         wanted = dict.fromkeys(text for text, vector in zip(embedded, given, strict=True) if vector is None)
@@ -244,7 +245,7 @@ class Edit:
         rows = [(document.row, document.passages) for document in found.values()]
         ranges = [(row, row, count) for row, count in rows]
         self.store.run_many("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
-        for table in ("passages", *(table.name for table in self._tables)):
+        for table in ("passages", *(f"vectors_{table.settings.table}" for table in self._tables)):
             self.store.run_many(f"DELETE FROM {table} WHERE row >= ? AND row < ? + ?", ranges)
         self.store.run_many("DELETE FROM documents WHERE row = ? AND passages = ?", rows)
         self.store.run_many("INSERT INTO deleted (row, passages) VALUES (?, ?)", rows)
@@ -365,14 +366,16 @@ class Writer:
                 left = state.generation + 1, state.next_row, ranges_of(expanded(firsts[:, 0], firsts[:, 1]))
                 store.run("DELETE FROM deleted")
                 store.run("UPDATE compaction SET generation = ?, stop = ?, ranges = ?", left)
-                store.run(f"DELETE FROM hashes WHERE row NOT IN (SELECT row FROM {VectorTable(store, settings).name})")
+                store.run(f"DELETE FROM hashes WHERE row NOT IN (SELECT row FROM vectors_{settings.table})")
                 store.finish(state)
         changed = bool(removed)
         while True:
             with store.writing():
                 settings = store.present()
                 vectors = VectorTable(store, settings)
-                select = f"SELECT row FROM {vectors.name} WHERE length(code) NOT IN (0, ?) LIMIT {ROWS_AT_ONCE}"
+                select = (
+                    f"SELECT row FROM vectors_{settings.table} WHERE length(code) NOT IN (0, ?) LIMIT {ROWS_AT_ONCE}"
+                )
                 width = settings.dimension * DTYPES[settings.dtype].scalar().itemsize
                 rows = np.array(store.run(select, (width,)), np.int64).ravel()
                 if not len(rows):
@@ -410,7 +413,7 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                 following = replace(present, **of_model, dimension=embedder.dimension, unrelated=embedder.unrelated)
                 store.store_settings(following, NEXT)
         vectors = VectorTable(store, following)
-        ((last,),) = store.run(f"SELECT ifnull(max(row), -1) FROM {vectors.name}")
+        ((last,),) = store.run(f"SELECT ifnull(max(row), -1) FROM vectors_{following.table}")
         with Meter("embedding", store.state().next_row, "passages", done=last + 1, shown=progress) as meter:
             while True:
                 with store.reading():

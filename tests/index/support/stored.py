@@ -23,8 +23,7 @@ def vectors_of(path):
 def widths_of(path) -> set[int]:
     """Return the sizes of the stored vectors in bytes."""
     with closing(IndexFolder(path)) as folder:
-        table = folder.read(lambda view: view.vectors.name)
-        return {width for (width,) in folder.run(f"SELECT DISTINCT length(code) FROM {table}")}
+        return {width for (width,) in folder.run(f"SELECT DISTINCT length(code) FROM vectors_{folder.settings.table}")}
 
 
 def stored(path: Path, exact: bool = True) -> dict:
