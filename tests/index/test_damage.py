@@ -161,8 +161,7 @@ def test_damaged_pages_and_definitions_are_found(path, database):
 )
 def test_changed_settings(path, database, change, message):
     changed_settings(path, **change)
-    found = refused(path).removesuffix(f"; {REMEDY}")
-    assert found == message.format(folder=path, damaged=f"{database}: damaged")
+    assert refused(path).removesuffix(f"; {REMEDY}") == message.format(folder=path, damaged=f"{database}: damaged")
 
 
 def test_a_damaged_database_is_not_opened(path, database):
@@ -189,6 +188,10 @@ def test_a_damaged_database_is_not_opened(path, database):
 def test_no_damage_hides_another(path, database):
     changed(database, "UPDATE state SET next_row = 51; UPDATE vectors_1 SET checksum = 1 WHERE row = 7")
     assert {f"{path}: has 50 rows, but its count is 51; {REMEDY}", f"{database}: {VECTOR}"} <= set(verify(path))
+    checked = "UPDATE documents SET checksum = 504788250 WHERE row = 7; UPDATE state SET next_row = 4000000000000000000"
+    changed(database, f"INSERT INTO passages VALUES (7, 0, 'a'); {checked}")
+    said = "passages: invalid literal for int() with base 10: 'a'", "its next row is 4000000000000000000"
+    assert {f"{database}: damaged ({each}); {REMEDY}" for each in said} <= set(verify(path))
     for change in ("stop = 1.5", "stop = 'a'", "generation = 'a'"):
         changed(database, f"UPDATE compaction SET {change}")
         assert f"{database}: damaged (the rows of its last compaction are missing or overlap); {REMEDY}" in verify(path)

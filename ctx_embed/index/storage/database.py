@@ -572,8 +572,11 @@ class Database:
                 raise self.damaged("the checksum of a document is wrong")
             if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
                 raise self.damaged("a document has a wrong type")
-            # A document that is its only passage is not cut.
-            numbers = [0, len(text)] if cut is None else list(map(int, cut.replace(",", " ").split()))
+            try:
+                # A document that is its only passage is not cut.
+                numbers = [0, len(text)] if cut is None else list(map(int, cut.replace(",", " ").split()))
+            except ValueError as error:
+                raise self.damaged(f"passages: {error}") from None
             if len(numbers) != 2 * passages:
                 raise self.damaged("passages are missing")
             spans = list(zip(numbers[::2], numbers[1::2], strict=True))

@@ -207,10 +207,13 @@ class View:
             first = stop = before.state.next_row
             rows, live, readable, self._deleted = before.rows, before.live, before.readable, before._deleted
             self.earlier, self._masks = before.earlier | before.computed, before._masks
-        new = np.ones(max(self.state.next_row - stop, 0), bool)
         # The row at each position (n,), ascending; whether it belongs to a document, as it was not deleted since; and
         # whether its vector is not zero, too.
-        self.rows: Rows = np.concatenate([rows, np.arange(stop, stop + len(new))])
+        try:
+            new = np.ones(max(self.state.next_row - stop, 0), bool)
+            self.rows: Rows = np.concatenate([rows, np.arange(stop, stop + len(new))])
+        except (ValueError, MemoryError):
+            raise store.damaged(f"its next row is {self.state.next_row}") from None
         self.live: Mask = np.concatenate([live, new])
         self.readable: Mask = np.concatenate([readable, new])
         zeros = f"SELECT row FROM vectors_{self.settings.table} WHERE code = x'' AND row >= ?"
