@@ -46,7 +46,6 @@ class Kernel(ctypes.CDLL):
     name = "plain"
 
 
-@cache
 def _chosen(wanted: str) -> tuple[Kernel | None, str]:
     """Return the kernel for a value of VARIABLE, or None, and what embeds texts then."""
     if wanted == "numpy":
@@ -80,15 +79,20 @@ def _chosen(wanted: str) -> tuple[Kernel | None, str]:
 
 
 @cache
-def kernel() -> Kernel | None:
-    """Return the compiled kernel of this processor; None if NumPy has to do the work. The log says which."""
+def _here() -> tuple[Kernel | None, str]:
+    """Return the kernel and what embeds texts, as VARIABLE says at the first use in a process; the log says it, too."""
     found, name = _chosen(os.environ.get(VARIABLE, "").lower())
     # A program with a log has already imported logging, which takes a twentieth of the time to a first vector.
     if logging := sys.modules.get("logging"):
         logging.getLogger(__name__).info("kernel: %s", name)
-    return found
+    return found, name
+
+
+def kernel() -> Kernel | None:
+    """Return the compiled kernel of this processor; None if NumPy has to do the work."""
+    return _here()[0]
 
 
 def kernel_name() -> str:
     """Return what embeds texts here: ``avx2``, ``plain``, or ``numpy`` and why."""
-    return _chosen(os.environ.get(VARIABLE, "").lower())[1]
+    return _here()[1]

@@ -173,8 +173,7 @@ def anew():
     """Let this process choose again."""
 
     def forget() -> None:
-        loading._chosen.cache_clear()
-        kernel.cache_clear()
+        loading._here.cache_clear()
 
     forget()
     yield forget
