@@ -1,7 +1,7 @@
 # make help lists the targets.
 PYTHON ?= python3
 # Processes that share the tests; each takes up to 2 GB.
-WORKERS ?= 2
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 
