@@ -477,12 +477,14 @@ class Database:
                     get_origin(part) or part for part in get_args(kind) or [kind]
                 ]:
                     raise ValueError(f"the setting {field!r} is missing or of the wrong type")
-            if fields["dimension"] < 1 or fields["dtype"] not in DTYPES:
-                raise ValueError(f"dimension {fields['dimension']}, dtype {fields['dtype']!r}")
+            if min(fields["dimension"], fields["table"]) < 1 or fields["dtype"] not in DTYPES:
+                raise ValueError("dimension {dimension}, table {table}, dtype {dtype!r}".format(**fields))
             if not CHUNKS.fullmatch(fields["chunk"]):
                 raise ValueError(f"chunk {fields['chunk']!r:.80}")
             if unrelated is not None and [type(number) for number in unrelated] != [float, float]:
                 raise ValueError("the setting 'unrelated' is of the wrong type")
+            if unrelated is not None and not (math.isfinite(sum(unrelated)) and unrelated[1] > 0):
+                raise ValueError("the setting 'unrelated' is out of range")
         except InputError:
             raise
         except (ValueError, RecursionError) as error:
