@@ -5,12 +5,10 @@ The steps read a text only through sums over its tokens, whose size is constant,
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import zlib
 from typing import TYPE_CHECKING, Any
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,118 +32,104 @@ LARGEST_ENDS = 1 << 24
 # Maximum number of tokens, or words, in a text; doubles count exactly up to it.
 MOST_TOKENS = 1 << 53
 
+# The sums over the tokens of a text, as rows of an array: none for a text without tokens. They never change.
+Sums = NDArray[Any]
+
+
+def rows(kind: np.dtype[Any], count: int, *columns: Any) -> Sums:
+    """Return an array of ``count`` rows, given its columns in their order."""
+    found = np.empty(count, kind)
+    for name, column in zip(kind.names or (), columns, strict=True):
+        found[name] = column
+    return found
+
 
 class Counts:
-    """The count of each vocabulary entry in a text: all that the steps need if positions do not matter.
-
-    There are at most as many counts as the vocabulary has entries.
-    """
+    """Without positions: a row for each vocabulary entry in the text, with its count, by ascending entries."""
 
     def __init__(self, contextualizer: PackedContextualizer) -> None:
         self._contextualizer = contextualizer
-        self.entries: NDArray[np.int32] = np.empty(0, np.int32)
-        self.counts: NDArray[np.int64] = np.empty(0, np.int64)
+        self.row, self.most_rows = np.dtype([("entry", "<i4"), ("count", "<i8")]), len(contextualizer.table.values)
 
-    def add(self, ids: Ids) -> None:
-        """Count further tokens."""
-        added = Counts(self._contextualizer)
-        added.entries, added.counts = np.unique(ids, return_counts=True)
-        self.merge(added)
+    def add(self, sums: Sums, ids: Ids) -> Sums:
+        """Return the sums of a text and further tokens."""
+        entries, counts = np.unique(ids, return_counts=True)
+        return self.join(sums, rows(self.row, len(entries), entries, counts))
 
-    def merge(self, other: Counts) -> None:
-        """Add the counts of another text."""
-        counts = np.concatenate([self.counts, other.counts])
-        self.entries, place = np.unique(np.concatenate([self.entries, other.entries]), return_inverse=True)
-        self.counts = np.bincount(place, counts, minlength=len(self.entries)).astype(np.int64)
+    def join(self, left: Sums, right: Sums) -> Sums:
+        """Return the sums of two texts together."""
+        both = np.concatenate([left, right])
+        entries, place = np.unique(both["entry"], return_inverse=True)
+        return rows(self.row, len(entries), entries, np.bincount(place, both["count"], len(entries)))
 
-    def context(self) -> Floats:
+    def context(self, sums: Sums) -> Floats:
         """Return c^K (m,) of the text."""
-        context: Floats = self._contextualizer.embed(self.entries, np.array([len(self.entries)]), self.counts)[0]
+        context: Floats = self._contextualizer.embed(sums["entry"], np.array([len(sums)]), sums["count"])[0]
         return context
 
-    def arrays(self) -> list[NDArray[Any]]:
-        """Return what :meth:`restore` takes."""
-        return [self.entries, self.counts]
-
-    def restore(self, arrays: list[NDArray[Any]]) -> None:
-        """Take over arrays from another object of this class."""
-        entries, counts = arrays
-        if entries.ndim != 1 or entries.shape != counts.shape or entries.dtype != np.int32 or counts.dtype != np.int64:
-            raise ValueError("entries and counts do not fit")
-        if len(entries) and not 0 <= entries.min() <= entries.max() < len(self._contextualizer.table.values):
+    def require_possible(self, sums: Sums) -> None:
+        """Refuse sums that no text has."""
+        entries, counts = sums["entry"], sums["count"]
+        if not ((entries >= 0) & (entries < self.most_rows)).all():
             raise ValueError("an entry is not in the vocabulary")
         if not (np.diff(entries) > 0).all():
             raise ValueError("an entry occurs twice")
-        if len(counts) and not 1 <= counts.min() <= counts.max() <= MOST_TOKENS:
+        if not ((counts >= 1) & (counts <= MOST_TOKENS)).all():
             raise ValueError(f"counts must lie between 1 and {MOST_TOKENS:,}")
-        self.entries, self.counts = entries, counts
 
 
 class Moments:
-    """For absolute positions: M = sum_i y_i y_i^T, t = sum_i y_i and Z = sum_i exp(i s), with y_i = e(w_i) exp(i s).
+    """With absolute positions: a row of n, M = sum_i y_i y_i^T, t = sum_i y_i and Z = sum_i exp(i s).
 
-    If text B follows text A, M = M_A + D M_B D, t = t_A + D t_B and Z = Z_A + D Z_B with D = diag(exp(n_A s)). All sums
-    are stored divided by exp(L), where L is the largest exponent of each feature, so that nothing overflows.
+    Here y_i = e(w_i) exp(i s). If text B follows text A, M = M_A + D M_B D, t = t_A + D t_B and Z = Z_A + D Z_B with
+    D = diag(exp(n_A s)). All sums are stored divided by exp(L), where L is the largest exponent of each feature, so
+    that nothing overflows.
     """
 
     def __init__(self, contextualizer: PackedContextualizer) -> None:
-        m = contextualizer.dimension
         self._contextualizer = contextualizer
         self._s = contextualizer.s.astype(np.float64)
-        self.n = 0
-        self.L = np.full(m, -np.inf)
-        self.Z, self.t, self.M = np.zeros(m), np.zeros(m), np.zeros((m, m))
+        m = contextualizer.dimension
+        vectors = [(name, "<f8", (m,)) for name in "LZt"]
+        self.row, self.most_rows = np.dtype([("n", "<i8"), *vectors, ("M", "<f8", (m, m))]), 1
 
-    def add(self, ids: Ids) -> None:
-        """Append further tokens."""
+    def add(self, sums: Sums, ids: Ids) -> Sums:
+        """Return the sums of a text and tokens that follow it."""
         for start in range(0, len(ids), TOKENS_AT_ONCE):
             block = ids[start : start + TOKENS_AT_ONCE]
             logits = np.arange(1, len(block) + 1)[:, None] * self._s
             L = logits.max(0)
             weights = np.exp(logits - L)
             y = self._contextualizer.table.rows(block) * weights
-            self._append(len(block), L, weights.sum(0), y.sum(0), y.T @ y)
+            sums = self.join(sums, rows(self.row, 1, len(block), L, weights.sum(0), y.sum(0), y.T @ y))
+        return sums
 
-    def merge(self, other: Moments) -> None:
-        """Append the tokens of another text."""
-        self._append(other.n, other.L, other.Z, other.t, other.M)
+    def join(self, left: Sums, right: Sums) -> Sums:
+        """Return the sums of two texts, the second of which follows the first."""
+        if not (len(left) and len(right)):
+            return left if len(left) else right
+        (n, L, Z, t, M), (n_B, L_B, Z_B, t_B, M_B) = left[0], right[0]
+        shifted = L_B + n * self._s
+        largest = np.maximum(L, shifted)
+        old, new = np.exp(L - largest), np.exp(shifted - largest)
+        joined = old[:, None] * M * old + new[:, None] * M_B * new
+        return rows(self.row, 1, n + n_B, largest, old * Z + new * Z_B, old * t + new * t_B, joined)
 
-    def _append(self, n: int, L: Any, Z: Any, t: Any, M: Any) -> None:
-        if n == 0:
-            return
-        shifted = L + self.n * self._s
-        largest = np.maximum(self.L, shifted)
-        old, new = np.exp(self.L - largest), np.exp(shifted - largest)
-        self.n, self.L = self.n + n, largest
-        self.Z = old * self.Z + new * Z
-        self.t = old * self.t + new * t
-        self.M = old[:, None] * self.M * old + new[:, None] * M * new
-
-    def context(self) -> Floats:
+    def context(self, sums: Sums) -> Floats:
         """Return c^K (m,) of the text, which has a token."""
-        weight = (self.n if self._contextualizer.scale == "mean" else 1) / self.Z
+        n, _, Z, t, M = sums[0]
+        weight = (n if self._contextualizer.scale == "mean" else 1) / Z
         steps = self._contextualizer.steps
         # G_k = M U_k^T
-        G = (weight[:, None] * self.M * weight) @ steps.U.reshape(-1, len(weight)).T
-        return np.asarray(recurrence(G, weight * self.t, self._contextualizer.c0, steps), np.float32)
+        G = (weight[:, None] * M * weight) @ steps.U.reshape(-1, len(weight)).T
+        return np.asarray(recurrence(G, weight * t, self._contextualizer.c0, steps), np.float32)
 
-    def arrays(self) -> list[NDArray[Any]]:
-        """Return what :meth:`restore` takes."""
-        return [np.array([self.n]), self.L, self.Z, self.t, self.M]
-
-    def restore(self, arrays: list[NDArray[Any]]) -> None:
-        """Take over arrays from another object of this class."""
-        m = len(self._s)
-        if [array.shape for array in arrays] != [(1,), (m,), (m,), (m,), (m, m)]:
-            raise ValueError("the moments are of another dimension")
-        n, L, Z, t, M = arrays
-        if n.dtype != np.int64 or any(array.dtype != np.float64 for array in (L, Z, t, M)):
-            raise ValueError("the moments are of another type")
-        if not 0 <= n[0] <= MOST_TOKENS:
-            raise ValueError(f"the number of tokens must lie between 0 and {MOST_TOKENS:,}")
-        if n[0] and not (all(np.isfinite(array).all() for array in (L, Z, t, M)) and (Z > 0).all()):
+    def require_possible(self, sums: Sums) -> None:
+        """Refuse sums that no text has."""
+        if len(sums) > 1 or not ((sums["n"] >= 1) & (sums["n"] <= MOST_TOKENS)).all():
+            raise ValueError(f"the number of tokens must lie between 1 and {MOST_TOKENS:,}")
+        if not all(np.isfinite(sums[name]).all() for name in "LZtM") or not (sums["Z"] > 0).all():
             raise ValueError("the moments are not finite")
-        self.n, self.L, self.Z, self.t, self.M = int(n[0]), L, Z, t, M
 
 
 class DocumentState:
@@ -183,26 +167,23 @@ class DocumentState:
             if holds:
                 raise InputError(f"the model cannot extend a text: it has {reason}; embed the whole text at once")
         self._embedder = embedder
-        # Until a safe cut is found, the whole text is the head; then the sums replace the text between head and tail.
+        # Until a safe cut is found, the whole text is the head and the tail is empty; then the sums replace the text
+        # between the two, and the tail is never empty again.
         self._head = ""
         self._tail = ""
         # Text added after head or tail, not yet searched for cuts.
         self._added: list[str] = []
         self._characters = 0
-        self._sums = self._new_sums()
+        self._kind = Moments(contextualizer) if contextualizer.positions == "absolute" else Counts(contextualizer)
+        self._sums = np.empty(0, self._kind.row)
         # The evidence of how well the model knows the text in the sums.
         self._evidence = np.zeros((1, 4), np.int64)
-        self._cut = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._embedder.state, (self.to_bytes(),)
 
     def __repr__(self) -> str:
         return f"DocumentState({self._embedder!r})"
-
-    def _new_sums(self) -> Any:
-        contextualizer = self._embedder.contextualizer
-        return Moments(contextualizer) if contextualizer.positions == "absolute" else Counts(contextualizer)
 
     def add(self, text: str) -> None:
         """Append text, without a separator.
@@ -215,7 +196,7 @@ class DocumentState:
         self._added.append(text)
         self._characters += len(text)
         # Text without a safe cut is read again as a whole, but only once it has doubled, so the total time is linear.
-        if self._characters >= max(ADDED_CHARACTERS, len(self._tail if self._cut else self._head)):
+        if self._characters >= max(ADDED_CHARACTERS, len(self._tail or self._head)):
             self._settle()
 
     def _settle(self) -> None:
@@ -224,13 +205,12 @@ class DocumentState:
         self._added, self._characters = [], 0
         if not text:
             return
-        if not self._cut:
+        if not self._tail:
             self._head += text
             first = self._cut_of(self._head, last=False)
             if first is None:
                 return
             self._head, text = self._head[:first], self._head[first:]
-            self._cut = True
         self._tail += text
         last = self._cut_of(self._tail, last=True)
         if last is not None:
@@ -245,25 +225,23 @@ class DocumentState:
         """
         if not isinstance(other, DocumentState) or other._embedder.fingerprint != self._embedder.fingerprint:
             raise InputError("the other state must be a DocumentState of the same model")
-        if other is self:
-            other = self._embedder.state(self.to_bytes())
         self._settle()
         other._settle()
-        if not other._cut:
-            self.add(other._head)
+        # The other state may be this one.
+        head, sums, evidence, tail = other._head, other._sums, other._evidence, other._tail
+        if not tail:
+            self.add(head)
             return
-        if self._cut:
-            self._tail += other._head
+        if self._tail:
+            self._tail += head
         else:
-            self.add(other._head)
+            self.add(head)
             self._settle()
         # The end of the other state's head is its first safe cut.
-        if self._cut:
-            self._grow(self._tail)
-        self._cut = True
-        self._sums.merge(other._sums)
-        self._evidence = self._evidence + other._evidence
-        self._tail = other._tail
+        self._grow(self._tail)
+        self._sums = self._kind.join(self._sums, sums)
+        self._evidence = self._evidence + evidence
+        self._tail = tail
 
     def embedding(self, **options: Any) -> NDArray[Any]:
         """Return the embedding of the text so far.
@@ -276,12 +254,10 @@ class DocumentState:
         """
         self._settle()
         (head, of_head), (tail, of_tail) = self._read(self._head), self._read(self._tail)
-        sums = self._new_sums()
-        sums.add(head)
-        sums.merge(self._sums)
-        sums.add(tail)
+        before = self._kind.add(np.empty(0, self._kind.row), head)
+        sums = self._kind.add(self._kind.join(before, self._sums), tail)
         read = is_read(self._evidence + of_head + of_tail)
-        context: Floats = sums.context() if read[0] else self._embedder.contextualizer.c0
+        context: Floats = self._kind.context(sums) if read[0] else self._embedder.contextualizer.c0
         embedding: NDArray[Any] = self._embedder.finished(context[None], read.astype(np.int64), **options)[0]
         return embedding
 
@@ -313,7 +289,7 @@ class DocumentState:
     def _grow(self, text: str) -> None:
         """Append text between two safe cuts to the sums."""
         ids, evidence = self._read(text)
-        self._sums.add(ids)
+        self._sums = self._kind.add(self._sums, ids)
         self._evidence = self._evidence + evidence
 
     def _read(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
@@ -325,10 +301,8 @@ class DocumentState:
     def to_bytes(self) -> bytes:
         """Return the state as bytes, from which :meth:`Embedder.state` restores it."""
         self._settle()
-        stream = io.BytesIO()
-        np.savez(stream, *self._sums.arrays())
-        values = [self._embedder.fingerprint, self._cut, self._head, self._tail, self._evidence[0].tolist()]
-        return MAGIC + zlib.compress(json.dumps(values).encode() + b"\n" + stream.getvalue())
+        values = [self._embedder.fingerprint, self._head, self._tail, self._evidence[0].tolist()]
+        return MAGIC + zlib.compress(json.dumps(values).encode() + b"\n" + self._sums.tobytes())
 
     def restore(self, stored: bytes) -> None:
         """Restore a state from the bytes that :meth:`to_bytes` returned.
@@ -339,40 +313,32 @@ class DocumentState:
         try:
             if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
                 raise ValueError("it begins otherwise")
-            # Unpacking uses memory bounded by the size of the model: that of all counts, or of all moments.
-            entries, m = self._embedder.contextualizer.table.values.shape
-            largest = LARGEST_ENDS + 12 * entries + 8 * (m + 2) ** 2
+            # Unpacking uses memory bounded by the size of the model: that of its largest sums.
+            largest = LARGEST_ENDS + self._kind.most_rows * self._kind.row.itemsize
             unpacker = zlib.decompressobj()
             content = unpacker.decompress(stored[len(MAGIC) :], largest)
             if not unpacker.eof:
                 raise ValueError(f"cut short, or more than {largest:,} bytes")
             line, _, packed = content.partition(b"\n")
             values = json.loads(line)
-            if [type(value) for value in values] != [str, bool, str, str, list]:
+            if [type(value) for value in values] != [str, str, str, list]:
                 raise ValueError(
                     "its values have the wrong types; if a development version made it, read the text again"
                 )
-            fingerprint, cut, head, tail, evidence = values
+            fingerprint, head, tail, evidence = values
             if [type(value) for value in evidence] != [int] * 4 or max(map(abs, evidence)) > MOST_TOKENS:
                 raise ValueError("its numbers of words are impossible")
-            with ZipFile(io.BytesIO(packed)) as archive:
-                # Arrays are stored uncompressed, so none can be larger than these bytes.
-                if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):
-                    raise ValueError("its arrays are compressed")
-            with np.load(io.BytesIO(packed)) as loaded:
-                arrays = [loaded[name] for name in loaded.files]
+            if fingerprint != self._embedder.fingerprint:
+                raise InputError(
+                    f"the state was made by the model {fingerprint[:12]}, not by {self._embedder.fingerprint[:12]}: "
+                    "load it with its own"
+                )
+            sums = np.frombuffer(packed, self._kind.row)
+            self._kind.require_possible(sums)
+        except InputError:
+            raise
         # Catch any error, as the bytes may come from a stranger.
         except Exception as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error!s:.200})") from None
-        if fingerprint != self._embedder.fingerprint:
-            raise InputError(
-                f"the state was made by the model {fingerprint[:12]}, not by {self._embedder.fingerprint[:12]}: load "
-                "it with its own"
-            )
-        try:
-            sums = self._new_sums()
-            sums.restore(arrays)
-        except ValueError as error:
-            raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
-        self._cut, self._head, self._tail, self._evidence = cut, head, tail, np.array([evidence], np.int64)
-        self._sums, self._added, self._characters = sums, [], 0
+        self._head, self._tail, self._evidence, self._sums = head, tail, np.array([evidence], np.int64), sums
+        self._added, self._characters = [], 0
