@@ -225,23 +225,23 @@ class DocumentState:
         """
         if not isinstance(other, DocumentState) or other._embedder.fingerprint != self._embedder.fingerprint:
             raise InputError("the other state must be a DocumentState of the same model")
+        if other is self:
+            other = self._embedder.state(self.to_bytes())
         self._settle()
         other._settle()
-        # The other state may be this one.
-        head, sums, evidence, tail = other._head, other._sums, other._evidence, other._tail
-        if not tail:
-            self.add(head)
+        if not other._tail:
+            self.add(other._head)
             return
         if self._tail:
-            self._tail += head
+            self._tail += other._head
         else:
-            self.add(head)
+            self.add(other._head)
             self._settle()
         # The end of the other state's head is its first safe cut.
         self._grow(self._tail)
-        self._sums = self._kind.join(self._sums, sums)
-        self._evidence = self._evidence + evidence
-        self._tail = tail
+        self._sums = self._kind.join(self._sums, other._sums)
+        self._evidence = self._evidence + other._evidence
+        self._tail = other._tail
 
     def embedding(self, **options: Any) -> NDArray[Any]:
         """Return the embedding of the text so far.
