@@ -44,8 +44,8 @@ BLOCK_TOKENS = 4096
 # The names under which models store prompts for queries and documents; the first one that a model has is used.
 TASK_PROMPTS: dict[str | None, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
-# Attributes of an embedder that its pickle holds; users may set them.
-PICKLED = ("prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
+# Attributes of an embedder that its pickle holds; users may set all but the first.
+PICKLED = ("fingerprint", "prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
 
 Precision = Literal["float32", "int8", "ubinary"]
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -227,12 +227,12 @@ class PackedContextualizer:
             offsets, context = np.append(0, sizes.cumsum()), self.first_contexts(part, sizes)
             if len(part) > BLOCK_TOKENS:
                 how, slopes = {"kind": self.positions, "scale": self.scale}, self.s.astype(np.float64)
-                read = second_order.long_document(self.table.rows, part, context[0], self.steps, slopes, **how)
-                found.append(read[None])
+                read = second_order.long_document(self.table.rows, part, context[0], self.steps, slopes, **how)[None]
             else:
-                found.append(second_order.direct(self.weighted(part, offsets), offsets, context, self.steps)[-1])
+                read = second_order.direct(self.weighted(part, offsets), offsets, context, self.steps)[-1]
+            found.append(read.astype(np.float32))
             start = stop
-        return np.concatenate([part.astype(np.float32) for part in found])
+        return np.concatenate(found)
 
     def weighted(self, ids: Ids, offsets: Lengths) -> Floats:
         """Return the weighted tokens x_i = e(w_i) * p(i), (N, m), of texts that begin at the offsets (B + 1,)."""
@@ -284,14 +284,23 @@ class Embedder:
         self.truncate_dim: int | None = saved.settings.get("truncate_dim")
         self.max_seq_length: int | None = saved.config["max_seq_length"]
 
+    @property
+    def _name(self) -> str:
+        """What :meth:`load` takes: the folder, or ``default``, whose place differs between machines."""
+        return "default" if self.saved.folder == DEFAULT_MODEL else str(self.saved.folder)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle holds no files: they are read again where it is unpickled.
-        changed = {name: getattr(self, name) for name in PICKLED}
-        return _unpickled, (str(self.saved.folder), self.fingerprint, changed)
+        return Embedder.load, (self._name,), {name: getattr(self, name) for name in PICKLED}
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        here, expected = self.fingerprint[:12], pickled["fingerprint"][:12]
+        if here != expected:
+            raise InputError(f"{self._name} holds the model {here}, but {expected} was pickled; pickle it again")
+        self.__dict__.update(pickled)
 
     def __repr__(self) -> str:
-        name = "default" if self.saved.folder == DEFAULT_MODEL else str(self.saved.folder)
-        return f"Embedder({name!r}, {self.dimension} dimensions)"
+        return f"Embedder({self._name!r}, {self.dimension} dimensions)"
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Embedder:
@@ -305,7 +314,7 @@ class Embedder:
             InputError: there is no model, or it is damaged.
         """
         folder = DEFAULT_MODEL if path is None or str(path) == "default" else Path(str(path))
-        return cls(SavedContextualizer.read(folder))
+        return cls(SavedContextualizer(folder))
 
     @property
     def dimension(self) -> int:
@@ -434,19 +443,15 @@ class Embedder:
         whole = np.zeros(self.contextualizer.dimension)
         whole[: self.dimension] = direction / max(float(np.linalg.norm(direction)), 1e-12)
         vectors, _, contexts = self.contextualizer.contributions(ids)
-        context, parts = contexts[-1], (vectors @ whole).sum(0)
-        rest = float(context @ whole - parts.sum())
-        length = max(float(np.linalg.norm(context[: self.dimension])), 1e-12)
+        whole /= max(float(np.linalg.norm(contexts[-1, : self.dimension])), 1e-12)
         tokens = []
         # A text cut to max_seq_length has more spans than tokens.
         spans = self.text_tokenizer.spans(prompt + text)
-        for (start, stop), part in zip(spans, (parts / length).tolist(), strict=False):
-            if start < len(prompt):
-                rest += part * length
-            else:
-                begin, end = start - len(prompt), stop - len(prompt)
+        for (start, stop), part in zip(spans, (vectors @ whole).sum(0).tolist(), strict=False):
+            begin, end = start - len(prompt), stop - len(prompt)
+            if begin >= 0:
                 tokens.append(TokenWeight(text[begin:end], begin, end, part))
-        return CosineParts(text, tokens, rest / length)
+        return CosineParts(text, tokens, float(contexts[-1] @ whole) - sum(token.weight for token in tokens))
 
     def similarity(self, left: Any, right: Any) -> Floats:
         """Return the similarity of each left vector with each right one, (left, right) float32.
@@ -472,17 +477,3 @@ class Embedder:
         if self.default_prompt_name not in self.prompts:
             raise unknown_name("prompt", self.default_prompt_name, self.prompts)
         return self.prompts[self.default_prompt_name]
-
-
-def _unpickled(folder: str, expected: str, attributes: dict[str, Any]) -> Embedder:
-    """Return the embedder that was pickled."""
-    # The default model's place differs between machines.
-    is_default = Path(folder).parts[-3:] == DEFAULT_MODEL.parts[-3:]
-    embedder = Embedder.load(None if is_default else folder)
-    if embedder.fingerprint != expected:
-        raise InputError(
-            f"{folder} holds the model {embedder.fingerprint[:12]}, but {expected[:12]} was pickled; pickle it again"
-        )
-    for name, value in attributes.items():
-        setattr(embedder, name, value)
-    return embedder

@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -243,7 +242,7 @@ class Tensors:
                 dtype = np.dtype(DTYPES[header[name]["dtype"]])
                 if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
                     raise ValueError(f"the tensor {name} has no shape or place")
-                if not 0 <= begin <= end or end - begin != math.prod(shape) * dtype.itemsize:
+                if end - begin != math.prod(shape) * dtype.itemsize:
                     raise ValueError(f"the tensor {name} has {end - begin} bytes")
                 if end > len(values):
                     raise ValueError(f"the tensor {name} ends beyond the file")
@@ -256,26 +255,27 @@ class Tensors:
             raise InputError(f"{path}: {PHRASES} must hold I32 numbers, got {self.dtypes[PHRASES]}")
         # Numbers that are NaN or infinite would make embeddings undefined.
         for name in [name for name, dtype in self.dtypes.items() if dtype in FLOATS]:
-            numbers, count = self.stored[name].reshape(-1), 0
-            for start in range(0, len(numbers), CHECKED_NUMBERS):
-                block = numbers[start : start + CHECKED_NUMBERS]
-                if self.dtypes[name] == "BF16":
-                    block = (block.astype(np.uint32) << 16).view(np.float32)
+            count, total = 0, self.stored[name].size
+            for start in range(0, total, CHECKED_NUMBERS):
+                block = self._numbers(name, slice(start, start + CHECKED_NUMBERS))
                 # Minimum and maximum are NaN if any value is; checking each value would take many times as long.
                 if not (np.isfinite(block.min()) and np.isfinite(block.max())):
                     count += int((~np.isfinite(block)).sum())
             if count:
                 raise InputError(
-                    f"{path}: {count:,} of {len(numbers):,} numbers of {name} are NaN or infinite; the model diverged "
+                    f"{path}: {count:,} of {total:,} numbers of {name} are NaN or infinite; the model diverged "
                     "or its file is damaged; train it again, or copy the file again"
                 )
 
+    def _numbers(self, name: str, part: slice) -> Array:
+        """Return some of a tensor's numbers in a row."""
+        numbers = self.stored[name].reshape(-1)[part]
+        # bfloat16 is the upper half of a float32.
+        return (numbers.astype(np.uint32) << 16).view(np.float32) if self.dtypes[name] == "BF16" else numbers
+
     def floats(self, name: str) -> Floats:
         """Return a tensor in float32, in memory."""
-        if self.dtypes[name] == "BF16":
-            # The upper half of a float32.
-            return (self.stored[name].astype(np.uint32) << 16).view(np.float32)
-        return self.stored[name].astype(np.float32)
+        return self._numbers(name, slice(None)).astype(np.float32).reshape(self.stored[name].shape)
 
 
 class TokenTable(NamedTuple):
@@ -295,56 +295,43 @@ class TokenTable(NamedTuple):
         return rows
 
 
-@dataclass(frozen=True)
 class SavedContextualizer:
-    """The contents of a model folder: a Contextualizer, called ``name``, and ``normalize`` times a ``Normalize``.
+    """The contents of a model folder that sentence-transformers wrote: a Contextualizer, called ``name``.
 
-    ``files`` decide its embeddings; ``settings`` is the content of ``config_sentence_transformers.json``;
-    ``parameters`` are those of the steps by name.
+    ``normalize`` times a ``Normalize`` follows it. ``files`` decide its embeddings; ``settings`` is the content of
+    ``config_sentence_transformers.json``; ``parameters`` are those of the steps by name.
     """
 
-    folder: Path
-    files: list[Path]
-    name: str
-    config: dict[str, Any]
-    normalize: int
-    settings: dict[str, Any]
-    tensors: Tensors
-    tokenizer: Tokenizer
-    table: TokenTable
-    parameters: dict[str, Floats]
-    phrases: Array | None
-
-    @classmethod
-    def read(cls, folder: Path) -> SavedContextualizer:
-        """Read a folder that sentence-transformers wrote."""
+    def __init__(self, folder: Path) -> None:
         first, *others = modules_of(folder)
         foreign = [] if first.kind == CONTEXTUALIZER else [first]
         foreign += [other for other in others if not other.normalizes]
         if foreign:
             name = foreign[0].kind.rpartition(".")[2]
             raise UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
+        self.folder, self.name, self.normalize = folder, first.name, len(others)
         home, beyond_numpy = first.home, "has options that the NumPy model does not support; load it with torch"
         config_path = home / "contextualizer_config.json"
-        config = read_json(config_path)
-        if sorted(config) != sorted(CONFIG_KEYS):
+        self.config = read_json(config_path)
+        if sorted(self.config) != sorted(CONFIG_KEYS):
             raise UnsupportedModelError(f"{config_path}: {beyond_numpy}")
-        files = [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"]
+        self.files = [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"]
         for file in (other.home / "config.json" for other in others):
             if file.exists():
-                files.append(file)
+                self.files.append(file)
                 if not read_json(file).items() <= CONFIGS["Normalize"].items():
                     raise UnsupportedModelError(f"{file}: {beyond_numpy}")
-        settings = settings_of(folder)
-        if settings.get("similarity_fn_name") not in SIMILARITIES[:3]:
+        self.settings = settings_of(folder)
+        if self.settings.get("similarity_fn_name") not in SIMILARITIES[:3]:
             raise UnsupportedModelError(f"{folder}: NumPy has the similarities cosine and dot; load it with torch")
-        tokenizer, tensors = read_tokenizer(home / "tokenizer.json"), Tensors(home / "model.safetensors")
-        require_fitting(config, config_path, tensors, tokenizer)
+        self.tokenizer, tensors = read_tokenizer(home / "tokenizer.json"), Tensors(home / "model.safetensors")
+        require_fitting(self.config, config_path, tensors, self.tokenizer)
         values = tensors.stored[TABLE] if tensors.dtypes[TABLE] in ("I8", "F32") else tensors.floats(TABLE)
-        table = TokenTable(values, tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors.stored else None)
-        steps = {name.removeprefix(STEPS): tensors.floats(name) for name in tensors.stored if name.startswith(STEPS)}
-        phrases = tensors.stored.get(PHRASES)
-        return cls(folder, files, first.name, config, len(others), settings, tensors, tokenizer, table, steps, phrases)
+        self.table = TokenTable(values, tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors.stored else None)
+        steps = [name for name in tensors.stored if name.startswith(STEPS)]
+        self.parameters = {name.removeprefix(STEPS): tensors.floats(name) for name in steps}
+        self.phrases = tensors.stored.get(PHRASES)
+        self.tensors = tensors
 
 
 def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
@@ -370,7 +357,7 @@ def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokeni
         found = tensors.stored[name].shape if name in tensors.stored else "nothing"
         if found != shape:
             raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
-        if (tensors.dtypes[name] in FLOATS) != (name != TABLE or SCALES not in tensors.stored):
+        if tensors.dtypes[name] not in ({"I8"} if name == TABLE and SCALES in tensors.stored else FLOATS):
             raise InputError(f"{tensors.path}: {name} must not hold {tensors.dtypes[name]} numbers")
     if unknown := set(tensors.stored) - {*wanted, PHRASES}:
         raise InputError(f"{tensors.path}: no Contextualizer of these options has the tensor {min(unknown)!r:.80}")

@@ -127,6 +127,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "fewer scales": (tensor("embedding.scales", lambda s: s[:3]), "embedding.scales must have shape"),
     "another shape": (tensor("attention.U", lambda U: U[:, :1]), "attention.U must have shape"),
     "integers": (tensor("attention.U", lambda U: U.to(torch.int64)), "attention.U must not hold I64 numbers"),
+    "wide levels": (tensor("embedding.weight", lambda w: w.to(torch.int32)), "weight must not hold I32 numbers"),
     "another tensor": (header(lambda fields: fields.update(more=fields["attention.b"])), "has the tensor 'more'"),
     "a huge shape": (of_U(shape=[2**40, 4, 16]), UNREADABLE),
     "a shape of text": (of_U(shape="2, 4"), UNREADABLE),
