@@ -105,25 +105,17 @@ class Found:
             joined = "\0".join([text.replace("\0", " ") for text in texts])
         self.data = (joined + END).encode("utf-8", "surrogatepass")
         size = len(self.data) - len(END) + 1
-        slots, known = 1 << size.bit_length(), ctypes.c_int64()
+        slots = 1 << size.bit_length()
         self._words, self._count, self._size = words, count, size
         # One array for all that C writes: to get the addresses of four takes longer than C needs for a short text.
-        self._scratch = np.zeros(count + 2 * size + (size + slots) // 2 + 1, np.int64)
+        self._scratch = np.zeros(count + 2 * size + (size + slots) // 2 + 2, np.int64)
         self._ends = address(self._scratch)
         self.spans = self._ends + 8 * count
         self._records = self.spans + 16 * size
-        missing = words._find(
-            words._table,
-            self.data,
-            count,
-            self._records,
-            self._ends,
-            self.spans,
-            self._records + 4 * size,
-            slots - 1,
-            ctypes.addressof(known),
-        )
-        self._known: int = known.value
+        written = self._records, self._ends, self.spans, self._records + 4 * size
+        known = self._ends + self._scratch.nbytes - 8
+        missing = words._find(words._table, self.data, count, *written, slots - 1, known)
+        self._known = int(self._scratch[-1])
         self.unknown: list[str] = []
         if missing:
             spans = self._scratch[count : count + 2 * missing].reshape(-1, 2).tolist()
