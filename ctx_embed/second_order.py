@@ -64,13 +64,6 @@ def count(n: int, like: Any) -> Any:
     return np.arange(n) if isinstance(like, np.ndarray) else library(like).arange(n, device=like.device)
 
 
-def repeat(values: Any, times: Any) -> Any:
-    """Return values (B, ...) with each row repeated ``times`` (B,) times."""
-    if isinstance(values, np.ndarray):
-        return np.repeat(values, times, 0)
-    return library(values).repeat_interleave(values, times, 0)
-
-
 def take(values: Any, rows: Any) -> Any:
     """Return rows of a matrix; torch's gradient of it is faster than that of an index."""
     return values.take(rows, 0) if isinstance(values, np.ndarray) else values.index_select(0, rows)
@@ -111,8 +104,7 @@ def segment_sum(values: Any, offsets: Any) -> Any:
     if len(values) > RUNNING_SUM_TOKENS * documents:
         return torch.stack([part.sum(0) for part in values.split(offsets.diff().tolist())])
     if torch.is_grad_enabled() and values.requires_grad:
-        owners = repeat(count(documents, offsets), offsets.diff())
-        return values.new_zeros(documents, values.shape[1]).index_add(0, owners, values)
+        return values.new_zeros(documents, values.shape[1]).index_add(0, document_ids(offsets), values)
     rows = torch.arange(len(values), device=values.device)
     return torch.nn.functional.embedding_bag(rows, values, offsets, mode="sum", include_last_offset=True)
 
@@ -141,7 +133,10 @@ def lengths_of(offsets: Array) -> Array:
 
 def document_ids(offsets: Array) -> Array:
     """Return the document 0..B-1 of each token, shape (N,)."""
-    return repeat(count(len(offsets) - 1, offsets), lengths_of(offsets))
+    lengths = lengths_of(offsets)
+    if isinstance(lengths, np.ndarray):
+        return np.repeat(np.arange(len(lengths)), lengths)
+    return library(lengths).repeat_interleave(lengths)
 
 
 def token_positions(offsets: Array) -> Array:
