@@ -134,8 +134,6 @@ class TokenEncoder(InputModule):
     Its arguments are explained at :class:`ctx_embed.Contextualizer`, which adds those of its steps.
     """
 
-    # The arguments of ``__init__`` that are saved as the module's configuration; each subclass lists its own.
-    config_keys = ["dimension", "max_seq_length"]
     # The axes of :meth:`attention_weights`, and the tables, which do not count as parameters of the method.
     weight_axes: tuple[str, ...] = ("head", "token")
     tables: tuple[str, ...] = ("embedding",)
@@ -168,7 +166,7 @@ class TokenEncoder(InputModule):
         # A tensor of the module's state, so that phrases are saved and hashed with the table whose rows they define.
         self.phrases: Tensor | None
         self.register_buffer("phrases", None if phrases is None else torch.as_tensor(phrases).to(torch.int32))
-        self.tokenizer = fast_tokenizer(tokenizer)
+        self.tokenizer = tokenizer
         shape = (self.entries, dimension)
         if weights is not None and np.shape(weights) != shape:
             raise InputError(f"weights must have shape {shape} (tokenizer, dimension), got {tuple(np.shape(weights))}")
@@ -180,6 +178,7 @@ class TokenEncoder(InputModule):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        # The arguments of ``__init__`` that are saved as the module's configuration.
         options = [option.name for option in signature(cls).parameters.values() if option.kind != option.VAR_KEYWORD]
         cls.config_keys = [*(name for name in options if name not in NOT_SAVED), "max_seq_length"]
 
