@@ -8,7 +8,6 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
-from typing_extensions import Self
 
 from ctx_embed import second_order
 from ctx_embed.errors import InputError
@@ -183,11 +182,6 @@ class Contextualizer(TokenEncoder):
             table = TokenTable(rows[0].numpy(), rows[1].float()[:, 0].numpy()) if rows else TokenTable(floats.numpy())
             self._held = key, PackedContextualizer(self.get_config_dict(), table, named)
         return self._held[1]
-
-    def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode; training drops cached results."""
-        self._held = None if mode else self._held
-        return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies, also in other processes, compute their own products.
