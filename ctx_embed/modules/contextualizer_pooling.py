@@ -1,10 +1,8 @@
 """K steps of second-order attention with their parameters, and a pooling by them over the tokens of any module."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from sentence_transformers.base.modules.module import Module
 from torch import Tensor, nn
 from typing_extensions import Self
@@ -161,8 +159,7 @@ class ContextualizerPooling(Module):
         if not safe_serialization:
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
         self.save_config(output_path)
-        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        save_file(tensors, Path(output_path) / "model.safetensors")
+        self.save_torch_weights(output_path)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
