@@ -65,8 +65,12 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
     @property
     def dimension(self) -> int | None:
         """The number of features before any are cut."""
-        with self.truncate_embeddings(None):
-            return self.get_embedding_dimension()
+        # Not by setting truncate_dim for a moment: other threads would read it.
+        for module in reversed(list(self)):
+            for name in ("get_embedding_dimension", "get_sentence_embedding_dimension", "get_word_embedding_dimension"):
+                if width := getattr(module, name, lambda: None)():
+                    return int(width)
+        return None
 
     def _floats(self, embeddings: Any) -> Any:
         """Return embeddings as sentence-transformers compares them: int8 as floats, packed bits as -1 and 1."""

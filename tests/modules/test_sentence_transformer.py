@@ -52,7 +52,7 @@ def test_similarities_of_any_precision(shipped_model, precision, dim):
         assert torch.allclose(shipped_model.similarity_pairwise(found, found), torch.ones(len(found)))
 
 
-def test_what_cannot_be_compared_or_kept_is_refused(shipped_model, tiny_model_path):
+def test_what_cannot_be_compared_or_kept_is_refused(shipped_model, tiny_model_path, monkeypatch):
     assert error(shipped_model.encode, SENTENCES, precision="uint8").startswith("unknown precision 'uint8'")
     for dtype, width, message in (
         (np.int32, 320, "be floats, int8 or packed bits, got int32"),
@@ -68,6 +68,10 @@ def test_what_cannot_be_compared_or_kept_is_refused(shipped_model, tiny_model_pa
     for dim, message in ((0, "a positive integer, got 0"), (321, "at most ")):
         for call, given in calls:
             assert f"truncate_dim must be {message}" in error(call, given, truncate_dim=dim)
+    # Threads share a model, so no call may change what it keeps, not even for a moment.
+    kept = property(lambda _: 50, lambda *_: pytest.fail("truncate_dim was changed"))
+    monkeypatch.setattr(type(shipped_model), "truncate_dim", kept, raising=False)
+    assert shipped_model.encode("a").shape == (50,)
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
