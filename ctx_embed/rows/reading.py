@@ -114,19 +114,15 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
         identifier = row.pop("id", row.pop("_id", None))
     if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, str | int)):
         raise InputError(f"{where}: {named} must be a string or an integer, got {got(identifier)}")
-    return Document(text, identifier, unwrapped(row))
-
-
-def unwrapped(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row's fields; if all names differ, replace an object in the field ``metadata`` by its own fields."""
+    # An object in the field ``metadata`` is replaced by its own fields if all names differ.
     inner = row.get("metadata")
     if isinstance(inner, str):
         with suppress(ValueError, RecursionError):
             inner = json.loads(inner)
-    if not isinstance(inner, dict):
-        return row
-    others = {name: value for name, value in row.items() if name != "metadata"}
-    return row if others.keys() & inner.keys() else others | inner
+    if isinstance(inner, dict):
+        others = {name: value for name, value in row.items() if name != "metadata"}
+        row = row if others.keys() & inner.keys() else others | inner
+    return Document(text, identifier, row)
 
 
 def read_labelled_rows(
