@@ -65,9 +65,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
     @property
     def dimension(self) -> int | None:
         """The number of features before any are cut."""
-        if self.truncate_dim is None:
-            return self.get_embedding_dimension()
-        # Not by setting it to None for a moment: other threads would read it.
+        # Not by setting truncate_dim to None for a moment: other threads would read it.
         for module in reversed(list(self)):
             for name in ("get_embedding_dimension", "get_sentence_embedding_dimension", "get_word_embedding_dimension"):
                 if width := getattr(module, name, lambda: None)():
