@@ -282,6 +282,7 @@ class Embedder:
         self.prompts: dict[str, str] = dict(saved.settings.get("prompts") or {})
         self.default_prompt_name: str | None = saved.settings.get("default_prompt_name")
         self.truncate_dim: int | None = saved.settings.get("truncate_dim")
+        require_dimensions(self.truncate_dim, self.contextualizer.dimension)
         self.max_seq_length: int | None = saved.config["max_seq_length"]
 
     @property
