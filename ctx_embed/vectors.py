@@ -27,17 +27,18 @@ def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
     return result
 
 
-def comparable(embeddings: NDArray[Any], kept: int, dimension: int) -> NDArray[Any]:
+def comparable(embeddings: NDArray[Any], kept: int, dimension: int, *, signed_bits: bool = False) -> NDArray[Any]:
     """Return embeddings (..., width) as floats: int8 is converted, packed bits become -1 and 1, and floats stay.
 
-    The model keeps ``kept`` features of its ``dimension``; this tells int8 from packed bits, which are bytes, too.
+    The model keeps ``kept`` features of its ``dimension``. ``signed_bits``: int8 of an eighth of that width is packed
+    bits, too, which sentence-transformers calls ``binary``.
     """
     if embeddings.dtype.kind == "f":
         return embeddings
     if embeddings.dtype not in (np.int8, np.uint8):
         raise InputError(f"embeddings must be floats, int8 or packed bits, got {embeddings.dtype}")
     width, signed = embeddings.shape[-1], embeddings.dtype == np.int8
-    packed = width == -(-kept // 8)
+    packed = width == -(-kept // 8) and (signed_bits or not signed)
     widest = dimension if signed else -(-dimension // 8)
     if width > widest:
         name = "int8 features" if signed else "bytes of packed bits"

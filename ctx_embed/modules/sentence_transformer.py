@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctx_embed.errors import UnknownTextsWarning, unknown_name
+from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.numpy_model.embedder import BATCH_TEXTS, PRECISIONS, embed_in_batches, int8, require_dimensions
 from ctx_embed.texts import as_texts
@@ -45,6 +45,12 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
             raise unknown_name("precision", precision, (*PRECISIONS, "binary"))
         dim = options.get("truncate_dim")
         require_dimensions(self.truncate_dim if dim is None else dim, self.dimension)
+        kept = self.get_embedding_dimension() or 0
+        if precision == "int8" and dim is not None and 1 < dim == -(-kept // 8):
+            raise InputError(
+                f"int8 vectors of {dim} features would pass for packed bits of {kept}; load the model with "
+                f"truncate_dim={dim} instead"
+            )
         if isinstance(inputs, list) and not inputs:
             return cast(Any, self).encode(["a"], **options)[:0]
         if precision != "int8" or options.get("output_value", VECTORS) != VECTORS:
@@ -80,7 +86,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
         if values.is_floating_point():
             return values
         kept = self.get_embedding_dimension() or values.shape[-1]
-        return torch.from_numpy(comparable(values.cpu().numpy(), kept, self.dimension or kept))
+        return torch.from_numpy(comparable(values.cpu().numpy(), kept, self.dimension or kept, signed_bits=True))
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Return the similarities of all pairs of embeddings, of any precision."""

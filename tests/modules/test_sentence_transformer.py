@@ -54,6 +54,7 @@ def test_similarities_of_any_precision(shipped_model, precision, dim):
 
 def test_what_cannot_be_compared_or_kept_is_refused(shipped_model, tiny_model_path, monkeypatch):
     assert error(shipped_model.encode, SENTENCES, precision="uint8").startswith("unknown precision 'uint8'")
+    assert "pass for packed bits of 320" in error(shipped_model.encode, SENTENCES, precision="int8", truncate_dim=40)
     for dtype, width, message in (
         (np.int32, 320, "be floats, int8 or packed bits, got int32"),
         (np.uint8, 320, "have at most 40 bytes of packed bits, got 320"),
