@@ -11,6 +11,7 @@ import numpy as np
 import sentence_transformers
 import torch
 from numpy.typing import NDArray
+from sentence_transformers.sentence_transformer.modules import Dense, Dropout, LayerNorm, Normalize
 from torch import Tensor
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
@@ -20,6 +21,8 @@ from ctx_embed.texts import as_texts
 from ctx_embed.vectors import comparable
 
 VECTORS = "sentence_embedding"
+# The modules that need nothing else of what a Contextualizer returns; a Pooling reads its tokens.
+READ_VECTORS = (Dense, Dropout, LayerNorm, Normalize)
 # For more values than this torch would start threads of its own, for each of the threads that embed.
 SERIAL_VALUES = (1 << 15) - 1
 # The names of encode's arguments after the texts, in their order.
@@ -104,6 +107,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
             isinstance(first, Contextualizer)
             and on_cpu
             and first.runs_without_torch
+            and all(isinstance(module, READ_VECTORS) for module in list(self)[1:])
             and options["output_value"] == VECTORS
         ):
             return super()._inference(inputs, **options)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sentence_transformers
 import torch
+from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -35,6 +36,13 @@ def test_int8_does_not_depend_on_the_batch_or_the_backend(shipped_model):
     # The same argument by its position: after prompt_name, prompt, batch_size, show_progress_bar and output_value.
     assert np.array_equal(shipped_model.encode(SENTENCES, None, None, 32, False, "sentence_embedding", "int8"), whole)
     assert shipped_model.encode([], precision="int8").shape == (0, 320)
+
+
+def test_a_pooling_reads_the_tokens(tokenizer, tmp_path):
+    modules = [make_model(tokenizer)[0], Pooling(16, "mean")]
+    expected = sentence_transformers.SentenceTransformer(modules=modules, device="cpu")
+    expected.save_pretrained(str(tmp_path))
+    assert np.allclose(ctx_embed.load(tmp_path).encode(SENTENCES), expected.encode(SENTENCES))
 
 
 @pytest.mark.parametrize("precision", ["int8", "binary", "ubinary"])
