@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ctx_embed import second_order
-from ctx_embed.errors import InputError
 from ctx_embed.modules.contextualizer_pooling import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder, as_int8
 from ctx_embed.numpy_model.embedder import PackedContextualizer
@@ -89,8 +88,6 @@ class Contextualizer(TokenEncoder):
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
         """Refuse options that do not fit the stored tensors; the same check as in NumPy."""
-        if sorted(config) != sorted(cls.config_keys):
-            raise InputError(f"{tensors.path.parent}: the options must be {', '.join(cls.config_keys)}")
         require_fitting(config, tensors.path.with_name(cls.config_file_name), tensors, tokenizer)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:

@@ -237,7 +237,7 @@ class Tensors:
             header = json.loads(content[8 : 8 + size].tobytes())
             if not isinstance(header.pop("__metadata__", {}), dict):
                 raise ValueError("its metadata are no object")
-            values = content[8 + size :]
+            values, places = content[8 + size :], []
             for name in sorted(header):
                 shape, (begin, end) = header[name]["shape"], header[name]["data_offsets"]
                 dtype = np.dtype(DTYPES[header[name]["dtype"]])
@@ -247,8 +247,12 @@ class Tensors:
                     raise ValueError(f"the tensor {name} has {end - begin} bytes")
                 if end > len(values):
                     raise ValueError(f"the tensor {name} ends beyond the file")
+                places.append((begin, end))
                 self.stored[name] = values[begin:end].view(dtype).reshape(shape)
                 self.dtypes[name] = header[name]["dtype"]
+            bounds = [0, *(bound for place in sorted(places) for bound in place), len(values)]
+            if bounds[::2] != bounds[1::2]:
+                raise ValueError("its tensors overlap or leave gaps")
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             require_contents(path.parent)
             raise InputError(f"{path}: no readable safetensors file ({error!s:.200})") from None
@@ -311,17 +315,15 @@ class SavedContextualizer:
             name = foreign[0].kind.rpartition(".")[2]
             raise UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
         self.folder, self.name, self.normalize = folder, first.name, len(others)
-        home, beyond_numpy = first.home, "has options that the NumPy model does not support; load it with torch"
+        home = first.home
         config_path = home / "contextualizer_config.json"
         self.config = read_json(config_path)
-        if sorted(self.config) != sorted(CONFIG_KEYS):
-            raise UnsupportedModelError(f"{config_path}: {beyond_numpy}")
         self.files = [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"]
         for file in (other.home / "config.json" for other in others):
             if file.exists():
                 self.files.append(file)
                 if not read_json(file).items() <= CONFIGS["Normalize"].items():
-                    raise UnsupportedModelError(f"{file}: {beyond_numpy}")
+                    raise UnsupportedModelError(f"{file}: has options that NumPy lacks; load it with torch")
         self.settings = settings_of(folder)
         if self.settings.get("similarity_fn_name") not in SIMILARITIES[:3]:
             raise UnsupportedModelError(f"{folder}: NumPy has the similarities cosine and dot; load it with torch")
@@ -337,6 +339,8 @@ class SavedContextualizer:
 
 def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
     """Refuse options of a Contextualizer, read from a path, that are impossible or do not fit its tensors."""
+    if sorted(config) != sorted(CONFIG_KEYS):
+        raise InputError(f"{path}: the options must be {', '.join(CONFIG_KEYS)}, got {', '.join(config)!s:.200}")
     for option in ("dimension", "steps", "rank", "max_seq_length"):
         value = config[option]
         if not (type(value) is int and 1 <= value < 2**31) and (option != "max_seq_length" or value is not None):
