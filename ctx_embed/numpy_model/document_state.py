@@ -27,7 +27,7 @@ WORD = re.compile(r"\S+")
 WORDS_AT_ONCE, TOKENS_AT_ONCE = 32, 4096
 # Number of added characters that are collected before cuts are searched for.
 ADDED_CHARACTERS = 256
-# Maximum bytes of a stored state apart from its sums: the text around both ends, and headers.
+# Maximum bytes of a stored state apart from its sums: the text around both ends, and numbers.
 LARGEST_ENDS = 1 << 24
 # Maximum number of tokens, or words, in a text; doubles count exactly up to it.
 MOST_TOKENS = 1 << 53
@@ -152,7 +152,7 @@ class DocumentState:
     Raises:
         InputError: the model's embeddings cannot grow: each token's weight depends on the length of the text
             (``positions="relative"``), c^0 on all of it (``initial_context="uniform"``), its end is cut off
-            (``max_seq_length``), or its tokenizer joins words.
+            (``max_seq_length``), its tokenizer joins words, or it has a default prompt.
     """
 
     def __init__(self, embedder: Embedder) -> None:
@@ -162,6 +162,7 @@ class DocumentState:
             'initial_context="uniform"': contextualizer.initial_context == "uniform",
             f"max_seq_length={embedder.max_seq_length}": embedder.max_seq_length is not None,
             "a tokenizer that joins words": not embedder.text_tokenizer.wordwise,
+            f"the default prompt {embedder.default_prompt_name!r}": embedder.default_prompt_name is not None,
         }
         for reason, holds in reasons.items():
             if holds:
@@ -177,7 +178,7 @@ class DocumentState:
         self._kind = Moments(contextualizer) if contextualizer.positions == "absolute" else Counts(contextualizer)
         self._sums = np.empty(0, self._kind.row)
         # The evidence of how well the model knows the text in the sums.
-        self._evidence = np.zeros((1, 4), np.int64)
+        self._evidence = np.zeros((1, 5), np.int64)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._embedder.state, (self.to_bytes(),)
@@ -299,41 +300,51 @@ class DocumentState:
         return ids, tokenizer.evidence([text], ids, lengths, parts=True)
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes, from which :meth:`Embedder.state` restores it."""
+        """Return the state as bytes, from which :meth:`Embedder.state` restores it.
+
+        Raises:
+            InputError: the text around the ends, up to the nearest words that the model knows, has many millions of
+                characters.
+        """
         self._settle()
         values = [self._embedder.fingerprint, self._head, self._tail, self._evidence[0].tolist()]
-        return MAGIC + zlib.compress(json.dumps(values).encode() + b"\n" + self._sums.tobytes())
+        line = json.dumps(values).encode()
+        if len(line) > LARGEST_ENDS:
+            raise InputError(
+                f"the text around both ends must have at most {LARGEST_ENDS:,} bytes as JSON, got {len(line):,}; "
+                "put spaces between its words"
+            )
+        return MAGIC + zlib.compress(line + b"\n" + self._sums.tobytes())
 
-    def restore(self, stored: bytes) -> None:
+    def restore(self, stored: bytes | bytearray | memoryview) -> None:
         """Restore a state from the bytes that :meth:`to_bytes` returned.
 
         Raises:
             InputError: the bytes are not a state, or they are damaged or belong to another model.
         """
         try:
-            if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
+            packed = bytes(stored) if isinstance(stored, bytes | bytearray | memoryview) else b""
+            if not packed.startswith(MAGIC):
                 raise ValueError("it begins otherwise")
             # Unpacking uses memory bounded by the size of the model: that of its largest sums.
-            largest = LARGEST_ENDS + self._kind.most_rows * self._kind.row.itemsize
+            largest = LARGEST_ENDS + 1 + self._kind.most_rows * self._kind.row.itemsize
             unpacker = zlib.decompressobj()
-            content = unpacker.decompress(stored[len(MAGIC) :], largest)
-            if not unpacker.eof:
-                raise ValueError(f"cut short, or more than {largest:,} bytes")
-            line, _, packed = content.partition(b"\n")
+            content = unpacker.decompress(packed[len(MAGIC) :], largest)
+            if not unpacker.eof or unpacker.unused_data:
+                raise ValueError(f"cut short, more than one state, or more than {largest:,} bytes")
+            line, _, of_sums = content.partition(b"\n")
             values = json.loads(line)
-            if [type(value) for value in values] != [str, str, str, list]:
-                raise ValueError(
-                    "its values have the wrong types; if a development version made it, read the text again"
-                )
+            if [type(value) for value in values] != [str, str, str, list] or len(values[3]) != 5:
+                raise ValueError("it has other values; if a development version made it, read the text again")
             fingerprint, head, tail, evidence = values
-            if [type(value) for value in evidence] != [int] * 4 or max(map(abs, evidence)) > MOST_TOKENS:
+            if [type(value) for value in evidence] != [int] * 5 or max(map(abs, evidence)) > MOST_TOKENS:
                 raise ValueError("its numbers of words are impossible")
             if fingerprint != self._embedder.fingerprint:
                 raise InputError(
                     f"the state was made by the model {fingerprint[:12]}, not by {self._embedder.fingerprint[:12]}: "
                     "load it with its own"
                 )
-            sums = np.frombuffer(packed, self._kind.row)
+            sums = np.frombuffer(of_sums, self._kind.row)
             self._kind.require_possible(sums)
         except InputError:
             raise

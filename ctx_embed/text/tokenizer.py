@@ -165,12 +165,14 @@ _LETTERS = _Letters()
 
 
 def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether a model can read each of B texts.
+    """Return whether a model can read each of B texts, given :meth:`TextTokenizer.evidence` (B, 5).
 
     It can read a text if it knows at least half of the words. In a text without words it must know a number, or
     all of the marks. Texts that a model cannot read look alike to it: unknown words and full stops.
     """
-    known, unknown, said, balance = evidence.T
+    known, unknown, said, balance, of_words = evidence.T
+    # The words alone tell which unknown tokens are words. In a text with twice as many known ones, it does not matter.
+    balance = np.where(unknown > balance, of_words, balance)
     return np.asarray((balance >= 0) & ((said > 0) | ((known > 0) & (unknown == 0))))
 
 
@@ -299,16 +301,16 @@ class TextTokenizer:
     def evidence(
         self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64], *, parts: bool = False
     ) -> NDArray[np.int64]:
-        """Return the evidence (B, 4) by which :func:`is_read` judges texts, or parts of longer texts.
+        """Return the evidence (B, 5) by which :func:`is_read` judges texts; with ``parts`` it may be added up.
 
-        It is the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words minus the
-        unknown ones. Here only tokens with a letter are words: marks, numbers and emoji are not.
+        It is the known tokens, the unknown ones, the known ones with a letter or a digit, the known words minus the
+        unknown tokens, and the known words minus the unknown ones, of the words alone. Here only tokens with a letter
+        are words: marks, numbers and emoji are not.
         """
-        found = self._summed(ids, lengths)
-        # To tell which unknown tokens are words, tokenize the words alone. In a text with twice as many
-        # known words, that changes nothing.
-        some = np.flatnonzero(found[:, 1] > (0 if parts else found[:, 3]))
-        found[some, 3] = self._summed(*self([texts[place].translate(_LETTERS) for place in some.tolist()]))[:, 3]
+        found = np.zeros((len(texts), 5), np.int64)
+        found[:, :4] = self._summed(ids, lengths)
+        some = np.arange(len(texts)) if parts else np.flatnonzero(found[:, 1] > found[:, 3])
+        found[some, 4] = self._summed(*self([texts[place].translate(_LETTERS) for place in some.tolist()]))[:, 3]
         return found
 
     def read(
