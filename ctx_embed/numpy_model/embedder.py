@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed import second_order
-from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
+from ctx_embed.errors import InputError, UnknownTextsWarning, described, unknown_name
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Model
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, Floats, SavedContextualizer, TokenTable, fingerprint
@@ -282,7 +282,8 @@ class Embedder:
         self.prompts: dict[str, str] = dict(saved.settings.get("prompts") or {})
         self.default_prompt_name: str | None = saved.settings.get("default_prompt_name")
         self.truncate_dim: int | None = saved.settings.get("truncate_dim")
-        require_dimensions(self.truncate_dim, self.contextualizer.dimension)
+        if self.truncate_dim is not None:
+            require_dimensions(self.truncate_dim, self.contextualizer.dimension)
         self.max_seq_length: int | None = saved.config["max_seq_length"]
 
     @property
@@ -321,7 +322,7 @@ class Embedder:
     def dimension(self) -> int:
         """The number of features of a vector."""
         whole = self.contextualizer.dimension
-        return whole if self.truncate_dim is None else min(self.truncate_dim, whole)
+        return whole if self.truncate_dim is None else self.truncate_dim
 
     @cached_property
     def fingerprint(self) -> str:
@@ -393,16 +394,17 @@ class Embedder:
         """Return the vectors that :meth:`encode` returns, given contexts c^K (B, m) and tokens in each text (B,)."""
         if precision not in PRECISIONS:
             raise unknown_name("precision", precision, PRECISIONS)
-        if truncate_dim is not None:
-            require_dimensions(truncate_dim, self.contextualizer.dimension)
+        kept = self.truncate_dim if truncate_dim is None else truncate_dim
+        if kept is not None:
+            require_dimensions(kept, self.contextualizer.dimension)
         if (normalize or (normalize is None and self.saved.normalize)) and np.count_nonzero(lengths) < len(lengths):
             contexts = np.where(lengths[:, None] > 0, contexts, np.float32(0))
         if normalize is not False and self.saved.normalize:
             contexts = unit_rows(contexts)
-        contexts = contexts[:, : self.truncate_dim if truncate_dim is None else truncate_dim]
+        contexts = contexts[:, :kept]
         return PRECISIONS[precision](unit_rows(contexts) if normalize else contexts)
 
-    def state(self, stored: bytes | None = None) -> DocumentState:
+    def state(self, stored: bytes | bytearray | memoryview | None = None) -> DocumentState:
         """Return the state of an empty growing text, or the state that :meth:`DocumentState.to_bytes` stored.
 
         Raises:
@@ -471,6 +473,8 @@ class Embedder:
 
     def _prompt(self, given: str | None, task: str | None = None) -> str | None:
         """Return the given prompt, else the one for a task, else the default one; None if the model has none."""
+        if not isinstance(given, str | None):
+            raise InputError(f"prompt must be a string, got {described(given)}")
         names = [name for name in TASK_PROMPTS.get(task, ()) if name in self.prompts]
         prompt = self.prompts[names[0]] if given is None and names else given
         if prompt is not None or self.default_prompt_name is None:
