@@ -35,17 +35,8 @@ TESTS = (
     *("index", "stores", "export", "deduplication", "eval"),
 )
 SECONDS = 300
-SWAPS: list[tuple[type[ast.AST], type[ast.AST]]] = [
-    (ast.Lt, ast.LtE),
-    (ast.Gt, ast.GtE),
-    (ast.Eq, ast.NotEq),
-    (ast.Is, ast.IsNot),
-    (ast.In, ast.NotIn),
-    (ast.Add, ast.Sub),
-    (ast.Mult, ast.Div),
-    (ast.FloorDiv, ast.Mult),
-    (ast.And, ast.Or),
-]
+PAIRS = "Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn, Add Sub, Mult Div, FloorDiv Mult, And Or"
+SWAPS = [(getattr(ast, old), getattr(ast, new)) for old, new in map(str.split, PAIRS.split(", "))]
 OTHER = {**dict(SWAPS), **{second: first for first, second in SWAPS if first is not ast.FloorDiv}}
 # A plugin of pytest that names the running test to coverage, and writes how long each took.
 PLUGIN = """
