@@ -72,6 +72,13 @@ class EvaluationOptions:
             raise unknown_name("protocol", self.protocol, PROTOCOL_NAMES)
         if not 1 <= len(set(self.seeds)) == len(self.seeds) <= 9:
             raise InputError(f"seeds must be 1 to 9 different integers, got {list(self.seeds)}")
+        if self.fold_seed is not None and len(self.seeds) > 1:
+            raise InputError(f"{self.protocol} has one seed of its own, {self.fold_seed}, got {len(self.seeds)} seeds")
+
+    @property
+    def fold_seed(self) -> int | None:
+        """The protocol's own seed of folds, in place of the given ones."""
+        return None if self.protocol == PAPER else PROTOCOLS[self.protocol].fold_seed
 
 
 @dataclass(repr=False)
@@ -159,7 +166,7 @@ class Evaluation:
             "date": date.today().isoformat(),
             "protocol": options.protocol,
             "protocol_title": PAPER_TITLE if options.protocol == PAPER else PROTOCOLS[options.protocol].title,
-            "seeds": list(options.seeds),
+            "seeds": list(options.seeds) if options.fold_seed is None else [options.fold_seed],
             "folds": options.folds,
             "units": "accuracies in percent, correlations, nDCG, recall and MRR times 100",
             "versions": {

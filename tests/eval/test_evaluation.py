@@ -133,6 +133,7 @@ def test_what_cannot_be_evaluated(folder, drawn):
     message = "unknown protocol 'quik': did you mean 'quick'? known are paper, quick, "
     assert error(EvaluationOptions, "quik").startswith(message)
     assert error(EvaluationOptions, seeds=(1, 1)).startswith("seeds must be 1 to 9 different integers, got [1, 1]")
+    assert error(EvaluationOptions, "senteval", (1, 2)) == "senteval has one seed of its own, 1111, got 2 seeds"
     message = "encoder names must differ, got drawn, drawn; rename with as_encoder(encoder, name)"
     assert error(evaluate, [drawn, drawn], ["MR"], folder) == message
     said = error(evaluate, [load_encoder("majority")], ["STSB", "adi"], folder)
