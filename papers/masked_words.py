@@ -6,7 +6,6 @@ writes a model to the folder OUT, which `python -m papers pretraining --option s
 sentence on each line, plain or gzip. Repeat an interrupted command to continue it.
 """
 
-import argparse
 import gzip
 import hashlib
 import json
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from benchmarks.common import commit, processor
 from ctx_embed.cli.main import errors_in_one_line
+from ctx_embed.cli.options import SEED
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.fingerprint import identity
@@ -134,14 +135,16 @@ def _lines(file: Path) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
 
 
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
+@click.option("--sentences", type=click.IntRange(1), default=SENTENCES, show_default=True, help="How many to read.")
+@click.option("--seed", type=SEED, default=0, show_default=True)
+@errors_in_one_line(lambda: "repeat the command to continue")
+def main(out: Path, files: tuple[Path, ...], sentences: int, seed: int) -> None:
+    """Pre-train a Contextualizer on masked words."""
+    pretrain(out, files, sentences, seed)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        prog="python -m papers.masked_words", description="Pre-train a Contextualizer on masked words."
-    )
-    parser.add_argument("out", type=Path)
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
-    parser.add_argument("--sentences", type=int, default=SENTENCES)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    with errors_in_one_line(lambda: "repeat the command to continue"):
-        pretrain(arguments.out, arguments.files, arguments.sentences, arguments.seed)
+    main()
