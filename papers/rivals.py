@@ -9,13 +9,15 @@ The papers compare encoders that are trained on small labelled sets. Here each i
 STS and retrieval are scored by ``evaluate``. Speed is ``SentenceTransformer.encode``'s on one thread, all encoders in
 turn, with random weights over a vocabulary that the first training learned.
 
-FOLDER keeps the teacher's embeddings, models and scores: a repeated command goes on, and several may run at once.
+FOLDER keeps the teacher's embeddings, models, scores and, in rivals.json, the rows and speeds: a repeated command goes
+on, and several may run at once.
 """
 
 import gzip
 import json
 import statistics
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +26,9 @@ import torch
 from tokenizers import Tokenizer
 
 from benchmarks.common import alternate, commit, processor
-from ctx_embed.cli.options import data_option
+from ctx_embed.cli.main import errors_in_one_line
+from ctx_embed.cli.options import SEED, data_option
+from ctx_embed.errors import InputError
 from ctx_embed.files import locked, replaced_file
 
 STORED = Path(__file__).with_suffix(".json")
@@ -42,6 +46,7 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
 SENTENCES, DIMENSION, ENTRIES = 300_000, 256, 32_000
 PROBES, STS = ("MR", "CR", "SUBJ", "MPQA"), ("STSB", "STS12", "STS13", "STS14", "STS15")
 COLLECTIONS = ("cranfield", "cisi", "cacm", "npl")
+TASKS = [*PROBES, *STS, *COLLECTIONS]
 TIMED = 2000
 
 
@@ -76,9 +81,10 @@ def scored(name: str, seed: int, model: Path, data: Path, work: Path, device: st
     from ctx_embed.eval import EvaluationOptions, evaluate
     from ctx_embed.systems import parameter_count
 
-    tasks = [*PROBES, *STS, *COLLECTIONS]
-    scores = evaluate(str(model), tasks, data, EvaluationOptions(), cache=work / "scores", tell=click.echo).scores
-    found = {task: scores[str(model), task].mean for task in tasks}
+    result = evaluate(str(model), TASKS, data, EvaluationOptions(), cache=work / "scores", tell=click.echo)
+    if result.failures:
+        raise InputError(result.failures[0])
+    found = {task: result.scores[str(model), task].mean for task in TASKS}
     record = json.loads((model / "training.json").read_text(encoding="utf-8"))
     return {
         "encoder": name,
@@ -101,19 +107,21 @@ def speeds(data: Path, work: Path) -> dict[str, float]:
 
     torch.set_num_threads(1)
     with gzip.open(data / "corpus" / "wikipedia_en.01.txt.gz", "rt", encoding="utf-8", newline="\n") as file:
-        texts = [next(file).rstrip("\n") for _ in range(TIMED)]
-    vocabulary = next(iter(sorted(work.glob("*/tokenizer.json"))))
+        texts = [line.rstrip("\n") for line in islice(file, TIMED)]
+    vocabulary = next(iter(sorted(work.glob("*/tokenizer.json"))), None)
+    if vocabulary is None:
+        raise InputError(f"{work}: has no model whose vocabulary could be used; train an encoder there first")
     encoders: dict[str, SentenceTransformer] = {}
     for name, (encoder, options) in RIVALS.items():
         module: Any = system(encoder)(Tokenizer.from_file(str(vocabulary)), DIMENSION, **options)
         encoders[name] = SentenceTransformer(modules=[module, Normalize()], device="cpu")
     seconds = alternate({name: partial(each.encode, texts) for name, each in encoders.items()}, runs=5)
-    return {name: TIMED / statistics.median(each) for name, each in seconds.items()}
+    return {name: len(texts) / statistics.median(each) for name, each in seconds.items()}
 
 
-def table() -> str:
-    """Return the table of the stored rows: means over seeds."""
-    content = json.loads(STORED.read_text(encoding="utf-8"))
+def table(path: Path = STORED) -> str:
+    """Return the table of stored rows: means over seeds."""
+    content = json.loads(path.read_text(encoding="utf-8"))
     names = [*PROBES, "STS-B", "STS12-15", "nDCG@10"]
     lines = [f"| encoder | seeds | distance | {' | '.join(names)} | texts/s |", "|---|" + "--:|" * (len(names) + 3)]
     for name in RIVALS:
@@ -122,19 +130,20 @@ def table() -> str:
             mean = {key: statistics.mean(row[key] for row in rows) for key in ("distance", *PROBES, *STS, *COLLECTIONS)}
             groups = [(task,) for task in (*PROBES, STS[0])] + [STS[1:], COLLECTIONS]
             cells = [f"{statistics.mean(mean[task] for task in group):.1f}" for group in groups]
-            speed = f"{content['speeds'][name]:,.0f}"
+            speed = f"{content['speeds'][name]:,.0f}" if name in content["speeds"] else "—"
             lines.append("| " + " | ".join([name, str(len(rows)), f"{mean['distance']:.3f}", *cells, speed]) + " |")
     return "\n".join(lines)
 
 
 @click.command()
 @data_option
-@click.option("--work", type=click.Path(path_type=Path), help="Keeps embeddings, models and scores.")
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Keeps embeddings, models and scores.")
 @click.option("--encoder", "names", multiple=True, type=click.Choice(list(RIVALS)), help="Only these.")
-@click.option("--seed", "seeds", multiple=True, type=int, default=(0, 1), show_default=True)
+@click.option("--seed", "seeds", multiple=True, type=SEED, default=(0, 1), show_default=True)
 @click.option("--device", help="Where to train, e.g. cuda.")
 @click.option("--speed", "timed", is_flag=True, help="Measure the speed alone.")
-@click.option("--table", "printed", is_flag=True)
+@click.option("--table", "printed", is_flag=True, help="Print the published rows.")
+@errors_in_one_line(lambda: "repeat the command to continue")
 def main(
     data: Path | None,
     work: Path | None,
@@ -144,25 +153,32 @@ def main(
     timed: bool,
     printed: bool,
 ) -> None:
-    """Train and score the rivals, or print what is stored."""
-    if not printed:
-        if data is None or work is None:
-            raise click.UsageError("--data and --work must name folders")
-        work.mkdir(parents=True, exist_ok=True)
-        for seed, name in [(seed, name) for seed in seeds for name in names or RIVALS if not timed]:
-            model = taught(name, seed, data, work, device)
-            keep({"rows": [scored(name, seed, model, data, work, device)]})
-        if timed:
-            keep({"speeds": speeds(data, work)})
-    click.echo(table())
+    """Train and score the rivals, or print what is published."""
+    if printed:
+        click.echo(table())
+        return
+    if data is None or work is None:
+        raise click.UsageError("--data and --work must name folders")
+    from ctx_embed.eval.tasks import DataReader, find_tasks
+
+    for task in find_tasks(TASKS):
+        DataReader(data).read(task)
+    work.mkdir(parents=True, exist_ok=True)
+    stored = work / STORED.name
+    for seed, name in [(seed, name) for seed in seeds for name in names or RIVALS if not timed]:
+        model = taught(name, seed, data, work, device)
+        keep(stored, {"rows": [scored(name, seed, model, data, work, device)]})
+    if timed:
+        keep(stored, {"speeds": speeds(data, work)})
+    click.echo(table(stored))
 
 
-def keep(new: dict[str, Any]) -> None:
+def keep(stored: Path, new: dict[str, Any]) -> None:
     """Put rows in the place of the stored ones of the same encoder and seed, and speeds in that of the stored ones."""
-    with locked(STORED.with_name(".rivals.lock")), replaced_file(STORED) as beside:
-        content: dict[str, Any] = {"rows": [], "speeds": {}}
-        if STORED.exists():
-            content = json.loads(STORED.read_text(encoding="utf-8"))
+    with locked(stored.with_name(".rivals.lock")), replaced_file(stored) as beside:
+        content: dict[str, Any] = {"command": "python -m papers.rivals", "rows": [], "speeds": {}}
+        if stored.exists():
+            content = json.loads(stored.read_text(encoding="utf-8"))
         rows = {(row["encoder"], row["seed"]): row for row in [*content["rows"], *new.pop("rows", ())]}
         content |= {**new, "rows": list(rows.values())}
         beside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
