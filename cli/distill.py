@@ -89,10 +89,12 @@ def distill(
     from ctx_embed.loading import model_folder
 
     began = time.monotonic()
+    tables = click.get_current_context().meta.get(OF_RECIPE, {}).get("sources", [])
     if corpus + more:
         sources = [Source(corpus_files(corpus + more, data), sentences)]
     else:
-        tables = click.get_current_context().meta.get(OF_RECIPE, {}).get("sources", [])
+        if sentences is not None and tables:
+            raise click.UsageError("--sentences needs --corpus; each of the recipe's [[sources]] has its own texts")
         sources = [Source(**{**table, "files": corpus_files(tuple(table["files"]), data)}) for table in tables]
     if not sources:
         raise click.UsageError("Missing option '--corpus'.")

@@ -207,6 +207,9 @@ def test_the_command_line_goes_before_the_recipe():
         assert sentences_of(with_recipe(*arguments, seed=3, learning_rate=0.01)) == 80
         assert record()["options"].items() >= {"seed": 4, "epochs": 1, "learning_rate": 0.01}.items()
         assert list(record()["sources"][0]["files"]) == ["b.txt"]
+    Path("r.toml").write_text('teacher = "teacher"\n[[sources]]\nfiles = ["a.txt"]\n')
+    refused = COMMAND.run("-o", "model", "--recipe", "r.toml", "--sentences", "9")
+    assert "--sentences needs --corpus" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -227,7 +230,6 @@ def test_a_recipe_sets_no_place_of_the_command_and_its_values_are_checked_as_opt
 def test_the_help_has_sections():
     shown = re.split(r"^(\w[\w ]+):$", COMMAND.succeeds("--help"), flags=re.MULTILINE)
     assert shown[1::2] == ["Options", "Training", "Further objectives", "Student"]
-    for options, part in zip(
-        ("--corpus --teacher --help", "--epochs --device", "--label-weight", "--from"), shown[2::2], strict=True
-    ):
+    some = "--corpus --teacher --help", "--epochs --device", "--label-weight", "--from"
+    for options, part in zip(some, shown[2::2], strict=True):
         assert set(options.split()) <= set(re.findall(r"--[\w-]+", part))
