@@ -28,12 +28,13 @@ SHARE, SHORT = 10, 4
 
 def training(data: Path, part: str) -> Iterator[str]:
     """Yield the training texts of a part."""
-    for path in sorted((data / part).glob("*sv*" if part == "sentiment" else "*.gz")):
+    paths = sorted((data / part).glob("*sv*" if part == "sentiment" else "*.gz"))
+    for path in [*paths, *([data / "longdocs" / "IMDB_train.tsv.gz"] if part == "sentiment" else [])]:
         if part == "pairs":
             yield from (text for pair in read_pair_rows(path) for text in pair[:2])
             continue
         lines = lines_of(path)
-        yield from (line.partition("\t")[2] for line in lines) if part == "sentiment" else lines[::SHARE]
+        yield from (line.rpartition("\t")[2] for line in lines) if part == "sentiment" else lines[::SHARE]
 
 
 def tested(data: Path, name: str) -> list[str]:
