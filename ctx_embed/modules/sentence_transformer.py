@@ -48,8 +48,8 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
             raise unknown_name("precision", precision, (*PRECISIONS, "binary"))
         dim = options.get("truncate_dim")
         require_dimensions(self.truncate_dim if dim is None else dim, self.dimension)
-        kept = self.get_embedding_dimension() or 0
-        if precision == "int8" and dim is not None and 1 < dim == -(-kept // 8):
+        kept = (self.get_embedding_dimension() or 0) if precision == "int8" else 0
+        if dim is not None and 1 < dim == -(-kept // 8):
             raise InputError(
                 f"int8 vectors of {dim} features would pass for packed bits of {kept}; load the model with "
                 f"truncate_dim={dim} instead"
