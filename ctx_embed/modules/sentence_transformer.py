@@ -48,15 +48,19 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
             raise unknown_name("precision", precision, (*PRECISIONS, "binary"))
         dim = options.get("truncate_dim")
         require_dimensions(self.truncate_dim if dim is None else dim, self.dimension)
-        kept = (self.get_embedding_dimension() or 0) if precision == "int8" else 0
-        if dim is not None and 1 < dim == -(-kept // 8):
-            raise InputError(
-                f"int8 vectors of {dim} features would pass for packed bits of {kept}; load the model with "
-                f"truncate_dim={dim} instead"
-            )
+        of_vectors = options.get("output_value", VECTORS) == VECTORS
+        kept = self.get_embedding_dimension() if of_vectors and precision in ("int8", "binary") else None
+        if kept is not None and dim not in (None, kept):
+            # Both are arrays of int8, which similarities tell apart by their width.
+            packed = -(-kept // 8)
+            if dim == packed if precision == "int8" else -(-dim // 8) != packed:
+                raise InputError(
+                    f"similarities would misread {precision} vectors of {dim} of {kept} features; load the model with "
+                    f"truncate_dim={dim} instead"
+                )
         if isinstance(inputs, list) and not inputs:
             return cast(Any, self).encode(["a"], **options)[:0]
-        if precision != "int8" or options.get("output_value", VECTORS) != VECTORS:
+        if precision != "int8" or not of_vectors:
             return self._encode(inputs, options)
         as_tensor, as_array = (options.pop(f"convert_to_{name}", name == "numpy") for name in ("tensor", "numpy"))
         floats = np.asarray(self._encode(inputs, {**options, "precision": "float32"}))
@@ -108,6 +112,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
             and on_cpu
             and first.runs_without_torch
             and all(isinstance(module, READ_VECTORS) for module in list(self)[1:])
+            and all(getattr(module, "module_input_name", VECTORS) == VECTORS for module in list(self)[1:])
             and options["output_value"] == VECTORS
         ):
             return super()._inference(inputs, **options)
