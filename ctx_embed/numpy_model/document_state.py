@@ -162,7 +162,9 @@ class DocumentState:
             'initial_context="uniform"': contextualizer.initial_context == "uniform",
             f"max_seq_length={embedder.max_seq_length}": embedder.max_seq_length is not None,
             "a tokenizer that joins words": not embedder.text_tokenizer.wordwise,
-            f"the default prompt {embedder.default_prompt_name!r}": embedder.default_prompt_name is not None,
+            f"the default prompt {embedder.default_prompt_name!r}": bool(
+                embedder.prompts.get(embedder.default_prompt_name or "")
+            ),
         }
         for reason, holds in reasons.items():
             if holds:

@@ -235,8 +235,9 @@ class Tensors:
             if size > min(LARGEST_HEADER, len(content) - 8):
                 raise ValueError("its header is longer than the file")
             header = json.loads(content[8 : 8 + size].tobytes())
-            if not isinstance(header.pop("__metadata__", {}), dict):
-                raise ValueError("its metadata are no object")
+            metadata = header.pop("__metadata__", None) or {}
+            if not set(map(type, metadata.values())) <= {str}:
+                raise ValueError("its metadata are no strings")
             values, places = content[8 + size :], []
             for name in sorted(header):
                 shape, (begin, end) = header[name]["shape"], header[name]["data_offsets"]
