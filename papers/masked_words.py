@@ -24,7 +24,7 @@ from benchmarks.common import commit, processor
 from ctx_embed.cli.main import errors_in_one_line
 from ctx_embed.cli.options import SEED
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_folder
+from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import identity
 from ctx_embed.progress import Meter
 from ctx_embed.training.batches import PackedTexts, seeded_batches
@@ -47,6 +47,7 @@ def pretrain(
     line. The folder also gets ``pretraining.json``: sentences, tokens, losses, cost. The sentences are read once, an
     even sample of all lines; the vocabulary, by default BERT's, must have an entry [MASK].
     """
+    require_replaceable(out, RECORD)
     encoder = new_encoder(
         None,
         [],
@@ -131,7 +132,10 @@ def loss_of_hidden(module: Any, ids: Tensor, lengths: list[int], hidden: Tensor,
 
 def _lines(file: Path) -> list[str]:
     content = file.read_bytes()
-    text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8")
+    try:
+        text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8")
+    except (UnicodeDecodeError, EOFError) as error:
+        raise InputError(f"{file}: cannot be read as UTF-8 text ({error})") from None
     return [line for line in text.split("\n") if line.strip()]
 
 

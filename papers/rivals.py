@@ -130,7 +130,7 @@ def table(path: Path = STORED) -> str:
             mean = {key: statistics.mean(row[key] for row in rows) for key in ("distance", *PROBES, *STS, *COLLECTIONS)}
             groups = [(task,) for task in (*PROBES, STS[0])] + [STS[1:], COLLECTIONS]
             cells = [f"{statistics.mean(mean[task] for task in group):.1f}" for group in groups]
-            speed = f"{content['speeds'][name]:,.0f}" if name in content["speeds"] else "—"
+            speed = f"{content['speeds'][name]:,.0f}" if name in content.get("speeds", {}) else "—"
             lines.append("| " + " | ".join([name, str(len(rows)), f"{mean['distance']:.3f}", *cells, speed]) + " |")
     return "\n".join(lines)
 
