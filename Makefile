@@ -17,7 +17,7 @@ ZIG := ziglang==0.17.1
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: help demo test check check-slow lint docs size picture clients fuzz soak kernel sanitize wheels release-check clean
+.PHONY: help demo test check check-slow lint docs pages size picture clients fuzz soak kernel sanitize wheels release-check clean
 
 demo: $(VENV)/installed ## install without torch, and search the documentation of Python's library
 	$(BIN)/ctx-embed demo
@@ -43,6 +43,10 @@ picture: $(VENV)/installed-dev ## the folders as layers of imports, for CONTRIBU
 
 docs: $(VENV)/installed-dev ## the site, in docs/_build/html
 	HF_HUB_OFFLINE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+pages: $(VENV)/installed-dev ## write what commands print, and the tables of stored results, into README and docs
+	HF_HUB_OFFLINE=1 $(BIN)/python -W ignore -m tests.docs.pages
+	$(BIN)/python benchmarks/pages.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

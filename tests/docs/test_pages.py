@@ -9,13 +9,8 @@ import pytest
 
 from benchmarks import pages
 from tests.clients.run import clients
-from tests.docs.pages import ROOT, agree, prepare, run, tokens
+from tests.docs.pages import PAGES, ROOT, agree, prepare, run, tokens
 
-# Not what tutorials have written beside themselves.
-DOCS = sorted(
-    page for folder in ("", "lab", "tutorials", "reference") for page in (ROOT / "docs" / folder).glob("*.md")
-)
-PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "papers/README.md")), *DOCS]
 CARD = ROOT / "ctx_embed" / "pretrained" / "default" / "README.md"
 # What stages of the default model's training stored beside the card.
 STAGES = ("second-stage.json", "third-stage.json", "fourth-stage.json", "training.json")
