@@ -17,7 +17,7 @@ ZIG := ziglang==0.17.1
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: help demo test check check-slow lint docs pages size picture clients fuzz soak kernel sanitize wheels release-check clean
+.PHONY: help demo test check check-slow lint docs pages size picture clients fuzz soak mutants kernel sanitize wheels release-check clean
 
 demo: $(VENV)/installed ## install without torch, and search the documentation of Python's library
 	$(BIN)/ctx-embed demo
@@ -72,6 +72,10 @@ fuzz: $(VENV)/installed-dev ## damaged input of every kind, with new seeds; MINU
 
 soak: $(VENV)/installed-dev ## readers and writers of one index, while servers and writers are killed; MINUTES=60
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.soak.soak $(MINUTES)
+
+N ?= 200
+mutants: $(VENV)/installed-dev ## faults planted one at a time, and the share that the tests notice; N=200 SEED=commit ROOM=all
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.mutate $(N) $(if $(SEED),--seed $(SEED)) $(if $(ROOM),--room $(ROOM))
 
 kernel: ## compile ctx_embed/kernel again after a change
 	$(PYTHON) build_kernel.py
