@@ -6,7 +6,6 @@ Called by ``ctx-embed export``. The graph takes token ids and offsets and return
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +159,8 @@ def export_onnx(embedder: Embedder, output: str | Path) -> float:
     onnx.checker.check_model(model)
     with replaced_folder(output) as folder:
         onnx.save(model, str(folder / MODEL))
-        shutil.copyfile(next(path for path in saved.files if path.name == TOKENIZER), folder / TOKENIZER)
+        tokenizer = next(path for path in saved.files if path.name == TOKENIZER)
+        (folder / TOKENIZER).write_bytes(saved.content(tokenizer))
         pairs = [] if saved.phrases is None else saved.phrases.tolist()
         (folder / PHRASE_PAIRS).write_text(json.dumps(pairs), encoding="utf-8")
         session = onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.classify.head import FILES, ClassWeight, Floats, Head, class_weights, words_of
+from ctx_embed.classify.head import ClassWeight, Floats, Head, class_weights, words_of
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, modules_of, read_json
+from ctx_embed.numpy_model.embedder import unpacked
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, modules_of, write_contents
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Files of a model folder about its training, which embeddings do not depend on.
-NOT_COPIED = ("README.md", "training.json", *FILES)
 # Maximum number of parts to show of each kind, and of words whose removal from a text is tried.
 MOST_PARTS, MOST_WORDS = 10, 200
 
@@ -176,14 +172,11 @@ class TorchEncoder:
 class SavedEncoder:
     """A saved Contextualizer that returns embeddings before any normalisation, without torch.
 
-    Its pickle holds the model's files; for the model of this package, only its fingerprint. A folder that is ``owned``
-    is temporary and is deleted with this object.
+    Its pickle holds the model's files; for the model of this package, only its fingerprint.
     """
 
-    def __init__(self, embedder: Embedder, *, owned: bool = False) -> None:
-        self._embedder, self.folder = embedder, embedder.saved.folder
-        if owned:
-            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder, self._saved = embedder, embedder.saved
         # The classifier's head reads the whole embedding.
         embedder.truncate_dim = None
         self.dimension = embedder.dimension
@@ -196,17 +189,12 @@ class SavedEncoder:
     @property
     def labelled_texts(self) -> NDArray[np.uint64] | None:
         """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
-        file = self.folder / "labelled_texts.npy"
-        return np.load(file, allow_pickle=False) if file.is_file() else None
+        return self._saved.labelled_texts
 
     def modules(self) -> list[dict[str, Any]]:
         """Return the name and config of each module."""
-        first, *others = modules_of(self.folder)
-        config = read_json(first.home / "contextualizer_config.json")
-        return [
-            {"module": "Contextualizer", **config},
-            *({"module": other.kind.rpartition(".")[2]} for other in others),
-        ]
+        saved = self._saved
+        return [{"module": "Contextualizer", **saved.config}, *[{"module": "Normalize"}] * saved.normalize]
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return (texts, m) float32; zeros for a text that the model cannot read."""
@@ -216,13 +204,13 @@ class SavedEncoder:
         return found
 
     def save(self, folder: Path) -> None:
-        """Copy the model's files."""
-        _write(folder, _packed(self.folder))
+        """Write the model's files."""
+        write_contents(folder, self._saved.contents())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.folder == DEFAULT_MODEL:
+        if self._saved.folder == DEFAULT_MODEL:
             return SavedEncoder, (self._embedder,)
-        return _unpacked, (_packed(self.folder),)
+        return _unpacked, (self._saved.contents(),)
 
 
 def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | TorchEncoder:
@@ -244,19 +232,5 @@ def _shipped_encoder() -> SavedEncoder:
     return SavedEncoder(Embedder.load())
 
 
-def _packed(folder: Path) -> dict[str, bytes]:
-    """Return the files of a model folder by their names in it."""
-    files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
-    return {name: file.read_bytes() for name, file in files.items() if name not in NOT_COPIED}
-
-
-def _unpacked(files: dict[str, bytes]) -> SavedEncoder:
-    folder = Path(tempfile.mkdtemp(prefix="ctx-embed-"))
-    _write(folder, files)
-    return SavedEncoder(Embedder.load(folder), owned=True)
-
-
-def _write(folder: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
+def _unpacked(contents: dict[str, bytes]) -> SavedEncoder:
+    return SavedEncoder(unpacked(contents))

@@ -24,7 +24,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, described
-from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, Tensors, read_json, read_tokenizer
+from ctx_embed.files import replaced_file
+from ctx_embed.numpy_model.saved import LABELLED_TEXTS, PHRASES, SCALES, TABLE, Tensors, read_json, read_tokenizer
 from ctx_embed.options import require_size
 from ctx_embed.saved_card import Card
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer
@@ -37,7 +38,6 @@ DRAWN_DEVIATION = 0.03
 NO_LIMIT = 2**31 - 1
 # A batch of more token positions than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
-LABELLED_TEXTS = "labelled_texts.npy"
 # Rows of a table that are compared with int8 rows at a time, which bounds memory.
 CHECKED_ROWS = 4096
 # Largest absolute value of an int8 row.
@@ -359,7 +359,9 @@ class TokenEncoder(InputModule):
         tensors = dict(self.state_dict())
         if tensors[TABLE].dtype == torch.float32 and (rows := as_int8(tensors[TABLE])):
             tensors |= dict(zip((TABLE, SCALES), rows, strict=True))
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+        # Running models may have mapped the file that these weights replace.
+        with replaced_file(folder / "model.safetensors") as beside:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside)
         self.backend_tokenizer.save(str(folder / "tokenizer.json"))
         if self.labelled_texts is not None:
             np.save(folder / LABELLED_TEXTS, self.labelled_texts)

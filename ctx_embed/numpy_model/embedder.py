@@ -6,10 +6,10 @@ The kernel, if it is compiled, and :mod:`ctx_embed.second_order` compute the sam
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,15 @@ from ctx_embed import second_order
 from ctx_embed.errors import InputError, UnknownTextsWarning, described, unknown_name
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Model
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, Floats, SavedContextualizer, TokenTable, fingerprint
+from ctx_embed.numpy_model.saved import (
+    DEFAULT_MODEL,
+    Floats,
+    SavedContextualizer,
+    TokenTable,
+    computed_fingerprint,
+    fingerprint,
+    write_contents,
+)
 from ctx_embed.options import require_size
 from ctx_embed.progress import Meter
 from ctx_embed.second_order import Steps
@@ -44,7 +52,7 @@ BLOCK_TOKENS = 4096
 # The names under which models store prompts for queries and documents; the first one that a model has is used.
 TASK_PROMPTS: dict[str | None, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
-# Attributes of an embedder that its pickle holds; users may set all but the first.
+# Attributes of an embedder that its pickle holds; users may set all but the first, and the last one changes it.
 PICKLED = ("fingerprint", "prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
 
 Precision = Literal["float32", "int8", "ubinary"]
@@ -192,6 +200,7 @@ class PackedContextualizer:
 
         ``counts`` (N,) says how often each id occurs in its text, of one text without positions; None: once.
         """
+        self.table.require_unchanged()
         # The kernel checks ids of 32 bits itself.
         checked = self._in_c is not None and ids.dtype == np.int32
         if checked or not len(ids) or 0 <= ids.min() <= ids.max() < len(self.table.values):
@@ -200,6 +209,7 @@ class PackedContextualizer:
             contexts = np.empty((len(lengths), self.dimension), np.float32)
             contexts[:] = self.first_contexts(ids, lengths) if self.initial_context == "uniform" else self.c0
             if self._in_c.embed(ids, lengths, counts, contexts):
+                self.table.require_unchanged()
                 return contexts
         raise IndexError(f"ids must be rows of the table, got {ids.min()} to {ids.max()}")
 
@@ -285,6 +295,7 @@ class Embedder:
         if self.truncate_dim is not None:
             require_dimensions(self.truncate_dim, self.contextualizer.dimension)
         self.max_seq_length: int | None = saved.config["max_seq_length"]
+        self._fingerprints: dict[int | None, str] = {}
 
     @property
     def _name(self) -> str:
@@ -292,14 +303,17 @@ class Embedder:
         return "default" if self.saved.folder == DEFAULT_MODEL else str(self.saved.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A pickle holds no files: they are read again where it is unpickled.
-        return Embedder.load, (self._name,), {name: getattr(self, name) for name in PICKLED}
+        state = {name: getattr(self, name) for name in PICKLED}
+        if self.saved.folder != DEFAULT_MODEL and not self.saved.is_in_folder():
+            return unpacked, (self.saved.contents(),), state
+        # A pickle holds no files that can be read again where it is unpickled.
+        return Embedder.load, (self._name,), state
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
+        self.__dict__.update({name: pickled[name] for name in PICKLED[1:]})
         here, expected = self.fingerprint[:12], pickled["fingerprint"][:12]
         if here != expected:
             raise InputError(f"{self._name} holds the model {here}, but {expected} was pickled; pickle it again")
-        self.__dict__.update(pickled)
 
     def __repr__(self) -> str:
         return f"Embedder({self._name!r}, {self.dimension} dimensions)"
@@ -324,10 +338,15 @@ class Embedder:
         whole = self.contextualizer.dimension
         return whole if self.truncate_dim is None else self.truncate_dim
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """The identity of the model: 64 hexadecimal digits, as by :func:`ctx_embed.fingerprint.fingerprint`."""
-        return fingerprint(self.saved)
+        length = self.max_seq_length
+        if length not in self._fingerprints:
+            is_saved, changed = length == self.saved.config["max_seq_length"], {"max_seq_length": length}
+            of_changed = None if is_saved else computed_fingerprint(self.saved, changed)
+            self._fingerprints[length] = of_changed or fingerprint(self.saved)
+        return self._fingerprints[length]
 
     def encode(
         self,
@@ -482,3 +501,10 @@ class Embedder:
         if self.default_prompt_name not in self.prompts:
             raise unknown_name("prompt", self.default_prompt_name, self.prompts)
         return self.prompts[self.default_prompt_name]
+
+
+def unpacked(contents: dict[str, bytes]) -> Embedder:
+    """Return the embedder of a model's files, see :meth:`SavedContextualizer.contents`."""
+    with tempfile.TemporaryDirectory(prefix="ctx-embed-", ignore_cleanup_errors=True) as folder:
+        write_contents(Path(folder), contents)
+        return Embedder.load(folder)

@@ -7,14 +7,18 @@ a size that a file declares but does not have. Both loaders, on torch and in Num
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
+import mmap
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +48,7 @@ CHOICES = {
 SIMILARITIES = (None, "cosine", "dot", "euclidean", "manhattan")
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "I32": "<i4", "I64": "<i8"}
+LABELLED_TEXTS = "labelled_texts.npy"
 TABLE, SCALES, PHRASES, STEPS = "embedding.weight", "embedding.scales", "phrases", "attention."
 FLOATS = {"F64", "F32", "F16", "BF16"}
 
@@ -212,10 +217,12 @@ def read_tokenizer(path: Path) -> Tokenizer:
 class Tensors:
     """The tensors of a safetensors file, mapped into memory, so that only the values in use are read.
 
-    The safetensors library would copy each tensor into memory: 25 MB, of which a query needs a few rows.
+    The safetensors library would copy each tensor into memory: 25 MB, of which a query needs a few rows. The file stays
+    open: it may be deleted or replaced under its name, but not written to, see :meth:`require_unchanged`.
 
     Attributes:
         path: the file.
+        content: its bytes.
         stored: by name, in order, the tensors as they are stored; bfloat16, which NumPy lacks, as uint16.
         dtypes: by name, their dtypes as safetensors names them, such as ``F32``.
 
@@ -228,7 +235,10 @@ class Tensors:
         self.dtypes: dict[str, str] = {}
         require_file(path, LARGEST_WEIGHTS)
         try:
-            content = np.asarray(np.memmap(path, np.uint8, "r"))
+            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            weakref.finalize(self, os.close, self._descriptor).atexit = False
+            self._opened = self._state()
+            content = self.content = np.frombuffer(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ), np.uint8)
             if len(content) < 8:
                 raise ValueError("it is cut short")
             size = int(content[:8].view("<u8")[0])
@@ -273,8 +283,32 @@ class Tensors:
                     "or its file is damaged; train it again, or copy the file again"
                 )
 
+    def _state(self) -> tuple[int, int]:
+        found = os.fstat(self._descriptor)
+        return found.st_size, found.st_mtime_ns
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether a path is that of the open file, unchanged."""
+        return os.path.samestat(path.stat(), os.fstat(self._descriptor)) and self._state() == self._opened
+
+    def require_unchanged(self) -> None:
+        """Raise an InputError if the open file was written to: its numbers are then another model's, or gone."""
+        if self._state() != self._opened:
+            raise InputError(f"{self.path}: the file was overwritten while its model was in use; load the model again")
+
+    def sha256(self) -> hashlib._Hash:
+        """Return the sha256 of the open file."""
+        found = hashlib.sha256()
+        for start in range(0, len(self.content), READ_BYTES):
+            # Where possible not from the memory map, whose pages would count as memory of the process.
+            block: Any = self.content[start : start + READ_BYTES].data
+            found.update(os.pread(self._descriptor, READ_BYTES, start) if hasattr(os, "pread") else block)
+        self.require_unchanged()
+        return found
+
     def _numbers(self, name: str, part: slice) -> Array:
         """Return some of a tensor's numbers in a row."""
+        self.require_unchanged()
         numbers = self.stored[name].reshape(-1)[part]
         # bfloat16 is the upper half of a float32.
         return (numbers.astype(np.uint32) << 16).view(np.float32) if self.dtypes[name] == "BF16" else numbers
@@ -287,14 +321,21 @@ class Tensors:
 class TokenTable(NamedTuple):
     """The token embeddings: row i is ``values[i]``, (entries, m) int8 or float32, times ``scales[i]`` if int8.
 
-    The values are where they lie on disk, if they are stored so.
+    The values are where they lie on disk, in the file of ``tensors``, if they are stored so.
     """
 
     values: Array
     scales: Floats | None = None
+    tensors: Tensors | None = None
+
+    def require_unchanged(self) -> None:
+        """Raise an InputError if the file of the values was written to, see :meth:`Tensors.require_unchanged`."""
+        if self.tensors is not None:
+            self.tensors.require_unchanged()
 
     def rows(self, ids: Any) -> Floats:
         """Return the rows of some ids in float32, (*ids.shape, m); ``ids`` may be a slice."""
+        self.require_unchanged()
         rows: Floats = self.values[ids].astype(np.float32)
         if self.scales is not None:
             rows *= self.scales[ids, None]
@@ -304,8 +345,9 @@ class TokenTable(NamedTuple):
 class SavedContextualizer:
     """The contents of a model folder that sentence-transformers wrote: a Contextualizer, called ``name``.
 
-    ``normalize`` times a ``Normalize`` follows it. ``files`` decide its embeddings; ``settings`` is the content of
-    ``config_sentence_transformers.json``; ``parameters`` are those of the steps by name.
+    ``normalize`` times a ``Normalize`` follows it. ``files`` are the paths of those that decide its embeddings, the
+    weights last; ``settings`` is the content of ``config_sentence_transformers.json``; ``parameters`` are those of the
+    steps by name. The folder is read once: it may be deleted, or hold another model later.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -331,11 +373,50 @@ class SavedContextualizer:
         self.tokenizer, tensors = read_tokenizer(home / "tokenizer.json"), Tensors(home / "model.safetensors")
         require_fitting(self.config, config_path, tensors, self.tokenizer)
         values = tensors.stored[TABLE] if tensors.dtypes[TABLE] in ("I8", "F32") else tensors.floats(TABLE)
-        self.table = TokenTable(values, tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors.stored else None)
+        scales = tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors.stored else None
+        self.table = TokenTable(values, scales, tensors)
         steps = [name for name in tensors.stored if name.startswith(STEPS)]
         self.parameters = {name.removeprefix(STEPS): tensors.floats(name) for name in steps}
-        self.phrases = tensors.stored.get(PHRASES)
+        self.phrases = None if PHRASES not in tensors.stored else tensors.stored[PHRASES].copy()
         self.tensors = tensors
+        others_of = [folder / "config_sentence_transformers.json", home / LABELLED_TEXTS]
+        # The default model is part of this package, whose files stay.
+        kept = [] if folder == DEFAULT_MODEL else [*self.files, *others_of]
+        self._contents = {path: path.read_bytes() for path in kept if path != tensors.path and path.is_file()}
+        self._paths = [*self.files, *(path for path in others_of if path.is_file())]
+
+    def content(self, path: Path) -> Any:
+        """Return the bytes of a file of the model, as it was when the model was loaded."""
+        if path == self.tensors.path:
+            self.tensors.require_unchanged()
+            return self.tensors.content.data
+        return self._contents[path] if path in self._contents else path.read_bytes()
+
+    def contents(self) -> dict[str, bytes]:
+        """Return all files of the model by their names in its folder."""
+        return {path.relative_to(self.folder).as_posix(): bytes(self.content(path)) for path in self._paths}
+
+    def is_in_folder(self) -> bool:
+        """Return whether the folder still holds the files that were loaded."""
+        try:
+            return self.tensors.is_at(self.tensors.path) and all(
+                path.read_bytes() == content for path, content in self._contents.items()
+            )
+        except OSError:
+            return False
+
+    @property
+    def labelled_texts(self) -> NDArray[np.uint64] | None:
+        """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
+        found = [path for path in self._paths if path.name == LABELLED_TEXTS]
+        return np.load(io.BytesIO(self.content(found[0])), allow_pickle=False) if found else None
+
+
+def write_contents(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files into a folder, by their names in it."""
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokenizer: Tokenizer) -> None:
@@ -369,8 +450,8 @@ def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokeni
         raise InputError(f"{tensors.path}: no Contextualizer of these options has the tensor {min(unknown)!r:.80}")
 
 
-def computed_fingerprint(saved: SavedContextualizer) -> str:
-    """Return the fingerprint of the model that torch loads in float32, 64 hexadecimal digits."""
+def computed_fingerprint(saved: SavedContextualizer, changes: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return the fingerprint of the model that torch loads in float32, with changes of its options."""
 
     def tensors() -> Iterator[tuple[str, str, tuple[int, ...], Iterable[Any]]]:
         for name in filter(SCALES.__ne__, saved.tensors.stored):
@@ -386,7 +467,7 @@ def computed_fingerprint(saved: SavedContextualizer) -> str:
             yield f"{saved.name}.{name}", dtype, stored.shape, blocks
 
     modules: list[tuple[str, dict[str, Any], Any]] = [
-        ("Contextualizer", reads_normalised(saved.config), saved.tokenizer),
+        ("Contextualizer", reads_normalised({**saved.config, **changes}), saved.tokenizer),
         *[("Normalize", {}, None)] * saved.normalize,
     ]
     return digest(modules, tensors())
@@ -403,11 +484,7 @@ def fingerprint(saved: SavedContextualizer) -> str:
     versions = f"tokenizers {tokenizers.__version__} normalisation {normalisation.VERSION}\n"
     of_files = hashlib.sha256(versions.encode())
     for path in saved.files:
-        of_file = hashlib.sha256()
-        # Read without a memory map, whose pages would count as memory of the process.
-        with path.open("rb") as file:
-            while block := file.read(READ_BYTES):
-                of_file.update(block)
+        of_file = saved.tensors.sha256() if path == saved.tensors.path else hashlib.sha256(saved.content(path))
         of_files.update(f"{path.relative_to(saved.folder).as_posix()} {of_file.hexdigest()}\n".encode())
     key = of_files.hexdigest()
     home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")

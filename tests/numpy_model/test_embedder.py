@@ -1,9 +1,12 @@
 """NumPy gives what torch gives from the same files: vectors, fingerprints, parts of cosines, states of long texts."""
 
+import copy
 import json
 import logging
+import os
 import pickle
 import random
+import shutil
 import threading
 import time
 import tracemalloc
@@ -476,3 +479,81 @@ def test_moments_that_are_no_numbers_are_one_line(tokenizer, tmp_path):
         sums = document_state.rows(kind.row, 1, n, np.ones(m), np.ones(m), np.full(m, value), np.ones((m, m)))
         stored = packed([embedder.fingerprint, "a", "b", [1, 0, 1, 1, 1]], sums.tobytes() * times)
         assert error(embedder.state, stored).startswith(NO_STATE)
+
+
+# A loaded model is what was loaded, whatever becomes of its folder.
+
+
+def gone(folder) -> None:
+    shutil.rmtree(folder)
+
+
+def another_model(folder) -> None:
+    shutil.rmtree(folder)
+    torch.manual_seed(3)
+    make_model(ctx_embed.load(folder.with_name("copy"))[0].backend_tokenizer).save_pretrained(str(folder))
+
+
+def saved_over(folder) -> None:
+    model = ctx_embed.load(folder)
+    with torch.no_grad():
+        model[0].attention.W.add_(1)
+        model[0].embedding.weight.mul_(-1.3)
+    model.save_pretrained(str(folder))
+
+
+@pytest.mark.parametrize("change", [gone, another_model, saved_over])
+@pytest.mark.parametrize("read_before", [True, False])
+def test_what_was_loaded_stays_when_its_folder_changes(tokenizer, tmp_path, change, read_before):
+    folder = tmp_path / "model"
+    saved(tokenizer, folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    kept, model = Embedder.load(tmp_path / "copy"), Embedder.load(folder)
+    if read_before:
+        assert (model.encode(SENTENCES) == kept.encode(SENTENCES)).all()
+        assert model.fingerprint == kept.fingerprint
+    by_name = pickle.dumps(model)
+    change(folder)
+    assert error(pickle.loads, by_name)
+    for one in (model, pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert (one.encode(SENTENCES) == kept.encode(SENTENCES)).all()
+        assert one.fingerprint == kept.fingerprint
+
+
+def overwritten(path, copied) -> None:
+    with path.open("r+b") as file:
+        file.seek(-64, os.SEEK_END)
+        file.write(bytes(64))
+
+
+def cut_off(path, copied) -> None:
+    os.truncate(path, 100)
+
+
+def copied_over(path, copied) -> None:
+    shutil.copyfile(copied, path)
+
+
+@pytest.mark.parametrize("change", [overwritten, cut_off, copied_over])
+def test_weights_written_to_in_place_are_refused(tokenizer, tmp_path, change):
+    saved(tokenizer, tmp_path / "model")
+    make_model(tokenizer).save_pretrained(str(tmp_path / "other"))
+    file, other = (tmp_path / name / "model.safetensors" for name in ("model", "other"))
+    os.utime(file, (1, 1))
+    model, unread = Embedder.load(tmp_path / "model"), Embedder.load(tmp_path / "model")
+    vector, state = model.encode("a cat"), model.state()
+    state.add("a cat sat " * 200)
+    change(file, other)
+    message = f"{file}: the file was overwritten while its model was in use; load the model again"
+    calls = [lambda: model.encode("a cat"), lambda: model.encode("a dog"), lambda: model.explain("a cat", vector)]
+    calls += [state.embedding, lambda: unread.encode("a cat"), lambda: unread.fingerprint, lambda: pickle.dumps(unread)]
+    for call in calls:
+        assert error(call) == message
+
+
+def test_a_fingerprint_is_that_of_the_maximum_length_in_use(tokenizer, tmp_path):
+    model = saved(tokenizer, tmp_path)
+    short = Embedder.load(tmp_path)
+    short.max_seq_length = model.max_seq_length = 3
+    assert short.fingerprint == fingerprint(model) != Embedder.load(tmp_path).fingerprint
+    assert pickle.loads(pickle.dumps(short)).max_seq_length == 3

@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import make_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-from ctx_embed import TextClassifier, load
+from ctx_embed import TextClassifier, load, path
 from ctx_embed.classify.head import Head
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.classify.predictor import SavedEncoder, TorchEncoder
@@ -206,6 +206,24 @@ def test_save_and_load(classifier, tmp_path):
     assert len(content) < 1.01 * stored
     shutil.rmtree(tmp_path / "model")
     assert pickle.loads(content).predict_proba(NEW) == pytest.approx(classifier.predict_proba(NEW), abs=1e-6)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("another", [False, True])
+def test_a_loaded_classifier_is_whole_when_its_folder_is_gone(tiny_model_path, tmp_path, device, another):
+    classifier = TextClassifier(tiny_model_path).fit(TEXTS, LABELS)
+    classifier.save(tmp_path / "model")
+    loaded = TextClassifier.load(tmp_path / "model", device)
+    known = loaded.predictor_.encoder.fingerprint
+    shutil.rmtree(tmp_path / "model")
+    if another:
+        shutil.copytree(path(), tmp_path / "model")
+    loaded.save(tmp_path / "copy")
+    load(tmp_path / "copy")
+    for one in (loaded, pickle.loads(pickle.dumps(loaded)), TextClassifier.load(tmp_path / "copy")):
+        assert one.predict_proba(NEW) == pytest.approx(classifier.predict_proba(NEW), abs=1e-5)
+        assert one.predictor_.encoder.fingerprint == known == classifier.predictor_.encoder.fingerprint
+        assert [each["module"] for each in one.predictor_.encoder.modules()] == ["Contextualizer", "Normalize"]
 
 
 def test_a_trained_encoder(tiny_model_path, tmp_path):
