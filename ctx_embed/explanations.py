@@ -213,7 +213,8 @@ def _contextualizer(
     module = token_encoder(model)
     if not isinstance(module, Contextualizer):
         return None
-    return module.without_torch(), module.text_tokenizer, token_ids(model, text).cpu().numpy()
+    ids = token_ids(model, text).cpu().numpy()
+    return module.without_torch(ids), module.text_tokenizer, ids
 
 
 def _entries(tokenizer: TextTokenizer, ids: Ids) -> tuple[str, ...]:

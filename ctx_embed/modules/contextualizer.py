@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -17,8 +18,6 @@ from ctx_embed.numpy_model.saved import Tensors, TokenTable, require_fitting
 
 # Documents with more tokens than this are summed block by block, which bounds memory.
 LONG_DOCUMENT_TOKENS = 1024
-# Number of values of each parameter that are sampled to detect changes.
-SAMPLED_VALUES = 256
 
 
 class Contextualizer(TokenEncoder):
@@ -83,7 +82,8 @@ class Contextualizer(TokenEncoder):
         self.initial_context = initial_context
         # Ids seed a uniform first context.
         self.ids_may_be_renumbered = initial_context != "uniform"
-        self._held: tuple[list[Any], PackedContextualizer] | None = None
+        # Copies of the steps, and the model of them, see :meth:`without_torch`.
+        self._held: tuple[dict[str, NDArray[Any]], PackedContextualizer] | None = None
 
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
@@ -93,10 +93,8 @@ class Contextualizer(TokenEncoder):
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return c^K of packed documents, (B, m), computed by the kernel if on a CPU without gradients."""
         weight = self.embedding.weight
-        if torch.is_grad_enabled():
-            self._held = None
-        elif self.runs_without_torch:
-            packed = self.without_torch()
+        if not torch.is_grad_enabled() and self.runs_without_torch:
+            packed = self.without_torch(ids.numpy())
             return torch.from_numpy(packed.embed(ids.numpy(), np.array(lengths, np.int64)))
         # Each long document by itself, the others together.
         groups: list[list[int]] = []
@@ -143,7 +141,7 @@ class Contextualizer(TokenEncoder):
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
         """Return the exact share of each token in each step's update z^k of its text, (K, n); a row sums to 1."""
-        packed = self.without_torch()
+        packed = self.without_torch(ids.cpu().numpy())
         return [torch.from_numpy(packed.contributions(part.cpu().numpy())[1]) for part in ids.split(lengths)]
 
     @property
@@ -152,33 +150,29 @@ class Contextualizer(TokenEncoder):
         weight = self.embedding.weight
         return weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
-    def without_torch(self) -> PackedContextualizer:
-        """Return the same model for inference on a CPU, made again if a parameter has changed.
+    def without_torch(self, ids: NDArray[Any]) -> PackedContextualizer:
+        """Return the same model for inference on a CPU on texts of these ids.
 
         It shares the token table of a float32 model, unless int8 rows represent it exactly: they are read in less time.
+        Such a model is held, with products of its rows, and used as long as the steps and the rows of ``ids`` are equal
+        to those of the module, whatever else may have changed them.
         """
-        # A key that changes with the parameters, at a cost that does not depend on their size: addresses change if one
-        # is moved or loaded, versions with every in-place operation that torch records, and sums of 256 values with
-        # other operations on all values (``parameter.data.mul_``, a fused optimizer).
-        key: list[Any] = []
-        # The same parameters as self.parameters(), which takes longer than computing the key.
-        for parameter in (self.embedding.weight, *self.attention._parameters.values()):
-            if parameter is None:
-                continue
-            stride = max(1, parameter.numel() // SAMPLED_VALUES)
-            if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
-                # For few values NumPy takes a third of torch's time.
-                sampled = float(parameter.detach().numpy().reshape(-1)[::stride].sum(dtype=np.float64))
-            else:
-                sampled = parameter.detach().flatten()[::stride].double().sum().item()
-            key += [parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version, sampled]
-        if self._held is None or self._held[0] != key:
-            named = {name: value.detach().float().cpu().numpy() for name, value in self.attention.named_parameters()}
-            floats = self.embedding.weight.detach().float().cpu()
-            rows = as_int8(floats)
-            table = TokenTable(rows[0].numpy(), rows[1].float()[:, 0].numpy()) if rows else TokenTable(floats.numpy())
-            self._held = key, PackedContextualizer(self.get_config_dict(), table, named)
-        return self._held[1]
+        steps = {name: value.detach().float().cpu().numpy() for name, value in self.attention.named_parameters()}
+        floats = self.embedding.weight.detach().float().cpu()
+        if self._held is not None and all(np.array_equal(steps[name], held) for name, held in self._held[0].items()):
+            entries, packed = np.unique(ids), self._held[1]
+            if np.array_equal(packed.table.rows(entries), floats.numpy()[entries]):
+                return packed
+        rows = as_int8(floats)
+        if rows is None:
+            # Products of rows in shared memory would not follow a change.
+            self._held = None
+            return PackedContextualizer(self.get_config_dict(), TokenTable(floats.numpy()), steps)
+        copies = {name: value.copy() for name, value in steps.items()}
+        table = TokenTable(rows[0].numpy(), rows[1].float()[:, 0].numpy())
+        packed = PackedContextualizer(self.get_config_dict(), table, copies)
+        self._held = copies, packed
+        return packed
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies, also in other processes, compute their own products.

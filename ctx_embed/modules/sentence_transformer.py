@@ -117,11 +117,13 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
         ):
             return super()._inference(inputs, **options)
         self.eval()
-        packed, others = first.without_torch(), list(self)[1:]
+        others = list(self)[1:]
+        # Made here once, not by each thread.
+        first.without_torch(np.empty(0, np.int32))
 
         def embedded(texts: list[str]) -> tuple[NDArray[Any], int]:
             ids, lengths = first.text_tokenizer.read(texts, options["prompt"], first.max_seq_length)
-            contexts, empty = packed.embed(ids, lengths), lengths == 0
+            contexts, empty = first.without_torch(ids).embed(ids, lengths), lengths == 0
             if first.normalized:
                 contexts[empty] = 0
             parts = []

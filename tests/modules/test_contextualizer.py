@@ -114,20 +114,69 @@ def fused_step(module, texts) -> None:
     optimizer.step()
 
 
+def one_row(module, value=0.0) -> None:
+    module.embedding.weight.data[int(module.text_tokenizer.read(["cat"])[0][0])] = value
+
+
+def loaded(module) -> None:
+    module.load_state_dict({name: value * 0.5 if value.is_floating_point() else value for name, value in twin(module)})
+
+
+def twin(module):
+    return copy.deepcopy(module).state_dict().items()
+
+
+def adapted(module) -> None:
+    """Add a low-rank product to the table in place, as a merged adapter of PEFT does."""
+    module.embedding.weight.data += torch.randn(len(module.embedding.weight), 1) @ torch.randn(1, module.dimension)
+
+
+def optimized(module) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    with torch.enable_grad():
+        embed(module, TEXTS).square().sum().backward()
+    optimizer.step()
+
+
+def moved(module) -> None:
+    module.half().attention.W.data.mul_(0.5)
+    module.float()
+
+
 CHANGES = {
     "in place": lambda module: module.attention.W.mul_(1.5),
     "steps, unrecorded": lambda module: module.attention.W.data.mul_(2),  # .data does not count a version
+    "one number of the steps": lambda module: module.attention.bias.data[-1, 1:2].add_(2),
     "table, unrecorded": lambda module: module.embedding.weight.data.add_(0.5),
+    "one row": one_row,
+    "one row, no longer int8": lambda module: one_row(module, torch.linspace(0, 1, module.dimension) ** 3),
+    "NumPy's view": lambda module: module.embedding.weight.detach().numpy()[2:].fill(0.25),
+    "swapped rows": lambda module: module.embedding.weight.data.copy_(module.embedding.weight.data.flip(0)),
+    "another parameter": lambda module: setattr(
+        module.embedding, "weight", torch.nn.Parameter(module.embedding.weight * -0.3)
+    ),
+    "load_state_dict": loaded,
+    "vector_to_parameters": lambda module: torch.nn.utils.vector_to_parameters(
+        torch.nn.utils.parameters_to_vector(module.parameters()) * 0.5, module.parameters()
+    ),
+    "adapter": adapted,
+    "optimizer": optimized,
+    "half and back": moved,
+    "compiled": lambda module: torch.compile(module, backend="eager").attention.b.data.mul_(2),
     "fused": lambda module: fused_step(module, TEXTS),
     "fused, long document": lambda module: fused_step(module, [" ".join(SENTENCES * 50)]),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_held_products_follow_changes(tokenizer, change):
+@pytest.mark.parametrize("int8", [True, False])
+def test_held_products_follow_changes(tokenizer, change, int8):
     module = drawn(tokenizer).float()
+    if int8:
+        module.round_table()
     with torch.no_grad():
         before = embed(module)
+        assert (module._held is not None) is int8
         CHANGES[change](module)
         after = embed(module)
     assert not torch.allclose(before[0], after[0], atol=1e-3)
@@ -257,7 +306,6 @@ def test_float32_on_a_cpu_is_embedded_as_in_training(tokenizer, options):
     with torch.no_grad():
         found = embed(module, texts)
     torch.testing.assert_close(found, with_gradients, rtol=1e-4, atol=1e-4)
-    assert isinstance(module._held[1], PackedContextualizer)
 
 
 # The steps over another module's token embeddings
@@ -350,11 +398,11 @@ def test_int8_rows_are_read_where_they_are_exact(tokenizer, monkeypatch):
     module = Contextualizer(tokenizer, 4, steps=2, rank=2).eval()
     read = module.preprocess(["a cat sat", "a dog ran"])["input_ids"].numpy().reshape(-1)
     lengths = np.array([4, 4])
-    floats = module.without_torch()
+    floats = module.without_torch(read)
     assert floats.table.scales is None
     assert np.shares_memory(floats.table.values, module.embedding.weight.detach().numpy())
     module.round_table()
-    rounded = module.without_torch()
+    rounded = module.without_torch(read)
     assert rounded.table.values.dtype == np.int8
     assert np.array_equal(rounded.table.rows(slice(None)), module.embedding.weight.detach().numpy())
     parameters = {name: value.detach().numpy() for name, value in module.attention.named_parameters()}
