@@ -31,7 +31,7 @@ Source: Unicode Standard Annex 15, Unicode Normalization Forms; Unicode Technica
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -57,15 +57,17 @@ _TAGS = "[\U000e0020-\U000e007f]"
 _SOUTH_EAST_ASIA = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 # First come characters that stay only in some context, with that context; all others are removed.
 _DEPENDENT = re.compile(f"[\xad\u200b-\u200d]|{_TAGS}")
+# A run of soft hyphens and joiners is read at once: looking beyond it from each would take quadratic time.
 _CONTEXT = re.compile(
     f"(?P<kept>[\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff][\u200c\u200d]|\U0001f3f4{_TAGS}+)"
-    rf"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|(?P<hyphen>\xad(?![\xad\u200b-\u200d]*[^\W_]))"
-    f"|[\xad\u200b-\u200d]|{_TAGS}"
+    rf"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|(?P<inside>[\xad\u200b-\u200d]+(?=[^\W_]))|[\xad\u200b-\u200d]+|{_TAGS}"
 )
 # Stands for a removed character as long as positions refer to the original text.
 _REMOVED = "\0"
 # Marks, and the vowels and final consonants of Hangul, may be composed with what stands before them.
 _COMPOSING = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")
+# Python's NFC puts marks in order in quadratic time, so longer runs are sorted before.
+_MANY_MARKS = re.compile(rf"[^\w{_PLAIN_CHARACTERS}]{{65,}}")
 
 LONGEST_WORD = 1000
 # Letters that stand for others, which SQLite does not know.
@@ -133,7 +135,7 @@ def _in_context(found: re.Match[str]) -> str:
         return found[0]
     if found["space"]:
         return f"{found[0][0]} "
-    return "-" if found["hyphen"] else _REMOVED
+    return "".join("-" if character == "\xad" and not found["inside"] else _REMOVED for character in found[0])
 
 
 def normalised(text: str) -> str:
@@ -143,7 +145,18 @@ def normalised(text: str) -> str:
     read = _ODD.sub(lambda found: found[0].translate(_READINGS), well_formed(text))
     if _DEPENDENT.search(read):
         read = _CONTEXT.sub(_in_context, read).replace(_REMOVED, "")
-    return unicodedata.normalize("NFC", read)
+    return _composed(read)
+
+
+def _composed(read: str) -> str:
+    """Return a text in NFC, in time that grows with its length."""
+    return unicodedata.normalize("NFC", _MANY_MARKS.sub(_in_order, read))
+
+
+def _in_order(found: re.Match[str]) -> str:
+    decomposed = "".join(unicodedata.normalize("NFD", character) for character in found[0])
+    runs = groupby(decomposed, lambda character: unicodedata.combining(character) > 0)
+    return "".join(character for _, run in runs for character in sorted(run, key=unicodedata.combining))
 
 
 def all_normalised(texts: Sequence[str]) -> Sequence[str]:
@@ -167,17 +180,18 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
     ends = np.cumsum([0, *map(len, parts)]).tolist()
     parts = [read[start:end].replace(_REMOVED, "") for start, end in pairwise(ends)]
     # Groups of characters that NFC may compose: each is a part and what may be composed with it.
-    groups: list[tuple[str, int, int]] = []
+    groups: list[tuple[list[str], int, int]] = []
     for place, part in enumerate(parts):
         if not part:
             continue
         composing = _COMPOSING.match(part) or unicodedata.category(part[0]).startswith("M")
         if composing and groups:
-            before, start, _ = groups[-1]
-            groups[-1] = (before + part, start, place + 1)
+            group, start, _ = groups[-1]
+            group.append(part)
+            groups[-1] = (group, start, place + 1)
         else:
-            groups.append((part, place, place + 1))
-    composed = [(unicodedata.normalize("NFC", part), start, stop) for part, start, stop in groups]
+            groups.append(([part], place, place + 1))
+    composed = [(_composed("".join(group)), start, stop) for group, start, stop in groups]
     counts = [len(part) for part, _, _ in composed]
     bounds = np.array([(start, stop) for _, start, stop in composed], np.int64).reshape(-1, 2)
     starts, stops = np.repeat(bounds, counts, axis=0).T

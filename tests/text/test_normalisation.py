@@ -150,3 +150,18 @@ def test_words_of_any_text_are_within_it(text):
     for word, start, stop in placed_words(text):
         assert word
         assert 0 <= start < stop <= len(text)
+
+
+@given(st.text(alphabet="a\xad\u200b\u200c\u200dé_1\n-"))
+def test_a_soft_hyphen_is_a_hyphen_where_no_letter_follows_its_run(text):
+    inside = [place for place, character in enumerate(text) if character == "\xad"]
+    ends = [text[place:].lstrip("\xad\u200b\u200c\u200d")[:1] for place in inside]
+    kept = [place for place, end in zip(inside, ends, strict=True) if not end.isalnum()]
+    written = ["-" if place in kept else "" if c in "\xad\u200b\u200c\u200d" else c for place, c in enumerate(text)]
+    assert normalised(text) == "".join(written)
+
+
+@given(st.lists(st.sampled_from("\u0301\u0316\u0327\u0344\u05b0\u0f71\u0f73\u3099"), min_size=60, max_size=90))
+def test_many_marks_are_composed_as_few(marks):
+    text = f"é{''.join(marks)}e"
+    assert normalised(text) == with_places(text)[0] == unicodedata.normalize("NFC", text)
