@@ -28,8 +28,8 @@ _LEFT_OUT = {
 _ON_TORCH = ("mteb", "peers", "train")
 # Secrets in an address: the password after a user name, and the value of an option such as ``password`` or ``api_key``.
 # An address that was made a path has one slash instead of two.
-_PASSWORD = re.compile(r"(:/{1,2}[^:/@\s]*):\S*@")
-_SECRET = re.compile(r"([?&][^=&#\s]*(?:pass|secret|token|key)[^=&#\s]*=)[^&#\s]*", re.IGNORECASE)
+_PASSWORD = re.compile(r"(:/{1,2}[^:/@\s]*):.*")
+_SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
 
 
 class InputError(ValueError):
@@ -162,4 +162,19 @@ def missing_extra(what: str, extra: str) -> InputError:
 
 def without_secrets(text: str) -> str:
     """Return an address, or a message with addresses, without passwords and keys."""
-    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1@", text))
+    return re.sub(r"(&?)([^&#\s]+)", _without_secret, re.sub(r"\S+", _without_password, text))
+
+
+def _without_password(word: re.Match[str]) -> str:
+    before, at, after = word[0].rpartition("@")
+    return _PASSWORD.sub(r"\1", before) + at + after
+
+
+def _without_secret(found: re.Match[str]) -> str:
+    """Return a part of an address between ``&`` and ``&`` with stars for a secret: what follows its name and ``=``."""
+    parts = found[2].split("=")
+    for place, part in enumerate(parts[:-1]):
+        name = part if found[1] and not place else part.partition("?")[2]
+        if _SECRET.search(name):
+            return found[1] + "=".join([*parts[: place + 1], "***"])
+    return found[0]
