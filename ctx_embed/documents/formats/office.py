@@ -76,15 +76,15 @@ class _Walk(NamedTuple):
 
     def blocks(self, parent: Element, mark: str = "") -> list[str]:
         """Return the blocks in an element. Each paragraph without a mark of its own gets ``mark``."""
-        found: list[str] = []
+        found: list[list[str]] = []
         for child in parent:
             for block in self._block(child, mark):
                 # The items of a list are one block.
-                if found and block.startswith("- ") and found[-1].startswith("- "):
-                    found[-1] += f"\n{block}"
+                if found and block.startswith("- ") and found[-1][0].startswith("- "):
+                    found[-1].append(block)
                 else:
-                    found.append(block)
-        return found
+                    found.append([block])
+        return ["\n".join(blocks) for blocks in found]
 
     def _block(self, element: Element, mark: str = "") -> list[str]:
         name = _name(element)
@@ -131,7 +131,7 @@ def _marked(mark: str, blocks: list[str]) -> list[str]:
 
 def _heading(level: str) -> str:
     """Return the mark of a heading of this level, from 1; empty for any other value."""
-    return f"{'#' * min(int(level), 6)} " if level.isdecimal() and 0 < int(level) < 10 else ""
+    return f"{'#' * min(int(level), 6)} " if level.isdecimal() and len(level) < 9 and 0 < int(level) < 10 else ""
 
 
 def _title(stated: Element | None, blocks: Iterable[str]) -> str | None:
@@ -148,7 +148,7 @@ def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str, str]]:
     """Return the kind, id and name of each file of the archive to which a part refers."""
     folder, name = posixpath.split(part)
     references = posixpath.join(folder, "_rels", f"{name}.rels")
-    members = set(archive.namelist())
+    members = archive.NameToInfo
     if references not in members:
         return []
     found = []
@@ -157,6 +157,13 @@ def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str, str]]:
         if target in members:
             found.append((_value(each, "Type").rpartition("/")[2], _value(each, "Id"), target))
     return found
+
+
+def _unread(archive: zipfile.ZipFile, part: str, seen: set[str]) -> list[tuple[str, str]]:
+    """Return the kind and name of each file to which a part refers and that is not in ``seen``, and add it there."""
+    found = {target: kind for kind, _, target in _related(archive, part) if target not in seen}
+    seen.update(found)
+    return [(kind, target) for target, kind in found.items()]
 
 
 def _main(archive: zipfile.ZipFile, format_name: str) -> tuple[str, Element | None]:
@@ -168,10 +175,10 @@ def _main(archive: zipfile.ZipFile, format_name: str) -> tuple[str, Element | No
     return related["officeDocument"], None if core is None else _child(parsed(archive, core), "title")
 
 
-def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str, str]], walk: _Walk) -> list[str]:
+def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str]], walk: _Walk) -> list[str]:
     """Return the words of charts and diagrams: titles, names of series and categories, labels."""
     found = []
-    for root in [parsed(archive, target) for kind, _, target in related if kind in _DRAWN]:
+    for root in [parsed(archive, target) for kind, target in related if kind in _DRAWN]:
         named = [value for cache in _named(root, {"strCache", "lvl"}) for value in _named(cache, {"v", "pt"})]
         words = dict.fromkeys(value.text for value in named if value.text and value.text.strip())
         found += [*walk.blocks(root), ", ".join(words)]
@@ -182,22 +189,23 @@ def docx(path: str) -> Iterator[Extracted]:
     """Yield a Word document with its headers, text boxes, notes and comments, without what was deleted."""
     with opened_archive(path, "Word") as archive:
         main, title = _main(archive, "Word")
-        related = _related(archive, main)
+        related = _unread(archive, main, set())
         parts: dict[str, list[Element]] = {}
-        for kind, _, target in related:
+        for kind, target in related:
             if kind in ("styles", "header", "footer", "footnotes", "endnotes", "comments"):
                 parts.setdefault(kind, []).append(parsed(archive, target))
         # The mark of each style of paragraphs, which may come from the style that it is based on.
-        marks = {}
-        listed = parts["styles"][0] if "styles" in parts else ()
-        styles = {_value(style, "styleId"): style for style in listed if _name(style) == "style"}
-        for identifier in styles:
-            mark, style, steps = "", styles.get(identifier), 20
-            while style is not None and not mark and (steps := steps - 1):
+        marks, styles = {}, {}
+        for style in parts["styles"][0] if "styles" in parts else ():
+            if _name(style) == "style":
                 name = _value(_child(style, "name")).lower()
                 mark = _heading("1" if name == "title" else name.removeprefix("heading "))
-                mark = mark or _mark(_child(style, "pPr"))
-                style = styles.get(_value(_child(style, "basedOn")))
+                base = _value(_child(style, "basedOn"))
+                styles[_value(style, "styleId")] = (mark or _mark(_child(style, "pPr")), base)
+        for identifier, (mark, base) in styles.items():
+            steps = 19
+            while not mark and base in styles and (steps := steps - 1):
+                mark, base = styles[base]
             marks[identifier] = mark
         notes_of = [(kind, root) for kind in ("footnotes", "endnotes", "comments") for root in parts.get(kind, [])]
         waiting = {(kind, _value(note, "id")): note for kind, root in notes_of for note in root}
@@ -225,7 +233,7 @@ def docx(path: str) -> Iterator[Extracted]:
 def _mark(properties: Element | None) -> str:
     """Return the mark that a paragraph's or style's own properties give it."""
     level = _value(_child(properties, "outlineLvl"))
-    if level.isdecimal() and int(level) < 9:
+    if level.isdecimal() and len(level) < 9 and int(level) < 9:
         return _heading(str(int(level) + 1))
     return "- " if _child(properties, "numPr") is not None else ""
 
@@ -240,17 +248,18 @@ def pptx(path: str) -> Iterator[Extracted]:
             for each in _named(parsed(archive, main), {"sldId"})
         ]
         slides = []
-        for part in [targets[name] for name in order if name in targets]:
+        seen: set[str] = set()
+        for part in dict.fromkeys(targets[name] for name in order if name in targets):
             blocks = []
             walk = _Walk(lambda _: "")
-            root, related = parsed(archive, part), _related(archive, part)
+            root, related = parsed(archive, part), _unread(archive, part, seen)
             for heading in _titles(root):
                 if text := " ".join(walk.blocks(heading)):
                     blocks.append(f"# {text}")
                 heading.clear()
             blocks += walk.blocks(root)
             blocks += _drawn(archive, related, walk)
-            for kind, _, target in related:
+            for kind, target in related:
                 if kind == "notesSlide":
                     notes = parsed(archive, target)
                     _titles(notes)
@@ -315,11 +324,13 @@ def epub(path: str) -> Iterator[Extracted]:
             raise UnreadableFileError("not EPUB (no list of chapters)")
         places = {_value(item, "id"): _value(item, "href") for item in manifest}
         chapters = [places.get(_value(item, "idref"), "") for item in spine]
-        members = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
-        texts = [scanned(decode(member(book, posixpath.normpath(name)))).markdown() for name in members]
+        named = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
+        texts = [
+            scanned(decode(member(book, name))).markdown() for name in dict.fromkeys(map(posixpath.normpath, named))
+        ]
         title = _child(metadata, "title")
-        named = "" if title is None else unescape(title.text or "")
-    yield Extracted("\n\n".join(texts), "markdown", title=" ".join(named.split()) or None)
+        stated = "" if title is None else unescape(title.text or "")
+    yield Extracted("\n\n".join(texts), "markdown", title=" ".join(stated.split()) or None)
 
 
 # PDF
