@@ -215,23 +215,27 @@ def find_fields(view: View, most: int) -> list[Field]:
     by_name: dict[str, list[tuple[Any, ...]]] = {}
     for name, *found in view.store.run(f"{kinds} WHERE kind IS NOT NULL GROUP BY 1, 2 ORDER BY 3 DESC, 2"):
         by_name.setdefault(str(name), []).append(tuple(found))
+    # One query for all fields: a query for each would read all documents again.
+    values: dict[tuple[str, str], list[tuple[Any, int]]] = {}
+    elements = "json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element WHERE element.type = 'text'"
+    for value, counted, of in (
+        ("entry.atom", "count(*)", "WHERE kind IN ('boolean', 'number', 'string')"),
+        # An element that occurs twice in a list counts once.
+        ("element.atom", "count(DISTINCT documents.row)", f", {elements}"),
+    ):
+        ranked = f"row_number() OVER (PARTITION BY entry.key, {_KIND} ORDER BY {counted} DESC, {value}) AS place"
+        counts = f"SELECT entry.key, {_KIND} AS kind, {value}, {counted}, {ranked} {entries} {of} GROUP BY 1, 2, 3"
+        for name, kind, *pair, _ in view.store.run(
+            f"SELECT * FROM ({counts}) WHERE place <= ? ORDER BY place", (most,)
+        ):
+            values.setdefault((str(name), kind), []).append((bool(pair[0]) if kind == "boolean" else pair[0], pair[1]))
     fields = []
     for name, types in by_name.items():
         kind, _, lowest, highest = types[0]
         if kind not in ("number", "string"):
             lowest = highest = None
-        value, counted, where, of_lists = "entry.atom", "count(*)", f"{_KIND} = ?", ""
-        if kind == "list":
-            # An element that occurs twice in a list counts once.
-            of_lists = ", json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element"
-            value, counted = "element.atom", "count(DISTINCT documents.row)"
-            where += " AND element.type = 'text'"
-        select = f"SELECT {value}, {counted} {entries}{of_lists} WHERE entry.key = ? AND {where}"
-        select += " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?"
-        values = view.store.run(select, (name, kind, 0 if kind == "object" else most))
-        if kind == "boolean":
-            values = [(bool(value), documents) for value, documents in values]
-        fields.append(Field(name, kind, sum(count for _, count, *_ in types), lowest, highest, values))
+        documents = sum(count for _, count, *_ in types)
+        fields.append(Field(name, kind, documents, lowest, highest, values.get((name, kind), [])))
     return sorted(fields, key=lambda field: (-field.documents, field.name))
 
 
