@@ -1,12 +1,14 @@
 """`ctx-embed explain`: how much attention each token gets."""
 
 import json
+import sys
 from pathlib import Path
 
 import click
 
 from ctx_embed.cli.main import command, counted
 from ctx_embed.cli.options import field_option, output_option
+from ctx_embed.cli.terminal import styled
 from ctx_embed.errors import InputError
 
 
@@ -80,7 +82,7 @@ def explain(
 
         from ctx_embed.explanations import renderable
 
-        console = Console()
+        console = Console(file=styled(sys.stdout))
         for number, explanation in enumerate(explanations):
             if number:
                 console.print()

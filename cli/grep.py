@@ -17,6 +17,7 @@ import click
 
 from ctx_embed.cli.main import command, counted, errors_in_one_line, one_line, printable
 from ctx_embed.cli.options import encoding_option, options_of
+from ctx_embed.cli.terminal import styled
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.searching.options import Options
 
@@ -95,21 +96,22 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
                         answer = one_line(hit.text[slice(*(hit.highlight or (0, None)))], PREVIEW_CHARACTERS)
                         line += f", best: {_name(hit)}:{hit.nearest_line or ''}:{answer}"
                     width = shutil.get_terminal_size().columns - 1
-                    click.echo(CLEAR + click.style(one_line(line, width), dim=True), nl=False, err=True)
+                    preview = click.style(one_line(line, width), dim=True)
+                    click.echo(CLEAR + preview, styled(sys.stderr), nl=False)
         finally:
             if shown > started:
-                click.echo(CLEAR, nl=False, err=True)
+                click.echo(CLEAR, styled(sys.stderr), nl=False)
         hits = search.hits()
         for number, hit in enumerate(hits):
             if options["as_json"]:
                 click.echo(json.dumps(hit.as_dict(), ensure_ascii=False))
             elif options["files"]:
-                click.secho(_name(hit), fg="magenta")
+                click.secho(_name(hit), styled(sys.stdout), fg="magenta")
             else:
                 if number and (before or after):
-                    click.secho("--", fg="cyan")
+                    click.secho("--", styled(sys.stdout), fg="cyan")
                 for line in _lines(hit, before, after):
-                    click.echo(line)
+                    click.echo(line, styled(sys.stdout))
         if sources.report.left_out:
             click.echo(sources.report.left_out, err=True)
         if not hits and search.hidden:

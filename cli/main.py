@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from ctx_embed import __version__
+from ctx_embed.cli.terminal import guard
 from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, unknown_name, without_secrets
 
 # The commands, named like their modules, with their lines in the help, so that `--help` imports none of them.
@@ -294,6 +295,7 @@ def run() -> None:
             # Open stdout only for reading, so that writing fails; without a buffer it does not fail again at exit.
             raw = open(os.open(os.devnull, flags), "rb" if name == "stdin" else "wb", buffering=0)  # noqa: SIM115
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
+    guard()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     # Python raises KeyboardInterrupt only when compiled code returns or a thread ends, which may take many seconds, so

@@ -13,6 +13,7 @@ import click
 from ctx_embed.cli.index.documents import SHOWN_CHARACTERS, chosen_ids
 from ctx_embed.cli.main import command, one_line
 from ctx_embed.cli.options import Command, backend_option, options_of
+from ctx_embed.cli.terminal import styled
 from ctx_embed.errors import InputError
 from ctx_embed.index.searching.options import Options
 
@@ -250,7 +251,7 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
                 cell = value if isinstance(value, str) else json.dumps(value)
                 shown.append(f"{one_line(name, CELL_CHARACTERS)}: {one_line(cell, CELL_CHARACTERS)}")
                 more -= 1
-        click.echo("  ".join(shown))
+        click.echo("  ".join(shown), styled(sys.stdout))
         answer, left = "", SHOWN_CHARACTERS
         for number, words in enumerate(" ".join(snippet.split()).replace(_CLOSING, _OPENING).split(_OPENING)):
             if len(words) > left:
@@ -267,6 +268,7 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
             around = [one_line(before, room), one_line(after, room - len(before))]
             first, last = (click.style(text, dim=True) if text else "" for text in around)
             answer = " ".join(part for part in (first, answer, last) if part)
-        click.echo(f"{INDENT}{answer}")
+        click.echo(f"{INDENT}{answer}", styled(sys.stdout))
         if hit.context not in (None, hit.text):
-            click.secho(f"{INDENT}{one_line(str(hit.context), CONTEXT_CHARACTERS)}", dim=True)
+            context = one_line(str(hit.context), CONTEXT_CHARACTERS)
+            click.secho(f"{INDENT}{context}", styled(sys.stdout), dim=True)

@@ -58,7 +58,7 @@ class JsonFormatter(logging.Formatter):
         line |= record.msg if isinstance(record.msg, dict) else {"message": record.getMessage()}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)
 
 
 class IndexMetrics(Collector):

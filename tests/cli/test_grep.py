@@ -1,20 +1,18 @@
 """`ctx-embed grep` with the shipped model."""
 
 import json
-import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ctx_embed import SearchIndex
-from tests.helpers.cli import Command
+from tests.helpers.cli import Command, in_a_terminal
 
 PASSWORDS = "Users' passwords are stored as salted hashes."
 QUESTION, HIT = "how are passwords stored", f"security.md:5:{PASSWORDS}\n"
@@ -102,27 +100,11 @@ def test_mistakes_are_one_line_and_status_2(tree):
 HOSTILE = "\x1b]0;owned\x07\x1b[9;9H\u202e.md"
 
 
-def shown_in_a_terminal(*arguments: str) -> tuple[int, str]:
-    """Return the status of a run in a pseudo-terminal, and what it shows there."""
-    pty = pytest.importorskip("pty")
-    ours, theirs = pty.openpty()
-    with subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        shown = b""
-        # A terminal whose other end is closed is an error.
-        with suppress(OSError):
-            while part := os.read(ours, 1 << 16):
-                shown += part
-        status = process.wait(120)
-    os.close(ours)
-    return status, shown.decode()
-
-
 @pytest.mark.parametrize("arguments", [["-l"], ["--encoding", "nonsense"], ["-C", "1"]])
 def test_names_of_files_do_not_control_the_terminal(tree, arguments):
     (tree / "security.md").rename(tree / HOSTILE)
     (tree / f"{HOSTILE}.gz").write_bytes(b"\x1f\x8b\x08\x00broken")
-    status, text = shown_in_a_terminal(QUESTION, ".", *arguments)
+    status, text = in_a_terminal(*COMMAND, QUESTION, ".", *arguments)
     assert status == 2
     text = re.sub(r"\x1b\[[\d;]*[mK]", "", text)
     assert all(character.isprintable() or character in "\r\n" for character in text), text
@@ -144,7 +126,7 @@ def test_a_signal_ends_it_quietly(number):
 
 def test_a_terminal_shows_colours_and_the_best_hits_so_far(tree):
     (tree / "z.txt").write_text("The weather was fine and nothing else happened that day.\n\n" * 300_000)
-    status, text = shown_in_a_terminal("passwords", ".")
+    status, text = in_a_terminal(*COMMAND, "passwords", ".")
     assert status == 0
     assert re.search(r"lines searched, best: security.md:5:" + re.escape(PASSWORDS[:20]), text)
     # A slow machine adds the advice to build an index.

@@ -1,10 +1,13 @@
-"""A command of ctx-embed, called within the test's process."""
+"""Commands of ctx-embed, called within the test's process or in a pseudo-terminal."""
 
 import json
 import os
+import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from ctx_embed.cli.main import main
@@ -19,6 +22,22 @@ def file(name: str, *lines: str) -> str:
 def record() -> dict:
     """Return what a training has stored in the folder of its model."""
     return json.loads(Path("model/training.json").read_text(encoding="utf-8"))
+
+
+def in_a_terminal(*arguments: str) -> tuple[int, str]:
+    """Return the status of a command in a pseudo-terminal, and what it shows there."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(arguments, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        # A terminal whose other end is closed is an error.
+        with suppress(OSError):
+            while part := os.read(ours, 1 << 16):
+                shown += part
+        status = process.wait(120)
+    os.close(ours)
+    return status, shown.decode()
 
 
 @dataclass(frozen=True)
