@@ -113,7 +113,7 @@ print(json.dumps([status, seconds, usage.ru_utime + usage.ru_stime, usage.ru_max
 
 
 def run_once(command: list[str]) -> tuple[float, float, float]:
-    """Return the wall clock, processor seconds (with its children's) and peak memory in MB of a command."""
+    """Return the wall clock, processor seconds (with its children's) and peak memory in MiB of a command."""
     done = subprocess.run(python(LAUNCHER, *command), check=True, stdout=subprocess.PIPE, text=True)
     status, seconds, processor_seconds, megabytes = json.loads(done.stdout)
     if status:
@@ -125,7 +125,7 @@ def of_processes(
     commands: dict[str, list[str]], runs: int, between: Callable[[], None] = lambda: None, warmups: int = 1
 ) -> list[Row]:
     """Run commands in turn; return the costs of each, see :func:`run_once`, but for warm-ups."""
-    costs: dict[str, dict[str, list[float]]] = {unit: {name: [] for name in commands} for unit in ("s", "cpu s", "MB")}
+    costs: dict[str, dict[str, list[float]]] = {unit: {name: [] for name in commands} for unit in ("s", "cpu s", "MiB")}
     for run in range(warmups + runs):
         for name, command in commands.items():
             between()
@@ -492,7 +492,7 @@ def whole_jobs(rows: Sequence[Row]) -> str:
         # The first contender of a comparison stands beside itself.
         if row["ratio"] == row["low"] == row["high"] == 1:
             ours = row
-        if row["unit"] == "cpu s" or (row["unit"] == "MB" and row["job"] != "first-vector"):
+        if row["unit"] == "cpu s" or (row["unit"] == "MiB" and row["job"] != "first-vector"):
             continue
         title = f"{ours['job']}: {ours['contender']}, {ours['unit']}"
         line = lines.setdefault((title, "" if row is ours else row["contender"]), [""] * 4)
@@ -540,7 +540,7 @@ def calls(rows: Sequence[Row]) -> str:
     lines = []
     for title, job, unit, threads in (
         ("first vector of a process, s", "first-vector", "s", 1),
-        ("its memory, MB", "first-vector", "MB", 1),
+        ("its memory, MiB", "first-vector", "MiB", 1),
         ("short texts a second, one thread", "MR", "texts/s", 1),
         ("short texts a second, two threads", "MR", "texts/s", 2),
         ("one text, µs", "one-text", "µs", 1),

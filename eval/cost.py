@@ -85,11 +85,11 @@ if __name__ == "__main__":
     status = Path("/proc/self/status")
     # On Linux, getrusage would start from the parent's peak.
     if status.is_file() and (found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
-        measured["peak_megabytes"] = int(found[1]) / 1024
+        measured["peak_megabytes"] = int(found[1]) * 1024 / 1e6
     else:
         with suppress(ImportError):
             import resource
 
             # macOS, which has no /proc, reports bytes.
-            measured["peak_megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            measured["peak_megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(json.dumps(measured))

@@ -195,7 +195,10 @@ def _check_table4(found: Found) -> tuple[str, Verdict]:
     of_classes = {place: found[LAMA, place] for place in PUBLISHED_WORDS}
     told = [f"{in_paper(place, figures)} for {place.split(': ')[1]}" for place, figures in of_classes.items()]
     above = [each for place, figures in of_classes.items() for each in above_uniform(place, figures)]
-    measured = f"of the words that the paper lists, {' and '.join(told)} get more than uniform attention."
+    measured = (
+        "of the words that we chose from the paper's 20 a class and that are frequent enough here, "
+        f"{' and '.join(told)} get more than uniform attention."
+    )
     return measured, Verdict.of(bool(above) and all(above), sum(above) > len(above) / 2)
 
 
@@ -243,9 +246,9 @@ LAMA_TABLE4 = Experiment(
     ),
     notes=(
         *NOTES,
-        "For each class: words that occur in more of its texts than of any other class's. Of the words that the paper "
-        "lists for the class, 'paper's words' counts those that get more than uniform attention here, and those that "
-        "are frequent enough.",
+        "For each class: words that occur in more of its texts than of any other class's. We chose words from the 20 "
+        "that the paper lists for a class (9 of ship, 12 of money-fx); 'paper's words' counts those that get more than "
+        "uniform attention here, and those that are frequent enough.",
         "The paper has Yelp reviews where IMDB stands.",
     ),
     heads=("system", "class"),

@@ -73,7 +73,7 @@ EXPONENTS = {
     "Transformer": {"n": 2, "m": 1},
     "Contextualizer": {"n": 1, "m": 1, "u": 1},
 }
-ORDERS = {"recurrent": "O(n m²)", "convolution": "O(k n m²)", "Transformer": "O(n² m)", "Contextualizer": "O(n u m)"}
+ORDERS = {"recurrent": "O(n m²)", "convolution": "O(l n m²)", "Transformer": "O(h n² m)", "Contextualizer": "O(n u m)"}
 SIZES = {"n": (512, 1024, 2048, 4096, 8192, 16384), "m": (64, 128, 256, 512, 1024), "u": (32, 64, 128, 256, 512, 1024)}
 # While one size grows, the other two have these values. The order n^2 m of the Transformer shows only if n is much
 # larger than m.
@@ -155,12 +155,13 @@ TABLE1 = Experiment(
     "complexity of a layer, measured",
     "Maupome & Meurs 2022, Information 13(6):290, Table 1, which states orders",
     Claim(
-        "a Contextualizer layer costs O(n u m), linear in tokens, features and rank; a Transformer layer O(n² m).",
+        "a Contextualizer layer costs O(n u m), linear in tokens, features and rank; a Transformer layer of h heads "
+        "O(h n² m).",
         _check,
     ),
     (
         "Processor time of one layer on one text, forward pass, float32, the fastest of 6 runs: a bi-directional GRU "
-        f"of m / 2 units a direction; a convolution of width k = {WIDTH}; a Transformer layer of {HEADS} heads and 4 m "
+        f"of m / 2 units a direction; a convolution of width l = {WIDTH}; a Transformer layer of {HEADS} heads and 4 m "
         "units; two steps of a Contextualizer.",
         f"Exponents are slopes of log time over log size through the {FITTED} largest sizes. While n grows, m 128 and "
         f"u 64; while m grows, n 1,024 and u 64 (of the Transformer n {LONG:,}); while u grows, n 1,024 and m 128.",

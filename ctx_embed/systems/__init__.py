@@ -93,7 +93,7 @@ DESCRIPTIONS: dict[str, Description] = {
     "cnn": Description("max_j relu(F_w [e(w_j); ..; e(w_(j+w-1))] + b_w), w = 3, 4, 5", "O(n m filters)", "Kim 2014"),
     "self-attention": Description("mean of softmax(X X^T) X", "O(n^2 m)", "Vaswani et al. 2017"),
     "self-attention-parametric": Description(
-        "mean of tanh(softmax(Q K^T / sqrt(m)) V) W_o", "O(n m^2 + n^2 m)", "Vaswani et al. 2017"
+        "mean of tanh(softmax(Q K^T / sqrt(m)) V) W_o", "O(n m^2 + n^2 m)", "Vaswani et al. 2017; the tanh is ours"
     ),
     "attentive": Description(
         "sum_t softmax_t(score(q, h_t)) h_t; score content, additive, location, general, dot, scaled-dot",

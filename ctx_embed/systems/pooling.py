@@ -314,7 +314,7 @@ class ParametricSelfAttention(SelfAttention):
 
     Shapes: X, Q, K, V, Y (n, m); W_q, W_k, W_v, W_o (m, m). A text without tokens is embedded as zeros.
 
-    Source: Vaswani et al. (2017), arXiv 1706.03762, with one head.
+    Source: Vaswani et al. (2017), arXiv 1706.03762, with one head; the tanh is ours.
     """
 
     config_file_name = "self_attention_parametric_config.json"
