@@ -55,9 +55,10 @@ def _write(file: IO[bytes], suffix: str, documents: Sequence[Document], embeddin
     import numpy as np
 
     if suffix == ".npy":
+        embeddings = np.ascontiguousarray(embeddings)
         # Not numpy.save: it bypasses the file object, and its errors do not say why writing failed.
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(embeddings))
-        file.write(np.ascontiguousarray(embeddings).data)
+        file.write(embeddings.data)
         return
     # All documents have the same fields.
     columns: dict[str, list[Any]] = {}

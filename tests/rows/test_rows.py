@@ -23,11 +23,11 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import dedupe
-from ctx_embed.rows.encodings import WrongBytesWarning
+from ctx_embed.rows.encodings import WrongBytesWarning, is_binary, settled
 from ctx_embed.rows.opening import find_sources
 from ctx_embed.rows.reading import arriving, estimated_count, read_documents, read_labelled, read_lines
 from ctx_embed.rows.writing import write_embeddings
-from ctx_embed.texts import Document
+from ctx_embed.texts import Document, well_formed
 from tests.helpers.errors import error
 
 
@@ -165,6 +165,15 @@ def test_an_encoding_is_detected(file, standard_input, encoding, name):
     if not name.endswith(".csv"):
         standard_input(content)
         assert [document.text for document in read_documents("-")][-1] == said
+
+
+def test_how_many_bytes_may_be_wrong():
+    wide, stray = "é".encode(), b"\xe9"
+    # As many stray bytes as other letters are strays, more are another encoding; alone, one in a hundred bytes.
+    assert [settled(stray * wrong + wide * 3, "latin-1") for wrong in (1, 3, 4)] == ["utf-8", "utf-8", "latin-1"]
+    assert [settled((b"caf" + stray + b" two cafes" * 10)[:size]) for size in (100, 99)] == ["utf-8", "cp1252"]
+    # A twentieth of text may be control characters.
+    assert [is_binary(b"\1" + b"a" * others) for others in (19, 18)] == [False, True]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "A.JSONL"])
@@ -511,13 +520,29 @@ def test_any_text_comes_back_from_tsv(tmp_path_factory, cells):
     assert [(each.id, each.text) for each in read(path)] == list(enumerate(cells))
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_embeddings_are_inputs(tmp_path, suffix):
-    documents = [Document('said "a"', "x", {"zip": "007", "n": 1}), Document("two\nlines", "y", {"zip": "1"})]
-    write_embeddings(tmp_path / f"a.{suffix}", documents, np.ones((2, 3), np.float32) / 3)
-    for found, wanted in zip(read(tmp_path / f"a.{suffix}"), documents, strict=True):
-        plain = {key: value for key, value in found.metadata.items() if not key.startswith("embedding")}
-        assert Document(found.text, found.id, plain) == wanted
+# Any characters, halves of surrogate pairs too, which no file can hold.
+ANY_TEXT = st.text(st.characters(), min_size=1, max_size=8).filter(str.strip)
+FIELDS = st.dictionaries(st.text("abc", min_size=1), ANY_TEXT | st.integers(-9, 9) | st.booleans(), max_size=2)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "jsonl", "csv", "parquet"])
+@settings(max_examples=30)
+@given(rows=st.lists(st.tuples(ANY_TEXT, FIELDS), min_size=1, max_size=4), named=st.booleans(), turned=st.booleans())
+def test_embeddings_are_inputs(tmp_path_factory, suffix, rows, named, turned):
+    path = tmp_path_factory.mktemp("embeddings") / f"a.{suffix}"
+    documents = [Document(text, f"id {n}" if named else None, fields) for n, (text, fields) in enumerate(rows)]
+    embeddings = np.random.default_rng(0).normal(size=(len(rows), 3)).astype(np.float32)
+    write_embeddings(path, documents, np.asfortranarray(embeddings) if turned else embeddings)
+    if suffix == "npy":
+        assert (np.load(path) == embeddings).all()
+        return
+    for found, wanted, vector in zip(read(path), documents, embeddings, strict=True):
+        stored = {key: value for key, value in found.metadata.items() if key.startswith("embedding")}
+        fields = {key: value for key, value in found.metadata.items() if key not in stored}
+        plain = {key: well_formed(value) if isinstance(value, str) else value for key, value in wanted.metadata.items()}
+        assert (found.text, found.id, fields) == (well_formed(wanted.text), wanted.id, plain)
+        numbers = [*stored.values()] if suffix == "csv" else stored["embedding"]
+        assert (np.array(numbers, np.float32) == vector).all()
 
 
 @pytest.mark.parametrize("indent", [None, 2])

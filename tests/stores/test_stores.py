@@ -1,5 +1,6 @@
 """Every store keeps the same promises; those whose extra is not installed are skipped. And indexes are built of one."""
 
+import json
 import re
 import struct
 import subprocess
@@ -11,6 +12,7 @@ from functools import partial
 import numpy as np
 import pyarrow
 import pytest
+from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import SearchIndex, stores
@@ -18,8 +20,9 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import Edit
 from ctx_embed.stores import lancedb
-from ctx_embed.stores.columns import fields_of
+from ctx_embed.stores.columns import arrow_table, fields_of, metadata_of
 from ctx_embed.stores.indexing import index_parquet
+from ctx_embed.texts import well_formed
 from ctx_embed.vectors import unit_rows
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
@@ -248,6 +251,38 @@ def test_a_collection_that_is_not_there_is_one_line(new_address):
     with stores.open(new_address()) as store:
         for ask in [store.count] if new_address.kind == "parquet" else [store.count, lambda: store.search("a")]:
             assert "no embeddings there; make some with" in error(ask)
+
+
+VALUES = st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES |= st.sampled_from([2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63]) | st.text(st.characters(), max_size=3)
+VALUES = st.recursive(
+    VALUES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab"), inner), max_leaves=3
+)
+NAMES = st.sampled_from(["a", "A", "b", "id", "Text", "_x", "x.y", "embedding", "metadata", "a\n", "é" * 32, "ß" * 30])
+ALL_METADATA = st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=4)
+
+
+@given(metadata=ALL_METADATA, sampled=st.integers(0, 4))
+def test_metadata_comes_back_from_columns(metadata, sampled):
+    """Whatever the columns are: those that hold a value exactly, and JSON for the rest."""
+    rows = stores.Batch([*map(str, metadata)], [""] * len(metadata), metadata, np.zeros((len(metadata), 2), np.float32))
+    collection = stores.Collection("a", 2, fields=fields_of(metadata[:sampled]))
+    table = arrow_table(rows, collection)
+    for each, row in zip(metadata, table.to_pylist(), strict=True):
+        wanted = json.loads(json.dumps({name: value for name, value in each.items() if value is not None}))
+        found = metadata_of(row, collection.fields)
+        assert found == json.loads(well_formed(json.dumps(wanted, ensure_ascii=False)))
+        assert {name: isinstance(value, bool) for name, value in found.items()} == {
+            name: isinstance(value, bool) for name, value in wanted.items()
+        }
+    # A field of equal types has a column, which filters can name.
+    assert fields_of([{"n": 1, "s": "x", "b": True, "l": [1]}, {"n": 2.5, "l": [0.5, 1], "s": None}]) == {
+        "n": "float",
+        "s": "string",
+        "b": "bool",
+        "l": "list:float",
+    }
+    assert fields_of([{"n": 1, "m": "x", "l": []}, {"n": True, "m": 2}]) == {}
 
 
 def test_texts_that_databases_dislike_come_back(new_address, embedder, rows):
