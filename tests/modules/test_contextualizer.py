@@ -17,9 +17,11 @@ from torch.nn import functional as F
 from ctx_embed import Contextualizer, ContextualizerPooling, InputError, load, second_order
 from ctx_embed.modules import contextualizer as contextualizer_module, token_encoder
 from ctx_embed.modules.token_encoder import dequantized, quantized
-from ctx_embed.numpy_model.embedder import PackedContextualizer
+from ctx_embed.numpy_model.embedder import Embedder, PackedContextualizer
 from ctx_embed.numpy_model.saved import TokenTable
+from ctx_embed.systems import untrained
 from ctx_embed.systems.pooling import MeanEmbedding
+from ctx_embed.training.supervised.train import new_encoder
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
 from tests.index.support.cross_encoder import save_cross_encoder
@@ -287,6 +289,37 @@ def test_saved_and_loaded_bit_for_bit(tokenizer, options, tmp_path):
         assert torch.equal(tensor, loaded.state_dict()[name]), name
     ids, _ = packed(module, SENTENCES[:2])
     assert torch.equal(packed(loaded, SENTENCES[:2])[0], ids)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_text_without_tokens_is_zero_if_vectors_are_normalised(tokenizer, tmp_path, normalize):
+    made = new_encoder(None, SENTENCES, vocabulary_size=90, device="cpu", dimension=8, steps=1, rank=2)
+    torch.nn.init.normal_(made[0].attention.bias)
+    if not normalize:
+        made = SentenceTransformer(modules=[made[0]], device="cpu")
+        made[0].normalized = False
+    made.save_pretrained(str(path := tmp_path / "model"))
+    for model in (made, load(path), SentenceTransformer(str(path), trust_remote_code=True), Embedder.load(path)):
+        nothing, sentence = model.encode(["", SENTENCES[0]])
+        assert np.linalg.norm(sentence) == pytest.approx(1, abs=1e-5) or not normalize
+        assert nothing.any() != normalize
+        assert nothing == pytest.approx(made.encode([""])[0], abs=1e-5)
+    assert not untrained("contextualizer", tokenizer, 8).encode("").any()
+
+
+def test_drawn_weights_keep_variances_and_others_have_no_effect_yet(tokenizer):
+    module = Contextualizer(tokenizer, 64, steps=3, rank=50, positions="relative", initial_context="learned")
+    weights = module.attention.state_dict()
+    for name, size in (("U", 64), ("V", 64), ("W", 50)):
+        assert float(weights[name].mean().abs()) < 0.1 * size**-0.5
+        assert float(weights[name].std()) == pytest.approx(size**-0.5, rel=0.05)
+    assert {name: float(weights[name].unique()) for name in ("b", "gain", "bias", "s", "c0")} == {
+        "b": 1,
+        "gain": 1,
+        "bias": 0,
+        "s": 0,
+        "c0": 1,
+    }
 
 
 def test_only_what_the_embedding_depends_on_is_saved_and_as_safetensors(tokenizer, tmp_path):

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pyarrow
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import SearchIndex, stores
@@ -262,6 +262,8 @@ NAMES = st.sampled_from(["a", "A", "b", "id", "Text", "_x", "x.y", "embedding", 
 ALL_METADATA = st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=4)
 
 
+# Not every integer beyond 2^53 is a float.
+@example(metadata=[{"a": 0.5}, {"a": 2**53 + 1}, {"a": [-(2**53) - 1]}], sampled=1)
 @given(metadata=ALL_METADATA, sampled=st.integers(0, 4))
 def test_metadata_comes_back_from_columns(metadata, sampled):
     """Whatever the columns are: those that hold a value exactly, and JSON for the rest."""

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import rel_entr, softmax
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch.nn import functional as F
 
@@ -63,17 +65,23 @@ def test_frequent_words_are_predicted(monkeypatch):
     assert words.loss(batch([0], ids=[0], lengths=[1]), embeddings[:1], embeddings) == 0
 
 
-def test_the_contrast_by_hand():
-    # Every text is at its own partner and at right angles to the other: InfoNCE of logits 20 and 0, both ways.
-    both = torch.eye(2)
-    loss = objectives.contrast_loss
-    assert float(loss(both, both, both)) == pytest.approx(np.log(1 + np.exp(-20)), abs=1e-6)
-    # Exchanged, it costs 20; to a teacher that ranks them so, nothing more.
-    assert float(loss(both, both.flip(0), both.flip(0))) == pytest.approx(20, abs=1e-4)
-    assert float(loss(both, both.flip(0), both)) == pytest.approx(40, abs=1e-3)
+def test_the_contrast_is_that_of_sentence_transformers_and_the_ranking_scipys():
+    torch.manual_seed(0)
+    first, second, teacher = torch.randn(5, 4), torch.randn(5, 4), torch.randn(5, 5) / 5
+    cosines = (F.normalize(first, dim=1) @ F.normalize(second, dim=1).T).numpy()
+    one_way = MultipleNegativesRankingLoss(None, scale=20.0).compute_loss_from_embeddings
+    contrast = float(one_way([first, second], None) + one_way([second, first], None)) / 2
+
+    def ranking(known):
+        wanted, found = (softmax(20 * each[np.ix_(known, known)], axis=1) for each in (teacher.numpy(), cosines))
+        return rel_entr(wanted, found).sum(1).mean()
+
+    for known in ([0, 1, 2, 3, 4], [1, 4], [3, 0, 2]):
+        loss = objectives.contrast_loss(first, second, teacher, torch.tensor(known))
+        assert float(loss) == pytest.approx(contrast + ranking(known), rel=1e-5)
+    assert float(objectives.contrast_loss(first, second, teacher)) == pytest.approx(contrast + ranking([*range(5)]))
     # Where the teacher knows too few, its ranking is left out.
-    assert float(loss(both, both.flip(0), both, torch.tensor([1]))) == pytest.approx(20, abs=1e-4)
-    assert float(loss(both, both.flip(0), both, torch.tensor([0, 1]))) == pytest.approx(40, abs=1e-3)
+    assert float(objectives.contrast_loss(first, second, teacher, torch.tensor([1]))) == pytest.approx(contrast)
 
 
 def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():

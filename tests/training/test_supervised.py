@@ -262,6 +262,14 @@ def test_class_weights_are_those_of_the_loss(encoder, data):
     assert found({"-": 1000.0}) > 10
 
 
+def test_the_weight_of_one_of_several_labels_counts_where_the_label_is(encoder, data):
+    rows = Labelled([(label, "first")[: 1 + (n < 4)] for n, label in enumerate(data.labels)], data.texts)
+    options = SupervisedOptions(1, 40, 1e-9, head="zeros")
+    _, (epoch,) = trained(encoder(), rows, rows, options, class_weight={"+": 3.0, "-": 1.0, "first": 5.0})
+    # Each of three logits is 0 and costs log 2; those of 20 texts of "+" three times, and of 4 texts five times.
+    assert epoch["cross_entropy"] == pytest.approx(np.log(2) * (120 + 20 * 2 + 4 * 4) / 120)
+
+
 @pytest.mark.parametrize("name", ["contextualizer", "mean"])
 def test_the_table_is_cut_to_the_texts_and_put_back(tokenizer, sentences, name):
     encoder = untrained(name, tokenizer, 8)

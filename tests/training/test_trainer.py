@@ -165,17 +165,20 @@ def test_a_seeded_part_is_held_out(start, teacher):
     assert not same(state(start().student), state(other.student))
 
 
-def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start, tmp_path):
-    whole = start(kind=Watched)
+@pytest.mark.parametrize("learning_rate", [OPTIONS.learning_rate, 10.0], ids=["last epoch", "start"])
+def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start, tmp_path, learning_rate):
+    options = replace(OPTIONS, learning_rate=learning_rate)
+    whole = start(options, kind=Watched)
     whole_history = whole.run(progress=False)
     # Steps 2 and 4, and the end of the first epoch at 3, are saved; then the end.
     for step, saved in ((1, 0), (2, 2), (3, 3), (5, 4)):
-        stop(start(checkpoint=Checkpoint(tmp_path / f"{step}", "run"), kind=Watched), step)
+        stop(start(options, Checkpoint(tmp_path / f"{step}", "run"), kind=Watched), step)
         for steps in (saved, 6):
             trained = []
-            resumed = start(checkpoint=Checkpoint(tmp_path / f"{step}", "run"), kind=Watched)
+            resumed = start(options, Checkpoint(tmp_path / f"{step}", "run"), kind=Watched)
             resumed.before = lambda run, rows, trained=trained: trained.append(run.step)
             assert resumed.run(progress=False) == whole_history
+            assert (resumed.kept_epoch, resumed.losses) == (whole.kept_epoch, whole.losses)
             assert same(state(resumed.student), state(whole.student))
             assert trained == list(range(steps, 6))
 
