@@ -34,8 +34,8 @@ _MOST_RULES = 10_000
 _LATEST = 2**63 - 1
 # Rules with more characters are ignored: no path is that long.
 LONGEST_RULE = 1000
-# A pair of brackets, an escaped character, or a bracket that is never closed.
-_PART = re.compile(r"\[([!^])?(\]?(?:\\.|[^\]\\])*)\]|\\(.)|\[", re.DOTALL)
+# A pair of brackets, an escaped character, or all that follows a bracket that is never closed.
+_PART = re.compile(r"\[([!^])?(\]?(?:\\.|[^\]\\])*)\]|\\(.)|\[.*", re.DOTALL)
 
 
 class Rules:
@@ -106,9 +106,14 @@ def _python(part: re.Match[str]) -> str:
     if part[2]:
         inside = re.sub(r"\\(.)", r"\1", part[2])
         return f"[{'!' if part[1] else ''}{inside}]"
-    # A bracket that is never closed stands for itself.
-    sign = part[3] or "["
-    return f"[{sign}]" if sign in "*?[" else sign
+    if part[3]:
+        return _literal(part[3])
+    # A bracket that is never closed stands for itself, and so do all after it.
+    return re.sub(r"\\(.)|\[", lambda sign: _literal(sign[1] or "["), part[0], flags=re.DOTALL)
+
+
+def _literal(character: str) -> str:
+    return f"[{character}]" if character in "*?[" else character
 
 
 class File(NamedTuple):
