@@ -30,11 +30,11 @@ _ARROW = r"[\w\s,:]*(?:\)\s*)?=>"
 # The first line of a definition: a keyword, a function in a variable, or a name with arguments and a body.
 # No two repeated parts match the same characters next to each other, so that the time does not grow with a power.
 _DEFINES = re.compile(
-    rf"\s*(?:(?:{_MODIFIERS})(?:\([\w ]+\))?\s+)*(?:"
+    rf"\s*(?:(?:(?:{_MODIFIERS})(?:\([\w ]+\))?\s+)*(?:"
     r"(?:class|def|enum|fn|fun|func|function|impl|interface|macro_rules!|mod|module|namespace|record|struct|trait|union)\b"
     rf"|type\s+\w|(?:const|let|var)\s+\w+\s*=(?:\s*(?:async\s*)?(?:function\b|\({_ARROW})|{_ARROW})"
-    rf"|\w+\s*=(?:\s*\()?{_ARROW}"
-    r"|(?!(?:case|catch|do|else|for|foreach|if|lock|loop|match|new|return|switch|throw|try|unless|until|using|when|while|with)\b)"
+    rf"|\w+\s*=(?:\s*\()?{_ARROW})|(?:(?:(?:{_MODIFIERS})\s+)*(?:{_MODIFIERS})\([\w ]+\)\s+)*"
+    r"(?!(?:case|catch|do|else|for|foreach|if|lock|loop|match|new|return|switch|throw|try|unless|until|using|when|while|with)\b)"
     r"[\w~][\w\s*&<>:,.\[\]?~]*(?:\([^;{}]*\)[^;{}=)]*\{|(?<=\w)\s+[\w<>\[\]?]+\s*\{))"
 )
 # Definitions are looked for in this many characters at the start of a line.
