@@ -307,7 +307,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         Args:
             texts: any strings, in a list, a series of any library, or a generator.
             ids: one for each text, a string or a 64-bit integer (1 and "1" differ); None numbers the documents from the
-                first integer above all those ever used. The ids are returned.
+                first integer above those ever used (not the last 2**32 that fit). The ids are returned.
             metadata: one for each text, None or a dictionary of JSON values; scalars of NumPy and times are converted,
                 and fields that are NaN are left out.
             embeddings: vectors (documents, dimension) of the index's model; such documents are not cut into passages.

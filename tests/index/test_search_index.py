@@ -4,18 +4,22 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from ctx_embed import Hit, InputError, SearchIndex
 from ctx_embed.index.storage.database import Database
-from ctx_embed.index.storage.documents import DEEPEST_METADATA
+from ctx_embed.index.storage.documents import DEEPEST_METADATA, LAST_IDS
 from ctx_embed.index.storage.vectors import DTYPES
 from ctx_embed.index.writing import writer
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
+from tests.index.support.hash_model import HashModel
 from tests.index.support.stored import stored, vectors_of, widths_of
 
 TAKEN = "already exists and is not empty; open it with SearchIndex.open, or choose another folder"
@@ -56,8 +60,40 @@ def test_ids_continue_above_all_that_are_in_use(index):
     assert index.count() == 13
     # A number and its digits are two ids.
     assert (index.get(1).text, index.get("1").text) == ("b", "'1'")
-    assert "no larger integer is left for its id" in error(index.add, ["a bird"])
+    assert index.add(["a bird"]) == [(1 << 40) + 2]
     assert index.get((1 << 63) - 1) is not None
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.none()
+            | st.builds(int.__add__, st.sampled_from([-(2**63), 0, LAST_IDS]), st.integers(0, 3))
+            | st.builds(int.__sub__, st.sampled_from([LAST_IDS, 2**63 - 1]), st.integers(0, 3))
+            | st.sampled_from([str(2**63 - 1), str(LAST_IDS), "1e300", "-1"]),
+            max_size=4,
+        ),
+        max_size=6,
+    )
+)
+@settings(deadline=None, max_examples=40)
+def test_no_given_id_ends_automatic_ids(batches):
+    with TemporaryDirectory() as folder, SearchIndex.create(Path(folder) / "index", HashModel()) as index:
+        known: list = []
+        for batch in batches:
+            new = [identifier for identifier in batch if identifier is not None]
+            if len(set(new)) < len(new) or set(new) & set(known):
+                continue
+            found = index.add(["a text"] * len(batch), batch)
+            assert all(given in (None, now) for given, now in zip(batch, found, strict=True))
+            automatic = [now for given, now in zip(batch, found, strict=True) if given is None]
+            assert automatic == sorted(automatic)
+            known += found
+            assert len(set(known)) == len(known)
+        # An id is never used twice, whatever the last ones were.
+        index.delete(known)
+        last = max((one for one in known if isinstance(one, int) and one < LAST_IDS), default=-1)
+        assert index.add(["next"])[0] > last
 
 
 def test_the_forms_of_a_query(index, monkeypatch):
@@ -121,7 +157,7 @@ def test_what_cannot_be_added_is_one_line_and_changes_nothing(index):
         ((["a", "b"], [4, "stored"]), "document 2: the id 'stored' is already in the index; ids must be unique"),
         ((["a"], [True]), "document 1: the id must be a string or an integer, got a bool"),
         ((["a"], [1 << 63]), f"document 1: the id {1 << 63} does not fit into 64 bits; give it as a string"),
-        ((["a", "b"], [(1 << 63) - 1, None]), "document 2: no larger integer is left for its id; give it an id"),
+        ((["a"], [2.0]), "document 1: the id must be a string or an integer, got a float"),
         ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate; give it another id"),
         ((["a"], None, [{1: 2}]), "document 1: the metadata must be a dictionary with string keys, got {1: 2}"),
         ((["a"], None, [nested(DEEPEST_METADATA + 1)]), "document 1: the metadata is nested more than 100 levels deep"),

@@ -38,7 +38,7 @@ from ctx_embed.index.following.records import Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import DATABASE, FAISS_SUFFIX, Database
-from ctx_embed.index.storage.documents import checked_id
+from ctx_embed.index.storage.documents import LAST_IDS, checked_id
 from ctx_embed.index.storage.faiss_file import AUTO
 from ctx_embed.index.storage.folder import IndexFolder, VectorTable, is_free, read_settings, require_free
 from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
@@ -490,11 +490,11 @@ def merge_indexes(
     target = Path(path).absolute()
     require_free(target)
     # Skip numbers that another document was given as its id.
-    select = "SELECT max(id) FROM documents WHERE typeof(id) = 'integer' AND id NOT IN (SELECT id FROM automatic)"
+    select = "SELECT max(id) FROM documents WHERE id < ? AND id NOT IN (SELECT id FROM automatic)"
     next_id = 0
     for folder in folders:
         with closing(Database(folder)) as store:
-            ((largest,),) = store.run(select)
+            ((largest,),) = store.run(select, (LAST_IDS,))
             next_id = max(next_id, 0 if largest is None else largest + 1)
     try:
         with replaced_folder(target, new=True) as beside:

@@ -15,6 +15,8 @@ Id: TypeAlias = str | int
 Span: TypeAlias = tuple[int, int]
 
 LARGEST_ID = 2**63 - 1
+# Automatic ids continue after the largest integer that was given as an id, unless it is one of these last 2**32.
+LAST_IDS = LARGEST_ID - 2**32
 # Maximum depth of nested metadata; JSON readers, including SQLite's, fail at some greater depth.
 DEEPEST_METADATA = 100
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

@@ -20,7 +20,7 @@ from ctx_embed.errors import InputError, UnwritableError, described
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import FAISS_SUFFIX, NEXT, Database, checksum, expanded, ranges_of
-from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, checked_id, embedded_texts, metadata_json
+from ctx_embed.index.storage.documents import LARGEST_ID, LAST_IDS, Id, Span, checked_id, embedded_texts, metadata_json
 from ctx_embed.index.storage.folder import IndexFolder, VectorTable, View
 from ctx_embed.index.storage.vectors import DTYPES, Vectors, schema
 from ctx_embed.index.writing.chunking import Cut, chunker
@@ -90,7 +90,7 @@ class Edit:
         return ids
 
     def add(self, documents: Sequence[Document], *, replacing: bool) -> list[Id]:
-        """Add a batch of documents and return their ids; automatic ids are larger than all ids ever used.
+        """Add a batch of documents and return their ids; automatic ids are larger than all used below ``LAST_IDS``.
 
         ``replacing``: a document replaces one with its id; if several in a batch have one id, the last is stored.
         """
@@ -98,13 +98,18 @@ class Edit:
             return []
         first = self.counted + 1
         given = {number: checked_id(of.id, number) for number, of in enumerate(documents, first) if of.id is not None}
-        largest = max((identifier for identifier in given.values() if isinstance(identifier, int)), default=-1)
-        # The largest integer is never an automatic id, so the next id can always be stored.
-        next_id = min(max(self.state.next_id, largest + 1), LARGEST_ID)
+        integers = {identifier for identifier in given.values() if isinstance(identifier, int)}
+        next_id = max(self.state.next_id, *(identifier + 1 for identifier in integers if identifier < LAST_IDS), 0)
+        if next_id + len(documents) > LAST_IDS:
+            last = self.store.run("SELECT id FROM documents WHERE id BETWEEN ? AND ?", (next_id, LARGEST_ID))
+            integers.update(identifier for (identifier,) in last)
         ids, automatic = list[Id](), list[Id]()
         for number in range(first, first + len(documents)):
             if number not in given:
-                if next_id == LARGEST_ID:
+                while next_id in integers:
+                    next_id += 1
+                # The largest integer is never an automatic id, so the next id can always be stored.
+                if next_id >= LARGEST_ID:
                     raise InputError(f"document {number}: no larger integer is left for its id; give it an id")
                 automatic.append(next_id)
                 next_id += 1
