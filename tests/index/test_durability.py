@@ -28,6 +28,7 @@ from ctx_embed.errors import UnwritableError
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.writing import writer
+from ctx_embed.texts import Document
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.child import child
@@ -140,6 +141,71 @@ def test_an_index_that_is_replaced_or_restored_meanwhile_is_not_mixed(index, tmp
     for work in (partial(index.add, ["c"]), partial(index.search, "a"), partial(index.get, 0), index.count, index.ids):
         assert error(lambda work=work: list(work() or ())) == said
     assert (stored(path), stored(tmp_path / "away")) == ({0: "a"}, {0: "a", 1: "b"})
+
+
+def test_a_hard_link_is_read_and_never_written(index, tmp_path, hash_model):
+    path, snapshot = index.path, tmp_path / "snapshot"
+    index.add(["one", "two"])
+
+    def link() -> None:
+        subprocess.run(["cp", "-al", path, snapshot], check=True)
+
+    def refused(other: SearchIndex) -> None:
+        for change in (
+            partial(other.add, ["three"]),
+            partial(other.upsert, ["three"], [0]),
+            partial(other.update_metadata, 0, {"n": 1}),
+            partial(other.delete, [0]),
+            other.compact,
+            partial(other.sync, tmp_path / "notes"),
+            partial(other.reembed, HashModel(16)),
+            partial(build_index, tmp_path / "notes", other.path, model=hash_model, mode="append"),
+        ):
+            said = error(change)
+            assert said.startswith(f"{other.path / 'index.sqlite'}")
+            assert "cannot be written, since it is a hard link that another copy of the index shares" in said
+        assert [hit.text for hit in other.search("one", mode="words")] == ["one"]
+        assert other.verify() == []
+
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.md").write_text("a note")
+    # While both are open, and after both were closed.
+    link()
+    with SearchIndex.open(snapshot, hash_model) as linked:
+        refused(index)
+        refused(linked)
+        linked.backup(tmp_path / "backup")
+    index.close()
+    with SearchIndex.open(path, hash_model) as index, SearchIndex.open(snapshot, hash_model) as linked:
+        refused(linked)
+        refused(index)
+        shutil.rmtree(snapshot)
+        assert index.add(["three"]) == [2]
+        # The link may be made while a transaction is open.
+        with index.writer.editing() as edit:
+            link()
+            edit.add_all([Document("four")], replacing=False)
+        assert "is a hard link" in error(index.add, ["five"])
+    shutil.rmtree(snapshot)
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.add(["five"]) == [4]
+        # A copy of the database that shares only the log.
+        snapshot.mkdir()
+        os.link(path / "index.sqlite-wal", snapshot / "index.sqlite-wal")
+        assert error(index.add, ["six"]).startswith(f"{path / 'index.sqlite-wal'}: cannot be written, since")
+        shutil.rmtree(snapshot)
+        link()
+        said = Command("index delete").fails(snapshot, 0)
+        assert said.startswith(f"{snapshot / 'index.sqlite'}: cannot be written, since it is a hard link")
+    assert stored(path) == stored(snapshot) == dict(enumerate(["one", "two", "three", "four", "five"]))
+    with SearchIndex.open(tmp_path / "backup", hash_model) as copy:
+        assert copy.add(["three"]) == [2]
+    for copy in ("plain", "rsync"):
+        command = {"plain": ["cp", "-a"], "rsync": ["rsync", "-a"]}[copy]
+        if shutil.which(command[0]):
+            subprocess.run([*command, f"{snapshot}{os.sep}", tmp_path / copy], check=True)
+            with SearchIndex.open(tmp_path / copy, hash_model) as copied:
+                assert copied.add(["six"]) == [5]
 
 
 OURS = str(Path(ctx_embed.__file__).parent / "index")

@@ -330,6 +330,7 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
         if not known:
             if plan.adds:
                 with closing(Database(plan.target)) as target_store:
+                    target_store.require_no_hard_link()
                     next_id = target_store.state().next_id
             with store.writing():
                 store.finish(replace(store.state(), next_id=next_id))

@@ -375,12 +375,27 @@ class Database:
                     self.connection.rollback()
                     self.connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
                     self.connection.execute("BEGIN IMMEDIATE")
+                self.require_no_hard_link()
                 yield
                 with self.reporting_errors():
                     self.connection.execute("COMMIT")
             finally:
                 if self._connection is not None:
                     self._connection.rollback()
+
+    def require_no_hard_link(self) -> None:
+        """Raise UnwritableError if a file of the database has a second name: each name has a log and locks of its own.
+
+        Two processes that write by two names would lose each other's changes.
+        """
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                if os.stat(f"{self.path}{suffix}").st_nlink > 1:
+                    raise UnwritableError(
+                        f"{self.path}{suffix}: cannot be written, since it is a hard link that another copy of the "
+                        "index shares, as `cp -al` makes; delete that copy, or write to a copy that `ctx-embed index "
+                        "backup` or `cp -a` makes"
+                    )
 
     @contextmanager
     def reporting_errors(self) -> Iterator[None]:
