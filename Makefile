@@ -17,7 +17,7 @@ ZIG := ziglang==0.17.1
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: help demo test check check-slow lint docs pages size picture clients fuzz soak mutants kernel sanitize wheels release-check clean
+.PHONY: help demo test check check-slow lint docs pages size picture clients aarch64 fuzz soak mutants kernel sanitize wheels release-check clean
 
 demo: $(VENV)/installed ## install without torch, and search the documentation of Python's library
 	$(BIN)/ctx-embed demo
@@ -66,6 +66,10 @@ $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 
 clients: ## every program of docs/clients.md, each in an environment of its own: minutes with uv, an hour with pip
 	$(PYTHON) tests/clients/run.py
+
+aarch64: $(VENV)/installed-dev ## the wheel for aarch64 under qemu-user, against this machine
+	$(BIN)/python -m pip install --quiet build $(ZIG)
+	$(BIN)/python -m tests.clients.aarch64
 
 fuzz: $(VENV)/installed-dev ## damaged input of every kind, with new seeds; MINUTES=10
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.fuzz.fuzzing $(MINUTES)
