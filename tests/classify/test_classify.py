@@ -4,12 +4,13 @@ import os
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, classification_report, confusion_matrix
 
 from ctx_embed import TextClassifier
 from ctx_embed.classify import predictor as prediction
 from ctx_embed.classify.fitting import INTERCEPT, Regression, fitted_head
 from ctx_embed.classify.head import Head, Vocabulary, Words, class_weights
-from ctx_embed.classify.labelled import Classes, Labelled, label_accuracy, require_labels
+from ctx_embed.classify.labelled import Classes, Labelled, label_accuracy, report, require_labels
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.vectors import unit_rows
 from tests.helpers.errors import error
@@ -39,6 +40,27 @@ def test_the_regression_is_scikit_learns(classes, weighted):
     odds = np.exp(logits - logits.max(1, keepdims=True))
     # Intercepts have a weak prior here, none in scikit-learn.
     assert odds / odds.sum(1, keepdims=True) == pytest.approx(expected.predict_proba(Z), abs=5e-3)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_report_is_scikit_learns(several):
+    names = ["a", "b", "c"]
+    truth, found = ([names[: RNG.integers(4)] if several else names[RNG.integers(3)] for _ in range(50)] for _ in "tf")
+    made = report([*map(tuple, found)] if several else found, Labelled(truth, ["x"] * 50), names)
+    indicators = [[[name in of for name in names] for of in side] if several else side for side in (truth, found)]
+    expected = classification_report(*indicators, target_names=names, output_dict=True, zero_division=0)
+    keys = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
+    for row in made["classes"]:
+        of_class = expected[row["label"]]
+        assert {key: row[key] for key in keys} == pytest.approx({key: of_class[keys[key]] for key in keys})
+        assert row["texts"] == of_class["support"]
+    means = {f"macro_{key}": expected["macro avg"][name] for key, name in keys.items()}
+    assert {key: made[key] for key in means} == pytest.approx(means)
+    if several:
+        assert made["exact"] == accuracy_score(*map(np.array, indicators))
+    else:
+        assert made["accuracy"] == pytest.approx(expected["accuracy"])
+        assert made["confusion"] == confusion_matrix(truth, found).tolist()
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -15,6 +15,7 @@ from sentence_transformers.sentence_transformer import losses
 
 from ctx_embed import eval as front
 from ctx_embed.encoders import Encoder, as_encoder
+from ctx_embed.eval import evaluation
 from ctx_embed.eval.encoders import load_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, ProbeEvaluator, compare, evaluate
 from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, notes, read_results, tables
@@ -104,7 +105,7 @@ def test_an_interrupted_run_resumes(folder, drawn, tmp_path, monkeypatch):
     assert run(cache=tmp_path / "cache").scores == whole
 
 
-def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, tmp_path):
+def test_other_data_seeds_protocols_encoders_and_versions_are_other_cells(folder, drawn, tmp_path, monkeypatch):
     path, found = folder / "senteval" / "MR.tsv", []
     rows = path.read_text()
     others = EvaluationOptions("quick", (1,)), EvaluationOptions(), EvaluationOptions("quick", folds=3)
@@ -116,6 +117,10 @@ def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, 
         evaluate([encoder], ["MR"], folder, options, cache=tmp_path / "cache")
         found.append(len(list((tmp_path / "cache" / "scores").iterdir())))
     assert found == [1, 1, 2, 3, 4, 5, 6, 7, 7]
+    for name in ("__version__", "FORMAT"):
+        monkeypatch.setattr(evaluation, name, "another")
+        evaluate([drawn], ["MR"], folder, QUICK, cache=tmp_path / "cache")
+    assert len(list((tmp_path / "cache" / "scores").iterdir())) == 9
 
 
 def test_a_damaged_score_is_computed_again(folder, drawn, tmp_path):

@@ -299,6 +299,7 @@ def test_a_text_without_tokens_is_zero_if_vectors_are_normalised(tokenizer, tmp_
         made = SentenceTransformer(modules=[made[0]], device="cpu")
         made[0].normalized = False
     made.save_pretrained(str(path := tmp_path / "model"))
+    assert Contextualizer.load(str(path)).normalized == normalize
     for model in (made, load(path), SentenceTransformer(str(path), trust_remote_code=True), Embedder.load(path)):
         nothing, sentence = model.encode(["", SENTENCES[0]])
         assert np.linalg.norm(sentence) == pytest.approx(1, abs=1e-5) or not normalize
@@ -385,7 +386,9 @@ def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
         assert (loaded.encode(SENTENCES) == expected).all()
 
 
-def test_wrong_features_are_one_line():
+def test_wrong_features_are_one_line(tmp_path):
+    save = ContextualizerPooling(8).save
+    assert "saved as safetensors only" in error(save, str(tmp_path), safe_serialization=False)
     features = {"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)}
     assert "token embeddings must have 8 features, got 4; set the dim" in error(ContextualizerPooling(8), features)
     seeded = ContextualizerPooling(4, initial_context="uniform")

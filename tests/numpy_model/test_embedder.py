@@ -230,7 +230,7 @@ def test_threads_share_a_batch_and_an_embedder(embedder, paragraphs, monkeypatch
     alone = np.stack([embedder.encode(text) for text in texts])
     for threads in (1, 2, 3, 40):
         monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
-        assert (embedder.encode(texts) == alone).all() or kernel() is None
+        assert difference(embedder.encode(texts), alone) <= (0 if kernel() else 1e-6)
     with ThreadPoolExecutor(4) as pool:
         assert difference(np.stack(list(pool.map(embedder.encode, texts))), alone) <= 1e-6
 

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict
 
 import numpy as np
@@ -94,6 +95,11 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     assert summary == {**counts, "held_out_distance": last}
     assert last < first
     assert made["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert re.findall("^## (.*)", card, re.MULTILINE) == ["Use", "Scores", "Training", "Licence", "Versions"]
+    for said in (f"| held out distance | {first:.4f} | {last:.4f} |", "On 16 texts", "64 texts were trained on"):
+        assert said in card
+    assert f"{made['teacher']['name']}, fingerprint `{fingerprint(tiny_model)}`" in card
 
 
 def weights(folder) -> dict[str, torch.Tensor]:

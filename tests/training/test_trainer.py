@@ -213,7 +213,11 @@ def test_texts_of_which_the_teacher_knows_nothing_are_left_out(start, mixture, t
 def test_a_run_that_diverges_at_its_last_step_is_stopped(start):
     run = start(replace(OPTIONS, epochs=1), kind=Watched)
     run.after = lambda run, rows: run.student.embedding.weight.data.fill_(torch.nan)
-    assert error(run.run, progress=False).startswith("the training diverged at step ")
+    assert error(run.run, progress=False) == "the training diverged at step 2 (nan); lower --learning-rate"
+    # The loss of the last step, 3, is finite; the distance after it is not.
+    run = start(replace(OPTIONS, epochs=1), kind=Watched)
+    run.after = lambda run, rows: run.step == 3 and run.student.embedding.weight.data.fill_(torch.nan)
+    assert error(run.run, progress=False) == "the training diverged at step 3 (nan); lower --learning-rate"
 
 
 WEIGHTS = {"label_weight": 1.0, "word_weight": 0.1, "averaging": 0.5, "genre_weight": 0.1}

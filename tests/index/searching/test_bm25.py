@@ -48,9 +48,11 @@ def test_words_are_stemmed_and_ranked_by_bm25(index):
 @settings(max_examples=25)
 @given(query=st.text(max_size=40))
 def test_any_text_is_a_query(index, query):
-    index.search(query, mode="words")
-    index.search(query, mode="hybrid")
-    snippet(query, TEXTS[3])
+    hits, words = index.search(query, k=5, mode="hybrid"), found(index, query)
+    assert [hit.fused for hit in hits] == sorted((hit.fused for hit in hits), reverse=True)
+    assert set(words) <= {hit.id for hit in hits}
+    assert found(index, f"{query}\n") == words
+    assert snippet(query, TEXTS[3], "", "").strip("…") in TEXTS[3]
 
 
 def test_hybrid_is_the_mean_of_both_scores_as_shares_of_the_best(index):
