@@ -21,7 +21,7 @@ import click
 
 from ctx_embed import __version__
 from ctx_embed.cli.terminal import guard
-from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, unknown_name, without_secrets
+from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, shortened, unknown_name, without_secrets
 
 # The commands, named like their modules, with their lines in the help, so that `--help` imports none of them.
 COMMANDS = {
@@ -54,6 +54,8 @@ RESUME = {
 RUNNING = "ctx_embed.running"
 # Maximum value of a count option: libraries fail for numbers of more than 64 bits.
 LARGEST = 2**31 - 1
+# Maximum characters of an error message, which may quote several arguments and paths.
+LONGEST_MESSAGE = 4000
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
 # Seconds that a command gets to clean up after Ctrl-C; then the process ends as if it were killed.
@@ -108,6 +110,9 @@ def errors_in_one_line(resume: Callable[[], str], status: int = 1) -> Iterator[N
     except InputError as error:
         # An address given as a path may contain a password.
         said = without_secrets(str(error))
+    except click.UsageError as error:
+        error.message = shortened(error.message, LONGEST_MESSAGE)
+        raise
     except ModuleNotFoundError as error:
         needed = left_out("this", error)
         if needed is None:
@@ -127,7 +132,7 @@ def errors_in_one_line(resume: Callable[[], str], status: int = 1) -> Iterator[N
     else:
         return
     # Names of files and libraries may bring along line ends and escape sequences.
-    failure = click.ClickException(printable(said.replace("\n", " ")))
+    failure = click.ClickException(printable(shortened(said.replace("\n", " "), LONGEST_MESSAGE)))
     failure.exit_code = status  # type: ignore[misc]  # click reads that of the instance
     raise failure
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, described, missing_extra, unknown_name
+from ctx_embed.errors import InputError, described, missing_extra, quoted, unknown_name
 from ctx_embed.progress import Meter
 from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
 
@@ -135,7 +135,9 @@ def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> E
 def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS) -> NDArray[np.float32]:
     """Return the embeddings of ``texts``, (n, d) float32, in their order; show progress on standard error."""
     if encoder.fit is not None:
-        raise InputError(f"encoder {encoder.name!r} is fitted on the texts of a task and has no embeddings without one")
+        raise InputError(
+            f"encoder {quoted(encoder.name)} is fitted on the texts of a task and has no embeddings without one"
+        )
     texts = [well_formed(text) for text in texts]
     embeddings: NDArray[np.float32] | None = None
     with Meter("embedding", len(texts), leave=False) as meter:
@@ -154,7 +156,8 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
             shape = None if embeddings is None else (len(batch), embeddings.shape[1])
             if embeddings is None or rows.shape != shape or not rows.size or rows.dtype.kind not in "biuf":
                 raise InputError(
-                    f"encoder {encoder.name!r} must return a row of numbers for each text, all of one length, got "
+                    f"encoder {quoted(encoder.name)} must return a row of numbers for each text, "
+                    "all of one length, got "
                     f"{got} for {len(batch)} texts"
                 )
             with np.errstate(over="ignore"):
@@ -162,7 +165,7 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
             finite = np.isfinite(rows).all(axis=1)
             if not finite.all():
                 text = batch[int(np.argmin(finite))]
-                raise InputError(f"encoder {encoder.name!r} returned NaN or infinity for the text {text[:40]!r}")
+                raise InputError(f"encoder {quoted(encoder.name)} returned NaN or infinity for the text {text[:40]!r}")
             embeddings[places] = rows
             meter.update(len(places))
     if embeddings is None:

@@ -7,10 +7,12 @@ turns it into one line and exit code 1. Any other exception is a bug of ours and
 import difflib
 import json
 import re
+import reprlib
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 # The end of messages about damage that cannot be repaired from the rest of an index.
@@ -30,6 +32,23 @@ _ON_TORCH = ("mteb", "peers", "train")
 # An address that was made a path has one slash instead of two.
 _PASSWORD = re.compile(r"(:/{1,2}[^:/@\s]*):.*")
 _SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
+
+
+# Maximum number of characters of a quoted value, of names in a list, and of known names a wrong one is compared with:
+# difflib takes time in proportion to the product of lengths, and no other thread runs meanwhile.
+SHOWN, MOST_NAMES, MOST_COMPARED = 80, 20, 100
+
+
+class _Quoter(reprlib.Repr):
+    """Writes values with work that does not grow with the lengths of strings and lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxlong = self.maxother = SHOWN
+
+    def repr_int(self, value: int, level: int) -> str:
+        """Return an integer; Python refuses to write one of more than 4,300 digits."""
+        return repr(value) if value.bit_length() < 4 * SHOWN else f"an integer of {value.bit_length():,} bits"
 
 
 class InputError(ValueError):
@@ -74,10 +93,32 @@ class UnknownTextsWarning(UserWarning):
             super().__init__(f"{share} have too few words that the model knows: they are {result}")
 
 
+def shortened(text: str, most: int = SHOWN) -> str:
+    """Return a text, of more than ``most`` characters only its start and end."""
+    return text if len(text) <= most else f"{text[: most // 2 - 1]}...{text[len(text) - (most - 1) // 2 + 1 :]}"
+
+
+def quoted(value: object) -> str:
+    """Return what a user gave as errors quote it: its ``repr``, shortened to 80 characters."""
+    return shortened(_Quoter().repr(value))
+
+
+def listed_names(names: Iterable[object], quote: Callable[[object], str] = str) -> str:
+    """Return names for a message, the first 20 of them, each shortened; ``none`` if there are none."""
+    first = list(islice(names, MOST_NAMES + 1))
+    shown = [shortened(quote(name)) for name in first[:MOST_NAMES]]
+    return ", ".join([*shown, *["..."] * (len(first) > MOST_NAMES)]) or "none"
+
+
 def nearest_name(name: object, known: Iterable[str]) -> str:
-    """Return ``did you mean 'minilm'?`` with the known name nearest to a wrong one; empty if none is near."""
-    by_lower = {known_name.lower(): known_name for known_name in known}
-    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    """Return ``did you mean 'minilm'?`` with the known name nearest to a wrong one; empty if none is near.
+
+    Names of more than 80 characters are near to none, and only the first 100 known ones are compared.
+    """
+    if len(wrong := str(name)) > SHOWN:
+        return ""
+    by_lower = {of.lower(): of for of in islice(known, MOST_COMPARED) if len(of) <= SHOWN}
+    near = difflib.get_close_matches(wrong.lower(), by_lower, n=1)
     return f"did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
@@ -85,7 +126,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Return the error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
     names = sorted(known)
     hint = nearest_name(name, names)
-    return InputError(f"unknown {kind} {name!r}: {hint}{' ' if hint else ''}known are {', '.join(names)}")
+    return InputError(f"unknown {kind} {quoted(name)}: {hint}{' ' if hint else ''}known are {listed_names(names)}")
 
 
 def described(value: object) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, naming_left_out
+from ctx_embed.errors import InputError, naming_left_out, quoted
 from ctx_embed.files import replaced_file, require_file
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.embedder import Ids, PackedContextualizer
@@ -257,7 +257,9 @@ alike.</p>
 def require_page(path: Path) -> None:
     """Raise an InputError for a file that cannot be written or does not end in .html."""
     if path.suffix.lower() != ".html":
-        raise InputError(f"{path}: explanations are written as a page, got the ending {path.suffix!r}; name FILE.html")
+        raise InputError(
+            f"{path}: explanations are written as a page, got the ending {quoted(path.suffix)}; name FILE.html"
+        )
     require_file(path)
 
 

@@ -29,7 +29,7 @@ from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import format_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records
 from ctx_embed.documents.walking import File, is_index, patterns, walk
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, described, quoted
 from ctx_embed.index.following.records import Synced
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
@@ -345,7 +345,7 @@ class Search:
         if not isinstance(question, str):
             raise InputError(f"the question must be a string, got {described(question)}")
         if not words_of(question):
-            raise InputError(f"the question must have a word, got {question!r:.60}")
+            raise InputError(f"the question must have a word, got {quoted(question)}")
         self.question = well_formed(question)
         self.mode: Mode = mode or "hybrid"
         self.files = files

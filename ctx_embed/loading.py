@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, left_out, missing_extra, nearest_name, unknown_name
+from ctx_embed.errors import InputError, left_out, missing_extra, nearest_name, quoted, unknown_name
 from ctx_embed.numpy_model.embedder import require_dimensions
 from ctx_embed.numpy_model.saved import (
     DEFAULT_MODEL,
@@ -64,7 +64,7 @@ def _require_activation(name: Any, file: Path) -> None:
     if home not in ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear") or not (
         isinstance(found := getattr(nn, kind, None), type) and issubclass(found, nn.Module)
     ):
-        raise InputError(f"{file}: the activation must be a layer of torch.nn, got {name!r:.80}")
+        raise InputError(f"{file}: the activation must be a layer of torch.nn, got {quoted(name)}")
 
 
 def _module_class(entry: Entry, folder: Path) -> Any:
@@ -72,7 +72,7 @@ def _module_class(entry: Entry, folder: Path) -> Any:
     reference = entry.kind
     if not reference.startswith(TRUSTED_PACKAGES):
         trusted = ", ".join(f"{package}*" for package in TRUSTED_PACKAGES)
-        raise InputError(f"{folder}: modules.json must name classes of {trusted}, got {reference!r}")
+        raise InputError(f"{folder}: modules.json must name classes of {trusted}, got {quoted(reference)}")
     from sentence_transformers.base.modules.module import Module
 
     home, _, name = (NORMALIZE if entry.normalizes else reference).rpartition(".")
@@ -81,7 +81,7 @@ def _module_class(entry: Entry, folder: Path) -> Any:
     except (ImportError, AttributeError):
         found = None
     if not (isinstance(found, type) and issubclass(found, Module)):
-        raise InputError(f"{folder}: modules.json names {reference!r}, which does not exist")
+        raise InputError(f"{folder}: modules.json names {quoted(reference)}, which does not exist")
     if found.__module__.startswith("sentence_transformers.") and found.__name__ not in KNOWN_CLASSES:
         raise InputError(f"{folder}: a {found.__name__} may run code from its folder, and is not loaded")
     config = entry.home / "config.json"
@@ -100,7 +100,7 @@ def require_device(device: str | torch.device | None) -> None:
         torch.empty(0, device=device)
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         reason, *_ = str(error).split("\n")
-        raise InputError(f"device {device!r} cannot be used here ({reason})") from None
+        raise InputError(f"device {quoted(device)} cannot be used here ({reason})") from None
 
 
 def _local_folder(given: str | Path | None, **hub: Any) -> Path:
@@ -283,8 +283,8 @@ def load(
             features = [getattr(module, f"module_{end}_name", FEATURE) for end in ("input", "output")]
             if features != [FEATURE, FEATURE]:
                 raise InputError(
-                    f"{folder}: the module {name!r} must read and write {FEATURE}, got {features[0]!r:.80} and "
-                    f"{features[1]!r:.80}"
+                    f"{folder}: the module {quoted(name)} must read and write {FEATURE}, got {quoted(features[0])} and "
+                    f"{quoted(features[1])}"
                 )
         card_class = Card if is_ours else IdentifiedCard
         # Other programs, such as MTEB, name the model as the hub or its folder does.

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from types import MappingProxyType, NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, quoted, unknown_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Options = TypeVar("Options")
@@ -56,9 +56,9 @@ def types_of(options: type) -> MappingProxyType[str, Any]:
 def require_size(name: str, value: object) -> None:
     """Raise an error unless a value is a positive integer that NumPy and torch can count to."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a positive integer, got {value!r}")
+        raise InputError(f"{name} must be a positive integer, got {quoted(value)}")
     if value >= 2**63:
-        raise InputError(f"{name} must be below 2^63, got {value}")
+        raise InputError(f"{name} must be below 2^63, got {quoted(value)}")
 
 
 def require_valid(options: Any, of: str = "") -> None:
@@ -80,7 +80,7 @@ def require_valid(options: Any, of: str = "") -> None:
             if not fits or not all(WITHIN[word](value, limit) for word, limit in limits.items()):
                 needed = " and ".join(f"{word} {'2^32' if limit == 2**32 else limit}" for word, limit in limits.items())
                 needed = needed if fits else ", ".join(filter(None, (KINDS[kind], needed)))
-                raise InputError(f"{known.name}{of} must be {needed}, got {value!r}")
+                raise InputError(f"{known.name}{of} must be {needed}, got {quoted(value)}")
 
 
 def documented(options: type[Options]) -> type[Options]:

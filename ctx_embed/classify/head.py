@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.classify.labelled import Classes, Labelled, require_labels
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.vectors import unit_rows
 
 Floats = NDArray[Any]
@@ -296,13 +296,15 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
         counts = np.bincount(targets, minlength=len(labels))
         return np.asarray(len(targets) / (len(labels) * np.maximum(counts, 1)))
     if not isinstance(wanted, Mapping):
-        raise InputError(f"class_weight must be 'balanced', a dict of label: weight or None, got {wanted!r}")
+        raise InputError(f"class_weight must be 'balanced', a dict of label: weight or None, got {quoted(wanted)}")
     classes, found = Classes(labels), np.ones(len(labels))
     for label, weight in wanted.items():
         if (meant := classes.meant(label)) is None:
-            raise InputError(f"class_weight names {label!r}, but no training text has that label")
+            raise InputError(f"class_weight names {quoted(label)}, but no training text has that label")
         if isinstance(weight, str) or not 0 < weight < np.inf:
-            raise InputError(f"the class weight of {label!r} must be a finite number above 0, got {weight!r}")
+            raise InputError(
+                f"the class weight of {quoted(label)} must be a finite number above 0, got {quoted(weight)}"
+            )
         found[labels.index(meant)] = weight
     return found
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.rows.reading import header_hint, read_labelled
 from ctx_embed.texts import aligned
 
@@ -64,7 +64,7 @@ class Labelled:
         if self.multi_label and not classes:
             raise InputError("the training texts must have at least one label, got none")
         if not self.multi_label and len(classes) < 2:
-            shown = f" ({classes[0]!r})" if classes else ""
+            shown = f" ({quoted(classes[0])})" if classes else ""
             raise InputError(f"the training texts must have at least two classes, got {len(classes)}{shown}")
         return classes
 
@@ -163,7 +163,7 @@ def require_labels(labels: Iterable[Any]) -> None:
     kinds = set()
     for label in labels:
         if not isinstance(label, str | int | float) or (isinstance(label, float) and not math.isfinite(label)):
-            raise InputError(f"labels must be strings, finite numbers or booleans, got {label!r}")
+            raise InputError(f"labels must be strings, finite numbers or booleans, got {quoted(label)}")
         kinds.add(type(label))
     if len(kinds) > 1 and kinds != {int, float}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))

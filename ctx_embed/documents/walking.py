@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import PathInside, open_regular
 
 GENERATED = "generated"
@@ -146,7 +146,7 @@ def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
         return None
     for glob in globs:
         if not Rules([glob]).rules:
-            raise InputError(f"--include and --exclude must be globs such as '*.md', got {glob!r:.80}")
+            raise InputError(f"--include and --exclude must be globs such as '*.md', got {quoted(glob)}")
     rules = Rules(globs)
     return lambda path: rules.check(path, within=True) is True
 

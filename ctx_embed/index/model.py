@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ctx_embed.errors import InputError, OtherModelError
+from ctx_embed.errors import InputError, OtherModelError, quoted
 from ctx_embed.index.storage.database import Settings
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
@@ -30,7 +30,7 @@ LEAST_QUESTIONS = 128
 
 
 def _built(folder: Path, settings: Settings) -> str:
-    recorded = "a model of unknown origin" if settings.model is None else f"the model {settings.model!r}"
+    recorded = "a model of unknown origin" if settings.model is None else f"the model {quoted(settings.model)}"
     return f"{folder}: built with {recorded}, fingerprint {settings.model_fingerprint[:12]}"
 
 
@@ -109,7 +109,7 @@ class IndexModel:
     def require(self, folder: Path, settings: Settings) -> None:
         """Raise an OtherModelError that names both models, unless the index was built with this one."""
         if (self.fingerprint, self.dimension) != (settings.model_fingerprint, settings.dimension):
-            given = "this one" if self.reference is None else f"the model {self.reference!r}"
+            given = "this one" if self.reference is None else f"the model {quoted(self.reference)}"
             raise OtherModelError(
                 f"{_built(folder, settings)}, dimension {settings.dimension}; {given} has the fingerprint "
                 f"{self.fingerprint[:12]}, dimension {self.dimension}: open it with the model it was built "

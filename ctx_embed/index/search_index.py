@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, unknown_name
+from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, quoted, unknown_name
 from ctx_embed.files import fsync_file, replaced_folder
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.model import IndexModel
@@ -121,7 +121,9 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             there = read_settings(folder)
             for name, given in (("factory", factory), ("chunk", chunk), ("dtype", dtype)):
                 if given != (found := getattr(there, name)):
-                    raise InputError(f"{folder}: {name} must be that of the index, {found!r}, got {given!r}")
+                    raise InputError(
+                        f"{folder}: {name} must be that of the index, {quoted(found)}, got {quoted(given)}"
+                    )
             return cls.open(folder, model, backend=backend)
         checked_chunk(chunk)
         checked_dtype(dtype)
@@ -617,4 +619,4 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 def checked_count(name: str, value: Any, least: int) -> None:
     """Check that the value of an argument is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise InputError(f"{name} must be an integer of at least {least}, got {value!r:.60}")
+        raise InputError(f"{name} must be an integer of at least {least}, got {quoted(value)}")

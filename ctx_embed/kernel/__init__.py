@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 
 __all__ = ["Kernel", "kernel", "kernel_name"]
 
@@ -51,7 +51,7 @@ def _chosen(wanted: str) -> tuple[Kernel | None, str]:
     if wanted == "numpy":
         return None, f"numpy ({VARIABLE} asks for it)"
     if wanted not in ("", *PATHS):
-        raise InputError(f"{VARIABLE} must be numpy, {' or '.join(PATHS)}, got {wanted!r}")
+        raise InputError(f"{VARIABLE} must be numpy, {' or '.join(PATHS)}, got {quoted(wanted)}")
     library, reason, built_from = None, "", ""
     try:
         if LIBRARY.exists():
@@ -70,7 +70,7 @@ def _chosen(wanted: str) -> tuple[Kernel | None, str]:
         return None, f"numpy ({reason})"
     here = [name for name, number in PATHS.items() if library.ctx_paths() >> number & 1]
     if wanted and wanted not in here:
-        raise InputError(f"{VARIABLE} must be numpy or {' or '.join(here)} on this processor, got {wanted!r}")
+        raise InputError(f"{VARIABLE} must be numpy or {' or '.join(here)} on this processor, got {quoted(wanted)}")
     for call, (result, count) in _CALLS.items():
         function = getattr(library, call)
         function.restype, function.argtypes = result, [ctypes.c_void_p] * count

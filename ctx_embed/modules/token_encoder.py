@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
-from ctx_embed.errors import InputError, UnknownTextsWarning, described
+from ctx_embed.errors import InputError, UnknownTextsWarning, described, quoted
 from ctx_embed.files import replaced_file
 from ctx_embed.numpy_model.saved import LABELLED_TEXTS, PHRASES, SCALES, TABLE, Tensors, read_json, read_tokenizer
 from ctx_embed.options import require_size
@@ -58,7 +58,7 @@ def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
     if wanted == "auto":
         return torch.float32
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InputError(f"dtype must be a floating dtype, got {wanted!r}; use float32, float16 or bfloat16")
+        raise InputError(f"dtype must be a floating dtype, got {quoted(wanted)}; use float32, float16 or bfloat16")
     return dtype
 
 
@@ -397,7 +397,7 @@ class TokenEncoder(InputModule):
         """
         backend = kwargs.get("backend") or "torch"
         if backend != "torch":
-            raise InputError(f"backend must be 'torch' for a {cls.__name__}, got {backend!r}; leave it out")
+            raise InputError(f"backend must be 'torch' for a {cls.__name__}, got {quoted(backend)}; leave it out")
         hub = {"subfolder": subfolder, **{name: kwargs[name] for name in OF_HUB if name in kwargs}}
         paths = []
         for name in ("tokenizer.json", cls.config_file_name, "model.safetensors"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, described, quoted
 from ctx_embed.numpy_model.saved import Floats
 from ctx_embed.second_order import recurrence
 from ctx_embed.text.tokenizer import is_read
@@ -162,7 +162,7 @@ class DocumentState:
             'initial_context="uniform"': contextualizer.initial_context == "uniform",
             f"max_seq_length={embedder.max_seq_length}": embedder.max_seq_length is not None,
             "a tokenizer that joins words": not embedder.text_tokenizer.wordwise,
-            f"the default prompt {embedder.default_prompt_name!r}": bool(
+            f"the default prompt {quoted(embedder.default_prompt_name)}": bool(
                 embedder.prompts.get(embedder.default_prompt_name or "")
             ),
         }

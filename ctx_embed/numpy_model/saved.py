@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed import second_order
-from ctx_embed.errors import InputError, described, nearest_name
+from ctx_embed.errors import InputError, described, nearest_name, quoted
 from ctx_embed.files import POINTER, is_pointer, open_regular, replaced_file
 from ctx_embed.fingerprint import CONFIGS, digest, reads_normalised
 from ctx_embed.text import normalisation
@@ -143,7 +143,7 @@ def modules_of(folder: Path) -> list[Entry]:
         inside = PurePosixPath(home.replace("\\", "/"))
         is_text = home.encode("utf-8", "ignore").decode() == home
         if inside.is_absolute() or ".." in inside.parts or ":" in home or "\0" in home or not is_text:
-            raise InputError(f"{path}: modules must lie inside the folder, got the path {home!r:.80}")
+            raise InputError(f"{path}: modules must lie inside the folder, got the path {quoted(home)}")
         normalizes = kind.startswith("sentence_transformers.") and kind.endswith(".Normalize")
         entries.append(Entry(name, folder / home, kind, arguments, normalizes))
     if len({entry.name for entry in entries}) < len(entries):
@@ -161,15 +161,15 @@ def settings_of(folder: Path) -> dict[str, Any]:
     if not (isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())):
         raise InputError(f"{path}: prompts must be texts by name, got {prompts!s:.80}")
     if default is not None and (not isinstance(default, str) or default not in prompts):
-        raise InputError(f"{path}: default_prompt_name must name one of the prompts, got {default!r:.80}")
+        raise InputError(f"{path}: default_prompt_name must name one of the prompts, got {quoted(default)}")
     features = settings.get("truncate_dim")
     # The type, since True is an int, too.
     if features is not None and not (type(features) is int and 1 <= features < 2**31):
-        raise InputError(f"{path}: truncate_dim must be a positive integer, got {features!r:.80}")
+        raise InputError(f"{path}: truncate_dim must be a positive integer, got {quoted(features)}")
     if settings.get("similarity_fn_name") not in SIMILARITIES:
         raise InputError(
             f"{path}: similarity_fn_name must be one of {', '.join(filter(None, SIMILARITIES))}, "
-            f"got {settings['similarity_fn_name']!r:.80}"
+            f"got {quoted(settings['similarity_fn_name'])}"
         )
     return settings
 
@@ -426,10 +426,10 @@ def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokeni
     for option in ("dimension", "steps", "rank", "max_seq_length"):
         value = config[option]
         if not (type(value) is int and 1 <= value < 2**31) and (option != "max_seq_length" or value is not None):
-            raise InputError(f"{path}: {option} must be a positive integer, got {value!r:.80}")
+            raise InputError(f"{path}: {option} must be a positive integer, got {quoted(value)}")
     for option, known in CHOICES.items():
         if config[option] not in known:
-            raise InputError(f"{path}: {option} must be one of {', '.join(known)}, got {config[option]!r:.80}")
+            raise InputError(f"{path}: {option} must be one of {', '.join(known)}, got {quoted(config[option])}")
     m, K, u = (config[key] for key in ("dimension", "steps", "rank"))
     entries = tokenizer.get_vocab_size() + len(tensors.stored.get(PHRASES, ()))
     wanted = {TABLE: (entries, m), **{f"{STEPS}{name}": (K, u, m) for name in "UV"}, f"{STEPS}W": (K, m, u)}
@@ -447,7 +447,7 @@ def require_fitting(config: dict[str, Any], path: Path, tensors: Tensors, tokeni
         if tensors.dtypes[name] not in ({"I8"} if name == TABLE and SCALES in tensors.stored else FLOATS):
             raise InputError(f"{tensors.path}: {name} must not hold {tensors.dtypes[name]} numbers")
     if unknown := set(tensors.stored) - {*wanted, PHRASES}:
-        raise InputError(f"{tensors.path}: no Contextualizer of these options has the tensor {min(unknown)!r:.80}")
+        raise InputError(f"{tensors.path}: no Contextualizer of these options has the tensor {quoted(min(unknown))}")
 
 
 def computed_fingerprint(saved: SavedContextualizer, changes: Mapping[str, Any] = MappingProxyType({})) -> str:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.rows.opening import BROKEN_GZIP, said
 
 UTF_8 = "utf-8"
@@ -49,7 +49,9 @@ def require_encoding(encoding: str | None) -> None:
     try:
         "".encode(encoding or UTF_8)
     except (LookupError, ValueError):
-        raise InputError(f"unknown encoding {encoding!r}; Python knows names such as latin-1, cp1252, utf-16") from None
+        raise InputError(
+            f"unknown encoding {quoted(encoding)}; Python knows names such as latin-1, cp1252, utf-16"
+        ) from None
 
 
 def marked(start: bytes) -> str | None:

@@ -14,7 +14,7 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any, TypeVar
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.rows.encodings import decoded_lines
 from ctx_embed.rows.opening import GZIP_MAGIC, opened, source_name, unpacked
 from ctx_embed.rows.table import (
@@ -95,7 +95,8 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
         for value, option in ((fields.text, "--field"), (fields.id, "--id")):
             if raw.strip() and value is not None:
                 raise InputError(
-                    f"{table.name}: lines of text have no field {value!r}; give a CSV, TSV, JSONL or Parquet file, or "
+                    f"{table.name}: lines of text have no field {quoted(value)}; give a CSV, TSV, "
+                    "JSONL or Parquet file, or "
                     f"leave {option} out"
                 )
         return Document(raw) if raw.strip() else None
@@ -105,10 +106,10 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
     where = table.where(number)
     named = "the id"
     if fields.id is not None:
-        named = f"the id {fields.id!r}"
+        named = f"the id {quoted(fields.id)}"
         identifier = row.pop(fields.id)
         if identifier is None or identifier == "":
-            raise InputError(f"{where}: {named} must be a string or an integer, got {identifier!r}")
+            raise InputError(f"{where}: {named} must be a string or an integer, got {quoted(identifier)}")
     text = _text(where, row.pop(fields.text or TEXT_FIELD), fields.text or TEXT_FIELD)
     if fields.id is None:
         identifier = row.pop("id", row.pop("_id", None))
@@ -145,14 +146,16 @@ def read_labelled_rows(
     label_of = _labels if several else _label
     text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
     if text_name == label_name:
-        raise InputError(f"--field and --label-field must differ, got {text_name!r} twice")
+        raise InputError(f"--field and --label-field must differ, got {quoted(text_name)} twice")
     needed = {text_name: "--field", label_name: "--label-field"}
     with open_rows(source, needed=needed, labelled=True, encoding=encoding) as table:
         for number, raw in table.raw:
             where = table.where(number)
             if table.kind == LABELLED and (text_field is not None or label_field is not None):
                 line = "\t".join(raw.values()) if isinstance(raw, dict) else str(raw)
-                raise InputError(f"{where}: {line[:40]!r} does not name the columns {label_name!r} and {text_name!r}")
+                raise InputError(
+                    f"{where}: {line[:40]!r} does not name the columns {quoted(label_name)} and {quoted(text_name)}"
+                )
             row = table.fields(number, raw)
             if row is None:
                 continue
@@ -178,7 +181,7 @@ def header_hint(labels: Sequence[str]) -> str:
     if len(labels) < 2 or once != [labels[0]]:
         return ""
     hint = "if that is a header, name its columns with --field and --label-field"
-    return f"the label {labels[0]!r} occurs once, on the first line; {hint}"
+    return f"the label {quoted(labels[0])} occurs once, on the first line; {hint}"
 
 
 def read_fields(
@@ -234,7 +237,7 @@ def read_columns(source: str | Path) -> Iterator[str]:
 
 def _text(where: str, value: Any, field: str) -> str:
     if not isinstance(value, str):
-        raise InputError(f"{where}: the field {field!r} must be a string, got {got(value)}")
+        raise InputError(f"{where}: the field {quoted(field)} must be a string, got {got(value)}")
     return value
 
 
@@ -247,10 +250,10 @@ def _label(where: str, value: Any, field: str, typed: bool) -> Any:
         # pandas writes integers as floats if some are missing.
         return str(int(value))
     if not isinstance(value, str | int | float) or value != value:
-        raise InputError(f"{where}: the label {field!r} must be a string or a number, got {got(value)}")
+        raise InputError(f"{where}: the label {quoted(field)} must be a string or a number, got {got(value)}")
     label = str(value).strip()
     if not label:
-        raise InputError(f"{where}: the label {field!r} is empty")
+        raise InputError(f"{where}: the label {quoted(field)} is empty")
     return label
 
 
@@ -262,7 +265,8 @@ def _labels(where: str, value: Any, field: str, typed: bool) -> tuple[Any, ...]:
     labels = [_label(where, part, field, typed) for part in filled]
     if len(labels) > len(set(labels)) and set(labels) <= {0, 1}:
         raise InputError(
-            f"{where}: {field!r} must list the labels of the text, got 0 and 1 for each class; list those with a 1"
+            f"{where}: {quoted(field)} must list the labels of the text, got 0 and 1 for each "
+            "class; list those with a 1"
         )
     return tuple(dict.fromkeys(labels))
 

@@ -23,11 +23,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from ctx_embed.errors import InputError, described, naming_left_out
+from ctx_embed.errors import InputError, described, listed_names, naming_left_out, quoted
 from ctx_embed.rows.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, decoded_lines
 from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
 
@@ -49,8 +49,6 @@ _LONGEST_CELL = 1 << 24
 _ROWS_AT_ONCE = 2048
 # Decimals of Parquet with more digits than a float can hold are strings.
 _FLOAT_DIGITS = 15
-# Maximum number of fields that an error message lists.
-_NAMED_FIELDS = 20
 # Python's default limit is too low: a cell may hold a whole book.
 csv.field_size_limit(LONGEST_LINE)
 
@@ -406,7 +404,7 @@ def _plain(value: Any) -> Any:
 
 def _header_error(header: Sequence[str], needed: Mapping[str, str]) -> InputError | None:
     if twice := [name for name, count in Counter(header).items() if count > 1]:
-        return InputError(f"the header names the field {twice[0]!r:.80} twice")
+        return InputError(f"the header names the field {quoted(twice[0])} twice")
     said = _lacking(header, needed)
     return FieldError(said) if said else None
 
@@ -415,11 +413,9 @@ def _lacking(names: Collection[str], needed: Mapping[str, str]) -> str | None:
     """Return an error message if a needed field is missing among the names, or None."""
     for name, option in needed.items():
         if name not in names:
-            known = [repr(field)[:80] for field in islice(names, _NAMED_FIELDS)]
-            known += ["..."] if len(names) > _NAMED_FIELDS else []
-            return f"no field {name!r} (fields: {', '.join(known) or 'none'}); name the right one with {option}"
+            return f"no field {quoted(name)} (fields: {listed_names(names, repr)}); name the right one with {option}"
     return None
 
 
 def _with(needed: Mapping[str, str]) -> str:
-    return f" with the field {' and the field '.join(map(repr, needed))}" if needed else ""
+    return f" with the field {' and the field '.join(map(quoted, needed))}" if needed else ""

@@ -7,6 +7,7 @@ import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ctx_embed.errors import shortened
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import LOOPBACK, Key, Settings
 from ctx_embed.serving.wire import ApiError, busy
@@ -99,7 +100,9 @@ class Gate:
                 for host in map(str.lower, Headers(scope=scope).getlist("host")):
                     name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
                     if name not in LOOPBACK:
-                        raise ApiError(403, f"the Host must be {', '.join(LOOPBACK)}, got {name}", "wrong_host")
+                        raise ApiError(
+                            403, f"the Host must be {', '.join(LOOPBACK)}, got {shortened(name)}", "wrong_host"
+                        )
             return None
         kind, _, sent = Headers(scope=scope).get("authorization", "").partition(" ")
         secret = sent.strip(" \t").encode("latin-1") if kind.lower() == "bearer" else b""

@@ -10,7 +10,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from ctx_embed import __version__
-from ctx_embed.errors import InputError, OtherModelError
+from ctx_embed.errors import InputError, OtherModelError, quoted
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.hits import rounded_down
 from ctx_embed.index.searching.options import Mode, Options
@@ -92,7 +92,7 @@ def create_server(index: SearchIndex) -> MCPServer:
         with _reported():
             document = index.get(id)
             if document is None:
-                raise InputError(f"no document has the id {id!r}")
+                raise InputError(f"no document has the id {quoted(id)}")
         found = {"id": document.id, "text": document.text[start : start + length], "start": start}
         return {**found, "characters": len(document.text), "metadata": document.metadata}
 

@@ -14,7 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.filters import unknown_fields_message
@@ -116,7 +116,7 @@ async def embeddings(request: Request) -> Response:
     model = model_named("model", body.model, service.embedding)
     service.require_texts(texts, "input")
     if dimensions is not None and dimensions > model.dimension:
-        raise InputError(f"dimensions must be at most {model.dimension}, got {dimensions}")
+        raise InputError(f"dimensions must be at most {model.dimension}, got {quoted(dimensions)}")
     vectors, tokens = await model(texts)
     if dimensions not in (None, model.dimension):
         vectors = np.ascontiguousarray(unit_rows(vectors[:, :dimensions]))
@@ -145,7 +145,7 @@ async def model(request: Request, name: str) -> Answer:
     for facts in service_of(request).models():
         if facts["id"] == name:
             return Answer(facts)
-    raise ApiError(404, f"unknown model {name!r}; GET /v1/models lists them", "model_not_found")
+    raise ApiError(404, f"unknown model {quoted(name)}; GET /v1/models lists them", "model_not_found")
 
 
 @of_models.post("/rerank", summary="Order documents by a query")
@@ -466,7 +466,7 @@ async def explain(request: Request, served: Served, body: ExplainBody) -> Answer
         if text is None:
             document = opened.get(cast(Id, body.id))
             if document is None:
-                raise ApiError(404, f"no document has the id {body.id!r}", "document_not_found")
+                raise ApiError(404, f"no document has the id {quoted(body.id)}", "document_not_found")
             text = document.text
         require_length("text", text, most)
         return dumps(asdict(opened.explain(body.query, text)))

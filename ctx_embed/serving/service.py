@@ -13,7 +13,7 @@ from fastapi import Request
 from numpy.typing import NDArray
 
 from ctx_embed.classify.predictor import Predictor
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.index.searching.search import Reranker
 from ctx_embed.loading import load_embedder
 from ctx_embed.numpy_model import Embedder
@@ -192,7 +192,7 @@ def _by_name(kind: Callable[[str], Served], models: Sequence[str]) -> dict[str, 
     for model in models:
         name, *_ = names_of(model)
         if name in named:
-            raise InputError(f"two models have the name {name!r}; rename the folder of one of them")
+            raise InputError(f"two models have the name {quoted(name)}; rename the folder of one of them")
         named[name] = kind(model)
     return named
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.options import option, require_valid
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -81,7 +81,7 @@ class Settings:
         require_valid(self)
         for origin in self.cors:
             if origin != "*" and not re.fullmatch(r"https?://[^/*\s]+", origin):
-                raise InputError(f"cors must be * or an origin such as https://app.example, got {origin!r}")
+                raise InputError(f"cors must be * or an origin such as https://app.example, got {quoted(origin)}")
 
     @property
     def body_bytes(self) -> int:
@@ -98,7 +98,9 @@ class Settings:
         named: dict[str, Path] = {}
         for path in (Path(index).absolute() for index in self.indexes):
             if named.setdefault(path.name, path) != path:
-                raise InputError(f"{named[path.name]} and {path} have the same name {path.name!r}; rename one of them")
+                raise InputError(
+                    f"{named[path.name]} and {path} have the same name {quoted(path.name)}; rename one of them"
+                )
         return named
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from ctx_embed.errors import BusyError, DamagedError, InputError, LateError, UnwritableError
+from ctx_embed.errors import BusyError, DamagedError, InputError, LateError, UnwritableError, quoted, shortened
 from ctx_embed.texts import well_formed
 
 Item = TypeVar("Item")
@@ -77,7 +77,7 @@ async def answer_error(request: Request, error: Any) -> Response:
     if isinstance(error, RequestValidationError):
         # Report only the first error in a body, with its place.
         first = error.errors()[0]
-        where = [str(part) for part in first["loc"] if part != "body"]
+        where = [shortened(str(part)) for part in first["loc"] if part != "body"]
         if first["type"] == "json_invalid":
             error = ApiError(400, f"the body must be JSON ({first['ctx']['error']})", "invalid_json")
         elif not where:
@@ -86,9 +86,10 @@ async def answer_error(request: Request, error: Any) -> Response:
             said = str(first["msg"])
             error = ApiError(400, f"{'.'.join(where)}: {said[:1].lower()}{said[1:]}", param=where[0])
     elif isinstance(error, HTTPException) and not isinstance(error, ApiError):
+        path = shortened(request.url.path)
         messages = {
-            404: f"no such route: {request.method} {request.url.path}; see /docs",
-            405: f"{request.url.path} does not take {request.method}; see /docs",
+            404: f"no such route: {request.method} {path}; see /docs",
+            405: f"{path} does not take {request.method}; see /docs",
         }
         message = messages.get(error.status_code, str(error.detail))
         error = ApiError(error.status_code, message, headers=error.headers)
@@ -164,7 +165,7 @@ def _well_formed(value: Any, name: str = "") -> Any:
     if not isinstance(value, str) or (formed := well_formed(value)) == value:
         return value
     if name in IDS:
-        raise ApiError(400, f"{name}: {value!r} has a lone surrogate; give it another id", "invalid_id")
+        raise ApiError(400, f"{name}: {quoted(value)} has a lone surrogate; give it another id", "invalid_id")
     return formed
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctx_embed.errors import InputError, without_secrets
+from ctx_embed.errors import InputError, quoted, without_secrets
 from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.stores.store import Batch, Collection, Store
 
@@ -40,7 +40,9 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
     """
     text = str(address)
     if not isinstance(address, str | Path) or not text.strip():
-        raise InputError(f"a store's address must be a folder, postgresql://, lancedb: or qdrant:, got {address!r:.80}")
+        raise InputError(
+            f"a store's address must be a folder, postgresql://, lancedb: or qdrant:, got {quoted(address)}"
+        )
     # A password before the last @ may contain a #.
     user, at, rest = text.rpartition("@")
     place, _, name = rest.partition("#")
@@ -67,7 +69,7 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
     # A single letter before a colon is a drive of Windows.
     elif colon and "://" not in text and len(scheme) > 1 and not {"/", "\\"} & set(scheme):
         stores = "lancedb:..., qdrant:..., postgresql://... and folders (./NAME if it has a colon)"
-        raise InputError(f"unknown store {without_secrets(text)!r:.80}; stores are {stores}")
+        raise InputError(f"unknown store {quoted(without_secrets(text))}; stores are {stores}")
     else:
         from ctx_embed.stores.parquet import Parquet
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.stores.store import Batch, Collection, Floats
 from ctx_embed.texts import well_formed
 
@@ -139,4 +139,4 @@ def metadata_of(row: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]
     try:
         return {**found, **json.loads(row.get(METADATA) or "{}")}
     except (TypeError, ValueError, RecursionError):
-        raise InputError(f"the metadata of the row {row[ID]!r:.80} is damaged; encode its text again") from None
+        raise InputError(f"the metadata of the row {quoted(row[ID])} is damaged; encode its text again") from None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.errors import InputError, listed_names, missing_extra, quoted
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.columns import EMBEDDING, ID, LIST, METADATA, TEXT, arrow_schema, arrow_table, metadata_of
 from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
@@ -78,8 +78,8 @@ class LanceDB(Database):
         """Return the notes whose names begin with ``prefix``, from the table ``_ctx_embed``."""
         if not self._has(NOTES):
             return {}
-        quoted = self.collection_name.replace("'", "''")
-        where = f"collection = '{quoted}' AND starts_with(name, '{prefix}')"
+        literal_name = self.collection_name.replace("'", "''")
+        where = f"collection = '{literal_name}' AND starts_with(name, '{prefix}')"
         with self._reporting_errors():
             found = self._notes.search().where(where).limit(2**31 - 1).to_list()
         return {row["name"]: json.loads(row["note"]) for row in sorted(found, key=lambda row: str(row["name"]))}
@@ -141,14 +141,15 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
     def one(tree: Condition) -> str:
         column, *inner = tree.path
         if inner or column not in fields:
-            known = ", ".join(map(repr, fields)) or "none"
+            known = listed_names(fields, repr)
             raise InputError(
-                f"{name}: the field {'.'.join(tree.path)!r} has no column to filter by (columns: {known}); choose one "
+                f"{name}: the field {quoted('.'.join(tree.path))} has no column to filter by "
+                f"(columns: {known}); choose one "
                 "of them, or a store that filters JSON: PostgreSQL, Qdrant, a search index"
             )
-        quoted, kind, is_list = f"`{column}`", fields[column].removeprefix(LIST), fields[column].startswith(LIST)
+        sql_name, kind, is_list = f"`{column}`", fields[column].removeprefix(LIST), fields[column].startswith(LIST)
         if isinstance(tree, IsNull):
-            return f"({quoted} IS NULL)"
+            return f"({sql_name} IS NULL)"
         value: Any = tree.value
         kinds = {bool: ("bool",), str: ("string",)}.get(type(value), ("int", "float"))
         if kind not in kinds or (kind == "int" and is_list and value != int(value)):
@@ -156,18 +157,18 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
             return "false"
         if isinstance(tree, Contains) and is_list:
             cast = {"int": int, "float": float}.get(kind, type(value))
-            test = f"array_has({quoted}, {literal(cast(value))})"
+            test = f"array_has({sql_name}, {literal(cast(value))})"
         elif isinstance(tree, Contains) and kind == "string":
-            test = f"strpos({quoted}, {literal(value)}) > 0"
+            test = f"strpos({sql_name}, {literal(value)}) > 0"
         elif isinstance(tree, Contains) or is_list:
             return "false"
         elif kind == "float" or isinstance(value, float):
-            test = f"CAST({quoted} AS DOUBLE) {tree.operator} {float(value)!r}"
+            test = f"CAST({sql_name} AS DOUBLE) {tree.operator} {float(value)!r}"
         elif kind == "bool":
-            test = f"CAST({quoted} AS BIGINT) {tree.operator} {int(value)}"
+            test = f"CAST({sql_name} AS BIGINT) {tree.operator} {int(value)}"
         else:
-            test = f"{quoted} {tree.operator} {literal(value)}"
-        return f"({quoted} IS NOT NULL AND {test})"
+            test = f"{sql_name} {tree.operator} {literal(value)}"
+        return f"({sql_name} IS NOT NULL AND {test})"
 
     return translated(
         tree, one, lambda word, parts: f"({f' {word.upper()} '.join(parts)})", lambda part: f"(NOT {part})"

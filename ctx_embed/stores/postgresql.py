@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
-from ctx_embed.errors import InputError, missing_extra, without_secrets
+from ctx_embed.errors import InputError, missing_extra, quoted, without_secrets
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull
 from ctx_embed.stores.store import COLLECTION, NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 from ctx_embed.texts import well_formed
@@ -31,7 +31,7 @@ class PostgreSQL(Database):
         if not table.isprintable() or '"' in table or not all(0 < len(name.encode()) <= 63 for name in names):
             raise InputError(
                 f"{self.name}: a table must have a printable name of at most 63 bytes, as TABLE or SCHEMA.TABLE, "
-                f"got {table!r}"
+                f"got {quoted(table)}"
             )
         self.address = address
         self._quoted = ".".join(f'"{name}"' for name in names)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.errors import InputError, missing_extra, quoted
 from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 
@@ -195,7 +195,7 @@ def condition(name: str, tree: Filter) -> Any:
         except ValueError:
             raise InputError(
                 f"{name}: Qdrant can order only numbers and ISO dates, so {'.'.join(tree.path)} {tree.operator} "
-                f"{value!r} is not possible; compare with =, in or contains"
+                f"{quoted(value)} is not possible; compare with =, in or contains"
             ) from None
         return models.FieldCondition(key=key, range=models.DatetimeRange(**{bound: date}))
 

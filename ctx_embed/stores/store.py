@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, described, without_secrets
+from ctx_embed.errors import InputError, described, quoted, without_secrets
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, moment_of, parse
@@ -121,7 +121,7 @@ class Store(AbstractContextManager["Store"], ABC):
         if not sound:
             raise InputError(f"{self.name}: the record of its model is damaged; encode it again")
         if found.metric != METRIC:
-            raise InputError(f"{self.name}: must compare vectors by the {METRIC}, got {found.metric!r}")
+            raise InputError(f"{self.name}: must compare vectors by the {METRIC}, got {quoted(found.metric)}")
         return found
 
     def ensure(self, collection: Collection) -> Collection:
@@ -170,7 +170,7 @@ class Store(AbstractContextManager["Store"], ABC):
                 store is a directory of Parquet files.
         """
         if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
-            raise InputError(f"k must be an integer of at least 1, got {k!r}")
+            raise InputError(f"k must be an integer of at least 1, got {quoted(k)}")
         texts = [query] if isinstance(query, str) else as_list(query, "query", "a string or a list of strings")
         for place, text in enumerate(texts, 1):
             if not isinstance(text, str):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import TypedDict
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.options import require_size
 from ctx_embed.second_order import document_ids, token_positions
@@ -29,7 +29,7 @@ class TableOptions(TypedDict, total=False):
 def require_share(name: str, value: float) -> None:
     """Raise an InputError unless a value is a number from 0 to below 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise InputError(f"{name} must be a number from 0 to below 1, got {value!r}")
+        raise InputError(f"{name} must be a number from 0 to below 1, got {quoted(value)}")
 
 
 def offsets_of(lengths: list[int], device: torch.device) -> Tensor:

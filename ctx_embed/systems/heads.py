@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.options import require_size
 from ctx_embed.second_order import document_ids, token_positions
 from ctx_embed.systems.attention import attended, groups_of, segment_mean, segment_softmax, unit
@@ -249,7 +249,7 @@ class StructuredSelfAttention(HeadsEncoder):
         super().__init__(tokenizer, dimension, heads=heads, hidden=hidden, **table)
         require_size("attention_dimension", attention_dimension)
         if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty < float("inf"):
-            raise InputError(f"penalty must be a number of at least 0, got {penalty!r}")
+            raise InputError(f"penalty must be a number of at least 0, got {quoted(penalty)}")
         d = self.state_dimension
         self.W1 = nn.Parameter(torch.randn(attention_dimension, d) * d**-0.5)
         self.W2 = nn.Parameter(torch.randn(heads, attention_dimension) * attention_dimension**-0.5)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.options import require_size
 from ctx_embed.second_order import document_ids
@@ -218,7 +218,7 @@ class Convolution(SystemEncoder):
     ) -> None:
         super().__init__(tokenizer, dimension, **table)
         if not isinstance(widths, Sequence) or isinstance(widths, str) or not widths:
-            raise InputError(f"widths must be a list of positive integers, got {widths!r}")
+            raise InputError(f"widths must be a list of positive integers, got {quoted(widths)}")
         for width in widths:
             require_size("each of widths", width)
         require_size("filters", filters)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.options import require_size
 from ctx_embed.second_order import segment_sum, token_positions
@@ -118,7 +118,7 @@ class TransformerEncoder(TokenEncoder):
         if dimension % heads:
             raise InputError(f"heads must divide the dimension {dimension}, got {heads}")
         if not isinstance(norm_first, bool):
-            raise InputError(f"norm_first must be true or false, got {norm_first!r}")
+            raise InputError(f"norm_first must be true or false, got {quoted(norm_first)}")
         self.layers = layers
         self.heads = heads
         self.feedforward = feedforward

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import Self
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.options import declared, documented, option, require_valid
 
 if sys.version_info >= (3, 11):
@@ -160,7 +160,7 @@ class TrainingJob:
         require_valid(self)
         if self.encoder is not None and self.start not in (None, SCRATCH):
             raise InputError(
-                f"an encoder named {self.encoder!r} is trained from scratch; leave out the model to start from"
+                f"an encoder named {quoted(self.encoder)} is trained from scratch; leave out the model to start from"
             )
         if self.frozen and self.origin is None:
             raise InputError("an encoder from scratch cannot be frozen; name a trained model with --from")
@@ -439,14 +439,14 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
 
     def require_strings(named: str, value: Any) -> None:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise InputError(f"{path}: {named} must be a list of strings, got {value!r}")
+            raise InputError(f"{path}: {named} must be a list of strings, got {quoted(value)}")
 
     for name, value in recipe.items():
         if name not in names:
             raise unknown_name(f"option of {path}", name, names)
         if name == "sources":
             if not isinstance(value, list) or not all(isinstance(source, Mapping) for source in value):
-                raise InputError(f"{path}: sources must be tables [[sources]], got {value!r}")
+                raise InputError(f"{path}: sources must be tables [[sources]], got {quoted(value)}")
             for source in value:
                 known = [field.name for field in declared(Source)]
                 for option in source:
@@ -463,7 +463,7 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
             require_strings(name, value)
         elif name == "encoder_options":
             if not isinstance(value, Mapping):
-                raise InputError(f"{path}: {name} must be a table [encoder_options], got {value!r}")
+                raise InputError(f"{path}: {name} must be a table [encoder_options], got {quoted(value)}")
         elif isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise InputError(f"{path}: {name} must be a string or a number, got {value!r}")
+            raise InputError(f"{path}: {name} must be a string or a number, got {quoted(value)}")
     return recipe

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import replaced_file, require_folder
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.faiss_file import faiss
@@ -53,7 +53,7 @@ class Pair:
 def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> list[Pair]:
     """Return the nearest pairs of passages of different documents, see :meth:`SearchIndex.duplicates`."""
     if not -1 <= threshold <= 1:
-        raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold}")
+        raise InputError(f"the threshold must be a cosine from -1 to 1, got {quoted(threshold)}")
     firsts, rows = view.store.firsts()[:, 0], view.rows[view.readable]
     best: list[tuple[float, int, int]] = []
     with Meter("comparing", len(rows), "passages", shown=progress) as meter:

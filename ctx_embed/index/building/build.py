@@ -23,7 +23,7 @@ from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
 from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, documents_of
 from ctx_embed.documents.walking import File, modified_of
-from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.errors import InputError, listed_names, missing_extra, quoted
 from ctx_embed.files import (
     keep_permissions,
     locked,
@@ -153,7 +153,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
         for name in ("factory", "chunk", "dtype"):
             given, there = getattr(plan, name), getattr(settings, name)
             if given not in (None, there):
-                raise InputError(f"{target}: {name} must be {there!r}, got {given!r}; leave --{name} out")
+                raise InputError(f"{target}: {name} must be {quoted(there)}, got {quoted(given)}; leave --{name} out")
         model = settings.model if plan.model is None else plan.model
         plan = replace(plan, model=model, factory=settings.factory, chunk=settings.chunk, dtype=settings.dtype)
     else:
@@ -457,9 +457,9 @@ def read_sources(
             columns = takewhile(metadata.__contains__, (f"{embedding_field}_{place}" for place in count()))
             embedding = metadata.pop(embedding_field, None) or [metadata.pop(name) for name in columns]
             if not embedding:
-                names = ", ".join(map(repr, document.metadata)) or "none"
+                names = listed_names(document.metadata, repr)
                 missing = "null in the field" if embedding_field in document.metadata else "no field"
-                raise InputError(f"{file}, document {number}: {missing} {embedding_field!r} (fields: {names})")
+                raise InputError(f"{file}, document {number}: {missing} {quoted(embedding_field)} (fields: {names})")
             yield Embedded(document.text, document.id, metadata, embedding)
 
 
@@ -482,7 +482,8 @@ def merge_indexes(
         raise InputError(f"merging needs two indexes or more, got {len(folders)}")
     first, *others = [read_settings(folder) for folder in folders]
     model, *models = [
-        f"{of.model!r} (fingerprint {of.model_fingerprint[:12]}, dimension {of.dimension})" for of in (first, *others)
+        f"{quoted(of.model)} (fingerprint {of.model_fingerprint[:12]}, dimension {of.dimension})"
+        for of in (first, *others)
     ]
     for folder, settings, its_model in zip(folders[1:], others, models, strict=True):
         for name, here, there in (("the model", model, its_model), ("chunk", repr(first.chunk), repr(settings.chunk))):
@@ -508,7 +509,9 @@ def merge_indexes(
                     meter.now("finishing")
                 return index.count()
     except TakenIdError as error:
-        raise InputError(f"two indexes have a document {error.identifier!r}; --replace keeps the later one") from None
+        raise InputError(
+            f"two indexes have a document {quoted(error.identifier)}; --replace keeps the later one"
+        ) from None
 
 
 def copies(path: Path) -> Iterator[Embedded]:

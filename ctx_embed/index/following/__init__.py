@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.options import documented, option, require_valid
 from ctx_embed.texts import as_list
 
@@ -40,6 +40,6 @@ class FolderOptions:
         for name in ("include", "exclude"):
             globs = as_list(getattr(self, name), name, "a list of globs")
             if not all(isinstance(glob, str) for glob in globs):
-                raise InputError(f"{name} must be a list of globs, got {globs!r}")
+                raise InputError(f"{name} must be a list of globs, got {quoted(globs)}")
             object.__setattr__(self, name, tuple(globs))
         require_valid(self)

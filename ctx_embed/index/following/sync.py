@@ -22,7 +22,7 @@ from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract, format_of, suffix_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, documents_of, holds_records, modified, record_documents
 from ctx_embed.documents.walking import File, Skipped, is_index, modified_of, walk
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.index.following import FolderOptions, records
 from ctx_embed.index.following.records import FollowedFolder, RecordedFile, Synced, known_folder
 from ctx_embed.index.storage.database import Database
@@ -332,14 +332,14 @@ class _Step:
                 raise UnreadableFileError(str(error)) from None
             if identifier in by_id or identifier in new:
                 place = f"line {document.metadata['line']}: " if "line" in document.metadata else ""
-                raise UnreadableFileError(f"{place}the id {identifier!r} comes twice")
+                raise UnreadableFileError(f"{place}the id {quoted(identifier)} comes twice")
             by_id[identifier] = document
         select = "SELECT d.id, o.file, o.written FROM documents d LEFT JOIN origins o ON o.id = d.id WHERE d.id IN ({})"
         stored = {identifier: of for identifier, *of in self.edit.store.run_among(select, list(by_id))}
         waiting, own = {document.id for document in self._documents}, -1 if record is None else record.number
         for identifier in by_id:
             if identifier in waiting or (identifier in stored and stored[identifier][0] != own):
-                raise _TryAgainError(f"the id {identifier!r} belongs to a document from elsewhere")
+                raise _TryAgainError(f"the id {quoted(identifier)} belongs to a document from elsewhere")
         for identifier, known in self.edit.store.find(list(stored)).items():
             # Metadata that people have changed in the stored documents stay.
             written, now, fields = json.loads(stored[identifier][1]), known.metadata, by_id[identifier].metadata

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, OtherModelError, described
+from ctx_embed.errors import InputError, OtherModelError, described, listed_names, quoted
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import Bm25, asked, without_marks
 from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevance, word_shares
@@ -127,7 +127,7 @@ class Search:
             self.single = is_text or (not has_texts and _is_vector(given))
             if not has_texts and (self.single or _is_vector(given[0])):
                 if options.mode not in (None, "dense"):
-                    raise InputError(f"mode {options.mode!r} needs texts; search with vectors in mode 'dense'")
+                    raise InputError(f"mode {quoted(options.mode)} needs texts; search with vectors in mode 'dense'")
                 rows = [query] if self.single else given
                 vectors = [unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)]
                 self.texts, self.vectors = [""] * len(vectors), np.stack(vectors)
@@ -178,8 +178,8 @@ class Search:
         options, store = self.options, view.store
         group = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
         for fields in store.unknown_fields([(group, False)]).values() if group else ():
-            known = ", ".join([BY_DOCUMENT, *fields])
-            raise InputError(f"group: no document has the field {options.group!r}; known are {known}")
+            known = listed_names([BY_DOCUMENT, *fields])
+            raise InputError(f"group: no document has the field {quoted(options.group)}; known are {known}")
         allowed, texts, vectors, found = self._asked(view)
         # A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
         depth, done = DEPTH, False
@@ -263,7 +263,7 @@ class Search:
         places = store.rows_of_ids(list(dict.fromkeys(self.like)))
         for identifier in self.like:
             if identifier not in places:
-                raise InputError(f"like: no document has the id {identifier!r}")
+                raise InputError(f"like: no document has the id {quoted(identifier)}")
         liked = list(places.values())
         if liked:
             beginning, length = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?", LIKED_CHARACTERS // len(liked)
@@ -277,7 +277,7 @@ class Search:
         others = [item for item in self.exclude if isinstance(item, str) and item not in excluded]
         for item in self.exclude:
             if not isinstance(item, str) and item not in excluded:
-                raise InputError(f"exclude: no document has the id {item!r}")
+                raise InputError(f"exclude: no document has the id {quoted(item)}")
         if self.exclude:
             away = [*(self.model().queries(others) if others else ()), *(centre(*place) for place in excluded.values())]
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)

@@ -30,7 +30,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, LateError, UnwritableError
+from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, LateError, UnwritableError, quoted
 from ctx_embed.files import has_locks
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts
 from ctx_embed.index.storage.filters import ALL, Condition, moment_of
@@ -317,7 +317,7 @@ class Database:
         # A view under the name of a table may have rows without end, and a trigger does what it likes.
         if foreign := connection.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone():
             connection.close()
-            raise self.damaged(f"it has the view or trigger {foreign[0]!r}")
+            raise self.damaged(f"it has the view or trigger {quoted(foreign[0])}")
         self._connection = connection
         return connection
 
@@ -491,11 +491,11 @@ class Database:
                 if type(fields.setdefault(field)) not in [
                     get_origin(part) or part for part in get_args(kind) or [kind]
                 ]:
-                    raise ValueError(f"the setting {field!r} is missing or of the wrong type")
+                    raise ValueError(f"the setting {quoted(field)} is missing or of the wrong type")
             if min(fields["dimension"], fields["table"]) < 1 or fields["dtype"] not in DTYPES:
                 raise ValueError("dimension {dimension}, table {table}, dtype {dtype!r}".format(**fields))
             if not CHUNKS.fullmatch(fields["chunk"]):
-                raise ValueError(f"chunk {fields['chunk']!r:.80}")
+                raise ValueError(f"chunk {quoted(fields['chunk'])}")
             if unrelated is not None and [type(number) for number in unrelated] != [float, float]:
                 raise ValueError("the setting 'unrelated' is of the wrong type")
             if unrelated is not None and not (math.isfinite(sum(unrelated)) and unrelated[1] > 0):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, described, quoted
 from ctx_embed.texts import Document, Embedded, as_list, well_formed
 
 Id: TypeAlias = str | int
@@ -27,12 +27,12 @@ def checked_id(identifier: Any, number: int | None = None) -> Id:
     place = "" if number is None else f"document {number}: "
     if isinstance(identifier, str):
         if well_formed(identifier) != identifier:
-            raise InputError(f"{place}the id {identifier!r} has a lone surrogate; give it another id")
+            raise InputError(f"{place}the id {quoted(identifier)} has a lone surrogate; give it another id")
         return str(identifier)
     if isinstance(identifier, bool) or not isinstance(identifier, numbers.Integral):
         raise InputError(f"{place}the id must be a string or an integer, got {described(identifier)}")
     if not -LARGEST_ID - 1 <= int(identifier) <= LARGEST_ID:
-        raise InputError(f"{place}the id {identifier} does not fit into 64 bits; give it as a string")
+        raise InputError(f"{place}the id {quoted(identifier)} does not fit into 64 bits; give it as a string")
     return int(identifier)
 
 
@@ -63,7 +63,9 @@ def metadata_json(metadata: Any, number: int) -> str:
     has it, is left out.
     """
     if not isinstance(metadata, dict) or not all(isinstance(name, str) for name in metadata):
-        raise InputError(f"document {number}: the metadata must be a dictionary with string keys, got {metadata!r:.60}")
+        raise InputError(
+            f"document {number}: the metadata must be a dictionary with string keys, got {quoted(metadata)}"
+        )
     written, name = [], ""
     try:
         for name, value in metadata.items():
@@ -74,7 +76,9 @@ def metadata_json(metadata: Any, number: int) -> str:
             f"document {number}: the metadata is nested more than {DEEPEST_METADATA} levels deep; flatten it"
         ) from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"document {number}: the metadata field {name!r} cannot be stored as JSON ({error})") from None
+        raise InputError(
+            f"document {number}: the metadata field {quoted(name)} cannot be stored as JSON ({error})"
+        ) from None
     return well_formed(f"{{{', '.join(written)}}}")
 
 

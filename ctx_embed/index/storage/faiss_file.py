@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import faiss as _faiss
 import numpy as np
 
-from ctx_embed.errors import InputError, OtherModelError, described
+from ctx_embed.errors import InputError, OtherModelError, described, quoted
 from ctx_embed.files import fsync_file, fsync_folder, open_regular
 from ctx_embed.index.storage.database import FAISS_SUFFIX, Database, Record, Settings, ranges_of, rows_of
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors, spread
@@ -211,7 +211,7 @@ def new_index(factory: str, dimension: int) -> Any:
         said = "no such kind"
     except (RuntimeError, MemoryError) as error:
         said = reason(error)
-    raise InputError(f"FAISS factory {factory!r:.100}: {said}; try auto, Flat, SQ8, HNSW32, IVF256,SQ8 or IVF256,PQ32")
+    raise InputError(f"FAISS factory {quoted(factory)}: {said}; try auto, Flat, SQ8, HNSW32, IVF256,SQ8 or IVF256,PQ32")
 
 
 def is_stale(store: Database) -> bool:
@@ -268,7 +268,7 @@ def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False)
                 try:
                     index.train(sample)
                 except RuntimeError as error:
-                    raise InputError(f"FAISS factory {kind!r} on {len(rows)} vectors: {reason(error)}") from None
+                    raise InputError(f"FAISS factory {quoted(kind)} on {len(rows)} vectors: {reason(error)}") from None
         for of_block, vectors in view.vectors.blocks(int(held[-1]) if len(held) else -1):
             index.add(vectors)
             held = np.concatenate([held, of_block])

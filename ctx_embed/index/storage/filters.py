@@ -31,7 +31,7 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, described, listed_names, quoted, shortened
 
 Value: TypeAlias = str | int | float | bool
 # The names on the path to a field: several for a field of an object.
@@ -66,7 +66,6 @@ _DEEPEST = 50
 _MOST_COMPARISONS, _MOST_VALUES = 200, 10_000
 # Longer numbers exceed every range; Python also refuses to read integers of more than 4,300 digits.
 _LONGEST_NUMBER = 1000
-_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ class _Parser:
             if match is None:
                 while self.text[place].isspace():
                     place += 1
-                raise self.error(f"{self.text[place]!r} at character {place + 1} is not part of a {self.kind}")
+                raise self.error(f"{quoted(self.text[place])} at character {place + 1} is not part of a {self.kind}")
             kind = str(match.lastgroup)
             word, begin = match[kind], match.start(kind)
             if kind == "operator" or word.lower() in _KEYWORDS:
@@ -203,12 +202,12 @@ class _Parser:
             place = match.end()
 
     def error(self, what: str) -> InputError:
-        return InputError(f"{self.kind} {self.text[:_SHOWN_CHARACTERS]!r}: {what}; an example: {self.example}")
+        return InputError(f"{self.kind} {quoted(self.text)}: {what}; an example: {self.example}")
 
     def unexpected(self, expected: str) -> InputError:
         if self.token is None:
             return self.error(f"expected {expected} at the end")
-        return self.error(f"expected {expected} at character {self.token.place}, got {_shown(self.token)}")
+        return self.error(f"expected {expected} at character {self.token.place}, got {quoted(self.token.text)}")
 
     def takes(self, *kinds: str) -> _Token | None:
         """Consume and return the next token if it is of one of the kinds, else return None."""
@@ -290,7 +289,7 @@ class _Parser:
         token = self.needed("the name of a field", "name", "field")
         names = [token.text[1:-1]] if token.kind == "field" else token.text.split(".")
         if any(not name or '"' in name or "\\" in name or not name.isprintable() for name in names):
-            raise self.error(f"{_shown(token)} cannot be the name of a field")
+            raise self.error(f"{quoted(token.text)} cannot be the name of a field")
         return tuple(names)
 
     def value(self) -> Value:
@@ -309,15 +308,11 @@ class _Parser:
                 raise self.error(f"the number at character {token.place} has {len(token.text):,} characters")
             number = float(token.text) if set(token.text) & set(".eE") else int(token.text)
             if number in (float("inf"), float("-inf")):
-                raise self.error(f"the number {token.text[:_SHOWN_CHARACTERS]} is too large")
+                raise self.error(f"the number {shortened(token.text)} is too large")
             if isinstance(number, int) and not -(2**63) <= number < 2**63:
-                raise self.error(f"the number {token.text[:_SHOWN_CHARACTERS]} does not fit into 64 bits")
+                raise self.error(f"the number {shortened(token.text)} does not fit into 64 bits")
             return number
         return token.kind == "true"
-
-
-def _shown(token: _Token) -> str:
-    return repr(token.text if len(token.text) <= _SHOWN_CHARACTERS else f"{token.text[:_SHOWN_CHARACTERS]}…")
 
 
 def _json_path(path: Path) -> str:
@@ -424,6 +419,6 @@ def unknown_fields_message(unknown: Mapping[str, Sequence[str]]) -> str:
     """Return a message about the result of :meth:`SearchIndex.unknown_fields`; empty if all fields are known."""
     for name, known in unknown.items():
         if name in known:
-            return f'no document has a number in the field {name!r}; compare it with a "string"'
-        return f"no document has a field {name!r} (fields: {', '.join(known) or 'none'})"
+            return f'no document has a number in the field {quoted(name)}; compare it with a "string"'
+        return f"no document has a field {quoted(name)} (fields: {listed_names(known)})"
     return ""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 
 Vectors: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = NDArray[np.int64]
@@ -74,7 +74,7 @@ DTYPES = {
 def checked_dtype(dtype: Any) -> str:
     """Return the name of a data type, or raise InputError if there is no such type."""
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {quoted(dtype)}")
     return dtype
 
 

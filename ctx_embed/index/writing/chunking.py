@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from tokenizers import Tokenizer
 
 from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.index.storage.database import CHUNKS
 from ctx_embed.index.storage.documents import Span
 from ctx_embed.text.tokenizer import TextTokenizer, tokenizer_of
@@ -205,7 +205,7 @@ def checked_chunk(chunk: Any) -> str:
     if isinstance(chunk, str) and CHUNKS.fullmatch(chunk):
         return chunk
     kinds = "none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256"
-    raise InputError(f"chunk must be {kinds}, got {chunk!r}")
+    raise InputError(f"chunk must be {kinds}, got {quoted(chunk)}")
 
 
 def chunker(chunk: str, model: Any) -> Cut:

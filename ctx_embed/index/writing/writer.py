@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ctx_embed.errors import InputError, UnwritableError, described
+from ctx_embed.errors import InputError, UnwritableError, described, quoted
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import FAISS_SUFFIX, NEXT, Database, checksum, expanded, ranges_of
@@ -42,7 +42,7 @@ class TakenIdError(InputError):
     """The id of a document already belongs to another one."""
 
     def __init__(self, number: int, identifier: Id, owner: str = "is already in the index") -> None:
-        super().__init__(f"document {number}: the id {identifier!r} {owner}; ids must be unique")
+        super().__init__(f"document {number}: the id {quoted(identifier)} {owner}; ids must be unique")
         self.identifier = identifier
 
 
@@ -217,7 +217,7 @@ class Edit:
         found = self.store.find(list(dict.fromkeys(checked)))
         for identifier in checked:
             if identifier not in found:
-                raise InputError(f"no document has the id {identifier!r}")
+                raise InputError(f"no document has the id {quoted(identifier)}")
         again, titled = list[Document](), self._vectors.settings.titled
         for number, document in enumerate(found.values(), 1):
             fields = {name: value for name, value in {**document.metadata, **changes}.items() if value is not None}

@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.files import replaced_file, replaced_folder
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load, model_folder, require_device
@@ -377,7 +377,7 @@ class TeacherCache:
                 if len(wrong):
                     raise InputError(
                         f"the teacher's embeddings must be finite numbers, got NaN or infinity for {len(wrong):,} of "
-                        f"{len(part):,} texts, such as {block.texts[wrong[0]]!r:.60}; choose another teacher, or "
+                        f"{len(part):,} texts, such as {quoted(block.texts[wrong[0]])}; choose another teacher, or "
                         "--teacher-dtype float32"
                     )
                 if is_new:

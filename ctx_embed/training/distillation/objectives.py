@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts, held_out, numbered, ranges
 
@@ -228,7 +228,7 @@ class Labels(Objective):
         for label, rows in zip(classes, self.rows_of_class, strict=True):
             if not len(rows):
                 raise InputError(
-                    f"the label {label!r} must have texts that are not held out, got none; give more texts"
+                    f"the label {quoted(label)} must have texts that are not held out, got none; give more texts"
                 )
 
     def _spans(self, rows: NDArray[np.int64], generator: np.random.Generator) -> tuple[Tensor, list[int]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import option_defaults, require_options, without_vocabulary
 from ctx_embed.text.tokenizer import CONTINUED, Phrases, TextTokenizer
@@ -52,7 +52,7 @@ def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) ->
         output = options.setdefault("output_dimension", dimension)
         if output != dimension:
             raise InputError(
-                f"output_dimension must be the student's dimension {dimension}, got {output!r}; leave it out"
+                f"output_dimension must be the student's dimension {dimension}, got {quoted(output)}; leave it out"
             )
     without_vocabulary(encoder, dimension, **options)
     return options
