@@ -47,8 +47,9 @@ def well_formed(text: str) -> str:
 
 def as_texts(texts: Iterable[str]) -> list[str]:
     """Return texts as a list: given a list, an array, a series of any library, or a generator."""
-    # NumPy's strings become str.
-    listed = [str(text) if isinstance(text, str) else text for text in as_list(texts, "texts", "a list of strings")]
+    # NumPy's strings and members of enumerations become str, by their value: str() itself may return another text.
+    listed = as_list(texts, "texts", "a list of strings")
+    listed = [str.__str__(text) if isinstance(text, str) else text for text in listed]
     for place, text in enumerate(listed):
         if not isinstance(text, str):
             raise InputError(f"text {place} must be a string, got {described(text)}")

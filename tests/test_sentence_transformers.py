@@ -2,14 +2,17 @@
 
 import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from accelerate.utils import convert_to_fp32, send_to_device
 from datasets import Dataset
 from huggingface_hub import metadata_load
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -22,6 +25,7 @@ from ctx_embed.fingerprint import fingerprint
 from ctx_embed.model_card import page, table
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.cli import Command
+from tests.helpers.errors import error
 
 
 def test_two_processes_embed_as_one_does():
@@ -61,6 +65,62 @@ def test_the_trainer_trains(tokenizer, tmp_path, loss):
     history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert history[-1] < history[0]
     assert not torch.equal(before, model.state_dict()["0.embedding.weight"])
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}], ids=str)
+def test_it_trains_in_mixed_precision_and_with_checkpoints_of_gradients(tokenizer, tmp_path, options):
+    model = make_model(tokenizer)
+    before = model.encode(SENTENCES)
+    loss = losses.CachedMultipleNegativesRankingLoss(model)
+    trained = arguments(tmp_path, max_steps=2, **options)
+    SentenceTransformerTrainer(model=model, args=trained, train_dataset=pairs(), loss=loss).train()
+    assert np.abs(model.encode(SENTENCES) - before).max() > 1e-4
+
+
+@pytest.mark.parametrize("copied", [convert_to_fp32, partial(send_to_device, device="cpu"), copy.deepcopy, dict])
+def test_features_are_copied(tokenizer, copied):
+    model = make_model(tokenizer)
+    with torch.no_grad():
+        features = model[0](model.preprocess(SENTENCES))
+        whole = features["token_embeddings"]
+    found = copied(features)
+    assert found.keys() == features.keys()
+    assert torch.equal(found["token_embeddings"], whole)
+    assert torch.equal(pickle.loads(pickle.dumps(found))["sentence_embedding"], features["sentence_embedding"])
+
+
+def test_torch_saves_and_loads_a_model(tmp_path):
+    model = load()
+    expected = model.encode(SENTENCES)
+    torch.save(model, tmp_path / "whole")
+    torch.save(model.state_dict(), tmp_path / "state")
+    other = load()
+    other[0].embedding.weight.data.zero_()
+    other[0].phrases.copy_(other[0].phrases.flip(1))
+    other[0].tokenizer = other[0].backend_tokenizer
+    assert (other.encode(SENTENCES) != expected).any()
+    other.load_state_dict(torch.load(tmp_path / "state"))
+    for one in (torch.load(tmp_path / "whole", weights_only=False), other, copy.deepcopy(model)):
+        np.testing.assert_array_equal(one.encode(SENTENCES), expected)
+
+
+ADDED = {
+    "add_tokens": lambda model: model.tokenizer.add_tokens(["zyzzogeton"]),
+    "add_special_tokens": lambda model: model.tokenizer.add_special_tokens({"cls_token": "[MINE]"}),
+    "the view's backend": lambda model: model.tokenizer.backend_tokenizer.add_tokens(["zyzzogeton"]),
+    "a known token": lambda model: model.tokenizer.add_tokens(["cat"]),
+    "the model's own": lambda model: model[0].backend_tokenizer.add_tokens(["zyzzogeton"]),
+}
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_added_tokens_are_refused(tokenizer, tmp_path, added):
+    model = make_model(tokenizer)
+    ADDED[added](model)
+    for call in (lambda: model.encode("a cat"), lambda: model.save_pretrained(str(tmp_path))):
+        assert error(call).startswith("tokens were added to the model's tokenizer (")
+    assert not (tmp_path / "model.safetensors").exists()
 
 
 @pytest.mark.filterwarnings("default")

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
@@ -151,6 +151,8 @@ class Head:
         words: the words and pairs that it reads, with their weights; None if it reads no words.
         neutral: (classes,) the outputs, apart from words, for an embedding of zeros, which a text has that the encoder
             cannot read; None means the bias, as in older models.
+        params: arguments of :class:`ctx_embed.TextClassifier` that make such a head again, as JSON values; weights of
+            classes are a list of pairs.
     """
 
     weight: Floats
@@ -161,6 +163,7 @@ class Head:
     indicators: bool = False
     words: Words | None = None
     neutral: Floats | None = None
+    params: dict[str, Any] = field(default_factory=dict)
 
     @property
     def constant(self) -> Floats:
@@ -227,6 +230,7 @@ class Head:
         save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, folder / TENSORS)
         described: dict[str, Any] = {"format": FORMAT, "labels": self.labels}
         described |= {name: True for name in FLAGS if getattr(self, name)}
+        described |= {"params": self.params} if self.params else {}
         (folder / DESCRIPTION).write_text(json.dumps(described, indent=2), encoding="utf-8")
 
     @classmethod
@@ -270,6 +274,8 @@ class Head:
                 parts.append(of_words)
             if not all(np.isfinite(part).all() for part in parts):
                 raise ValueError("weights must be finite")
+            if not isinstance(head.params, dict):
+                raise ValueError("params must be an object")
             if not all(isinstance(getattr(head, flag), bool) for flag in FLAGS):
                 raise ValueError(f"{', '.join(FLAGS)} must be true or false")
         except InputError as error:

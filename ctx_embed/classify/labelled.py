@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -101,7 +103,9 @@ class Labelled:
         alone = {row for row in distinct if not self.multi_label and counts[self.labels[row]] == 1 and not doubt}
         # If every label occurs once, nothing can be held out: let the split below raise its error.
         shared = [row for row in distinct if row not in alone] or distinct
-        classes = None if self.multi_label else [self.labels[row] for row in shared]
+        # Numbers, since NumPy's strings and floats may merge labels.
+        number = {label: place for place, label in enumerate(counts)}
+        classes = None if self.multi_label else [number[self.labels[row]] for row in shared]
         try:
             _, held_out = train_test_split(shared, test_size=share, random_state=seed, stratify=classes)
         except ValueError:
@@ -162,12 +166,28 @@ def require_labels(labels: Iterable[Any]) -> None:
     """Raise an InputError unless labels are strings, booleans or numbers, all of one type."""
     kinds = set()
     for label in labels:
-        if not isinstance(label, str | int | float) or (isinstance(label, float) and not math.isfinite(label)):
-            raise InputError(f"labels must be strings, finite numbers or booleans, got {quoted(label)}")
+        # Subclasses, such as members of enumerations, could not be saved and loaded as what they are.
+        if type(label) not in (str, int, float, bool) or (type(label) is float and not math.isfinite(label)):
+            remedy = f"; give its value, {quoted(label.value)}" if isinstance(label, Enum) else ""
+            raise InputError(f"labels must be strings, finite numbers or booleans, got {quoted(label)}{remedy}")
         kinds.add(type(label))
     if len(kinds) > 1 and kinds != {int, float}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise InputError(f"labels must be of one type, got {names}")
+
+
+def as_array(labels: Sequence[Any]) -> NDArray[Any]:
+    """Return labels as an array (classes,) that holds each of them exactly; of objects, where no other one does."""
+    for dtype in (None, np.uint64):
+        with suppress(OverflowError, ValueError, TypeError):
+            found = np.array(labels, dtype)
+            # NumPy drops NUL characters at the end of strings, and turns integers above 2^63 into floats.
+            is_mixed = len(set(map(type, labels))) > 1
+            if found.tolist() == list(labels) and (is_mixed or type(found.tolist()[0]) is type(labels[0])):
+                return found
+    objects = np.empty(len(labels), object)
+    objects[:] = labels
+    return objects
 
 
 def first_labels(labels: Sequence[Label]) -> str:
@@ -204,9 +224,10 @@ def report(predicted: Sequence[Any], data: Labelled, labels: Sequence[Any]) -> d
 
     Returns:
         JSON values: the number of ``texts``; ``accuracy``, see :func:`label_accuracy`; with several labels ``exact``,
-        the share of texts with exactly the correct labels; the unweighted means ``macro_precision``,
-        ``macro_recall`` and ``macro_f1``; the ``classes`` with ``label``, ``precision``, ``recall``, ``f1`` and
-        ``texts``; and with one label per text ``confusion``: row i column j counts texts of class i predicted as j.
+        the share of texts with exactly the correct labels; the unweighted means ``macro_precision``, ``macro_recall``
+        and ``macro_f1`` over the classes that occur or are predicted; the ``classes`` with ``label``, ``precision``,
+        ``recall``, ``f1`` and ``texts``; and with one label per text ``confusion``: row i column j counts texts of
+        class i predicted as j.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
@@ -224,7 +245,9 @@ def report(predicted: Sequence[Any], data: Labelled, labels: Sequence[Any]) -> d
         {"label": label, "precision": float(p), "recall": float(r), "f1": float(f1), "texts": int(texts)}
         for label, p, r, f1, texts in zip(known, *of_classes, strict=True)
     ]
-    means = {f"macro_{name}": float(np.mean([row[name] for row in rows])) for name in ("precision", "recall", "f1")}
+    predicted_texts = found.sum(0) if data.multi_label else np.bincount(found, minlength=len(known))
+    met = [row for row, texts in zip(rows, predicted_texts, strict=True) if row["texts"] or texts] or rows
+    means = {f"macro_{name}": float(np.mean([row[name] for row in met])) for name in ("precision", "recall", "f1")}
     result = {"texts": len(data.texts), "accuracy": label_accuracy(predicted, data), **exact, **means, "classes": rows}
     if not data.multi_label:
         result["confusion"] = confusion_matrix(truth, found, labels=range(len(known))).tolist()

@@ -122,7 +122,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
         first.without_torch(np.empty(0, np.int32))
 
         def embedded(texts: list[str]) -> tuple[NDArray[Any], int]:
-            ids, lengths = first.text_tokenizer.read(texts, options["prompt"], first.max_seq_length)
+            ids, lengths = first.read(texts, options["prompt"], first.max_seq_length)
             contexts, empty = first.without_torch(ids).embed(ids, lengths), lengths == 0
             if first.normalized:
                 contexts[empty] = 0

@@ -28,7 +28,7 @@ from ctx_embed.files import replaced_file
 from ctx_embed.numpy_model.saved import LABELLED_TEXTS, PHRASES, SCALES, TABLE, Tensors, read_json, read_tokenizer
 from ctx_embed.options import require_size
 from ctx_embed.saved_card import Card
-from ctx_embed.text.tokenizer import Phrases, TextTokenizer
+from ctx_embed.text.tokenizer import Phrases, TextTokenizer, require_entries
 
 # Standard deviation of a randomly initialised token table. LayerNorm removes its scale from the output, so it only sets
 # how fast embeddings move from their initial values: from scratch on MR with the paper's protocol, accuracy is 74 and
@@ -108,14 +108,20 @@ class Features(dict[str, Tensor]):
     """Features with ``token_embeddings`` (B, longest, m), and ``attention_mask``, computed when they are asked for.
 
     ``lengths`` (B,) are the tokens in each text; ``tokens`` returns those of all texts one after the other, (N, m).
+    Copies, such as those that accelerate makes of a class given a dict alone, hold what was computed before.
     """
 
-    def __init__(self, features: dict[str, Tensor], lengths: Tensor, tokens: Callable[[], Tensor]) -> None:
+    def __init__(
+        self, features: dict[str, Tensor], lengths: Tensor | None = None, tokens: Callable[[], Tensor] | None = None
+    ) -> None:
         super().__init__(features)
         self._lengths, self._tokens = lengths, tokens
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Features, (dict(self),)
+
     def __missing__(self, name: str) -> Tensor:
-        if name not in ("token_embeddings", "attention_mask"):
+        if self._lengths is None or self._tokens is None or name not in ("token_embeddings", "attention_mask"):
             raise KeyError(name)
         longest = int(self._lengths.max()) if len(self._lengths) else 0
         mask = torch.arange(longest, device=self._lengths.device) < self._lengths[:, None]
@@ -126,6 +132,13 @@ class Features(dict[str, Tensor]):
             found[mask] = tokens
         self[name] = found
         return found
+
+
+def _reads_loaded_phrases(module: nn.Module, keys: Any) -> None:
+    assert isinstance(module, TokenEncoder)
+    known = getattr(module.text_tokenizer, "phrases", None)
+    if module.phrases is not None and known and not np.array_equal(module.phrases.cpu().numpy(), known.pairs):
+        module.tokenizer = module.backend_tokenizer
 
 
 class TokenEncoder(InputModule):
@@ -167,6 +180,7 @@ class TokenEncoder(InputModule):
         self.phrases: Tensor | None
         self.register_buffer("phrases", None if phrases is None else torch.as_tensor(phrases).to(torch.int32))
         self.tokenizer = tokenizer
+        self.register_load_state_dict_post_hook(_reads_loaded_phrases)  # type: ignore[no-untyped-call]
         shape = (self.entries, dimension)
         if weights is not None and np.shape(weights) != shape:
             raise InputError(f"weights must have shape {shape} (tokenizer, dimension), got {tuple(np.shape(weights))}")
@@ -236,6 +250,7 @@ class TokenEncoder(InputModule):
         )
         # Encoders that are given the view read as this model does, see :func:`fast_tokenizer`.
         self._view.original = self.backend_tokenizer
+        self._entries_of_view = copy.get_vocab_size(), len(copy.get_added_tokens_decoder())
         return self._view
 
     @tokenizer.setter
@@ -250,6 +265,16 @@ class TokenEncoder(InputModule):
             )
         self.text_tokenizer = TextTokenizer(own, phrases)
         self._view = None
+
+    def read(self, texts: Sequence[str], prompt: str | None, limit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return packed ids and each text's number of ids, see :meth:`TextTokenizer.read`.
+
+        Raises:
+            InputError: tokens were added to the tokenizer, or to its view, which the table has no rows for.
+        """
+        if self._view is not None:
+            require_entries(self._view.backend_tokenizer, *self._entries_of_view)
+        return self.text_tokenizer.read(texts, prompt, limit)
 
     @property
     def entries(self) -> int:
@@ -305,7 +330,7 @@ class TokenEncoder(InputModule):
             if not isinstance(text, str):
                 # The place in the batch would mislead: sentence-transformers sorts the caller's list by length.
                 raise InputError(f"each text must be a string, got {described(text)}")
-        ids, lengths = self.text_tokenizer.read(inputs, prompt, kwargs.get("max_length") or self.max_seq_length)
+        ids, lengths = self.read(inputs, prompt, kwargs.get("max_length") or self.max_seq_length)
         unread = int((lengths == 0).sum())
         if unread and not self.training and not self._warned:
             self._warned = True
@@ -354,6 +379,7 @@ class TokenEncoder(InputModule):
         """
         if not safe_serialization:
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
+        self.read([], None, self.max_seq_length)
         self.save_config(output_path)
         folder = Path(output_path)
         tensors = dict(self.state_dict())

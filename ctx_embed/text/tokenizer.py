@@ -176,6 +176,16 @@ def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray((balance >= 0) & ((said > 0) | ((known > 0) & (unknown == 0))))
 
 
+def require_entries(tokenizer: Tokenizer, entries: int, added: int) -> None:
+    """Raise an InputError if a tokenizer no longer has so many entries, ``added`` of them added to its model's."""
+    now = tokenizer.get_vocab_size()
+    if (now, len(tokenizer.get_added_tokens_decoder())) != (entries, added):
+        raise InputError(
+            f"tokens were added to the model's tokenizer ({now:,} entries), but its token table has rows for the "
+            f"{entries:,} entries from before; load the model again, or make one whose table has rows for new tokens"
+        )
+
+
 class TextTokenizer:
     """A tokenizer of whole batches into packed ids, without special tokens.
 
@@ -190,6 +200,7 @@ class TextTokenizer:
         self.phrases = phrases
         self._entries = tokenizer.get_vocab_size()
         added = tokenizer.get_added_tokens_decoder().values()
+        self._count_added = len(added)
         self._normalizers = [part for part in parts_of(tokenizer.normalizer) if part["type"] != "Sequence"]
         kinds = [part["type"] for part in parts_of(tokenizer.pre_tokenizer) if part["type"] != "Sequence"]
         # Whether the ids of a text are those of its words, split at whitespace, one after the other.
@@ -317,6 +328,7 @@ class TextTokenizer:
         self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the packed ids that a model reads, prompts included; a text that it cannot read has none."""
+        require_entries(self.tokenizer, self._entries, self._count_added)
         unknown, whole = self.unknown, self(texts)
         ids, lengths = self([prompt + text for text in texts]) if prompt else whole
         if limit is not None and lengths.max(initial=0) > limit:

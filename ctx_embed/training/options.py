@@ -108,6 +108,8 @@ class SupervisedOptions:
 # evaluation set, see docs/default-model.md. The weights of the runs are averaged (Wortsman et al. 2022, arXiv
 # 2203.05482), and the head is initialised as a linear probe (Kumar et al. 2022, arXiv 2202.10054).
 FINE_TUNING = SupervisedOptions(epochs=4, batch_size=64, learning_rate=1e-3, head="probe", runs=5)
+# Passing any of these to a TextClassifier trains its encoder too.
+OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout", "runs")
 
 
 @documented

@@ -4,7 +4,14 @@ import os
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, classification_report, confusion_matrix
+from sklearn.metrics import (
+    accuracy_score,
+    classification_report,
+    confusion_matrix,
+    f1_score,
+    precision_score,
+    recall_score,
+)
 
 from ctx_embed import TextClassifier
 from ctx_embed.classify import predictor as prediction
@@ -468,3 +475,14 @@ def test_a_label_means_the_class_that_is_spelled_alike_and_labels_are_of_one_typ
     for label in (None, float("nan"), float("inf"), b"a", ("a",)):
         said = f"labels must be strings, finite numbers or booleans, got {label!r}"
         assert error(require_labels, ["a", label]) == said
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_means_are_those_of_scikit_learn(seed):
+    chosen = np.random.default_rng(seed)
+    classes = [f"class {number}" for number in range(6)]
+    truth, predicted = (chosen.choice(classes[: chosen.integers(1, 7)], 8).tolist() for _ in range(2))
+    found = report(predicted, Labelled(truth, [""] * 8), classes)
+    assert found["accuracy"] == pytest.approx(accuracy_score(truth, predicted))
+    for name, score in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score)):
+        assert found[f"macro_{name}"] == pytest.approx(score(truth, predicted, average="macro", zero_division=0))

@@ -3,6 +3,9 @@ import pickle
 import shutil
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
+from enum import Enum, IntEnum
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,7 @@ from ctx_embed.classify.head import Head
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.classify.predictor import SavedEncoder, TorchEncoder
 from ctx_embed.training.options import SupervisedOptions
+from ctx_embed.training.supervised.job import train
 from ctx_embed.training.supervised.train import new_encoder, train_classifier
 from tests.conftest import make_model
 from tests.helpers.errors import error
@@ -287,3 +291,90 @@ def test_tables_and_labels_of_other_types():
     assert flags.predict(NEW).tolist() == [True, False, True, False]
     indicators = pd.get_dummies(table["label"])
     assert TextClassifier().fit(TEXTS, indicators).predict(NEW).shape == (4, 2)
+
+
+class Topic(str, Enum):
+    FOOD = "food"
+
+
+class Stars(IntEnum):
+    FIVE = 5
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([2**63 + 5, 2**63 + 6], np.uint64),
+        [2**63, 17],
+        [2**70, -1],
+        [2**63, 2**63 + 1],
+        ["x", "x\0"],
+        ["", "\0"],
+        np.array([True, False]),
+        np.array([0.5, 2], np.float32),
+        pd.Series(["1", "01"], dtype="category"),
+    ],
+    ids=repr,
+)
+def test_labels_keep_their_type_and_value(tmp_path, labels):
+    given = [label.item() if hasattr(label, "item") else label for label in labels]
+    y = list(labels) * 4
+    classifier = TextClassifier(words=False).fit(TEXTS[:8], y)
+    classifier.save(tmp_path / "model")
+    loaded = TextClassifier.load(tmp_path / "model")
+    for one in (classifier, loaded):
+        found = one.classes_.tolist()
+        assert sorted(given) == found
+        assert {type(label) for label in found} == {type(label) for label in given}
+        predicted = one.predict(TEXTS[:8])
+        assert set(predicted.tolist()) <= set(given)
+        assert one.score(TEXTS[:8], y) == np.mean([a == b for a, b in zip(predicted.tolist(), given * 4, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("label", "remedy"),
+    [
+        (Topic.FOOD, "; give its value, 'food'"),
+        (Stars.FIVE, "; give its value, 5"),
+        (date(2024, 1, 2), ""),
+        (np.datetime64("2024-01-02", "ns"), ""),
+        (pd.Timestamp("2024-01-02"), ""),
+        (Decimal("1.5"), ""),
+        (b"spam", ""),
+        (None, ""),
+        (float("nan"), ""),
+    ],
+)
+def test_labels_that_could_not_be_kept_are_refused(label, remedy):
+    message = f"labels must be strings, finite numbers or booleans, got {label!r}{remedy}"
+    assert error(TextClassifier().fit, ["a text", "another"], [label, label]) == message
+
+
+@pytest.mark.parametrize("valid", [(NEW, TRUE), (["a nice place"], ["no such label"]), 42])
+@pytest.mark.parametrize("frozen", [None, True])
+def test_a_frozen_encoder_has_no_use_for_validation_texts(valid, frozen):
+    message = "valid chooses the epoch of a trained encoder; leave it out, or give frozen=False"
+    assert error(TextClassifier(frozen=frozen).fit, TEXTS, LABELS, valid=valid) == message
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"words": False, "class_weight": "balanced", "random_state": 7},
+        {"class_weight": {"good": 2.0, "bad": np.float32(0.5)}, "valid_share": 0.25, "verbose": True, "frozen": True},
+    ],
+)
+def test_a_loaded_classifier_has_its_arguments(tmp_path, params):
+    made = TextClassifier(**params).fit(TEXTS, LABELS)
+    made.save(tmp_path / "model")
+    loaded = TextClassifier.load(tmp_path / "model")
+    assert loaded.get_params() == clone(loaded).get_params() == made.get_params()
+    shutil.rmtree(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.fit(TEXTS, LABELS).predict_proba(NEW), made.predict_proba(NEW))
+
+
+def test_a_command_s_classifier_has_its_arguments(tmp_path):
+    pd.DataFrame({"text": TEXTS, "label": LABELS}).to_csv(tmp_path / "train.csv", index=False)
+    train(tmp_path / "train.csv", tmp_path / "model", words=False, class_weight={"good": 3.0})
+    params = TextClassifier.load(tmp_path / "model").get_params()
+    assert params == TextClassifier(words=False, class_weight={"good": 3.0}).get_params()

@@ -15,19 +15,18 @@ from sklearn.utils.validation import check_is_fitted
 from typing_extensions import Self
 
 from ctx_embed.classify.head import THRESHOLD, ClassWeight
-from ctx_embed.classify.labelled import SEVERAL, Label, Labelled
+from ctx_embed.classify.labelled import SEVERAL, Label, Labelled, as_array
 from ctx_embed.classify.predictor import Explanation, Predictor, TorchEncoder, fitted_predictor, open_encoder
 from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.texts import as_texts
+from ctx_embed.training.options import OF_TRAINING
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 # One label for each text, or several: as a list, a generator, or a series or array of any library.
 Labels = Iterable[Label] | Iterable[Iterable[Label]]
-# Passing any of these trains the encoder too.
-OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout", "runs")
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -104,7 +103,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: texts: a list, an array, a series of any library, or a generator.
             y: one label for each text, a string, number or boolean; or any number of labels for each, as lists or as an
                 array (texts, classes) of 0 and 1, in which case predictions are such arrays too.
-            valid: texts and labels to choose the epoch when the encoder is trained; None holds out a share of X.
+            valid: texts and labels to choose the epoch when the encoder is trained; None holds out a share of X. A
+                frozen encoder has no use for them.
 
         Raises:
             InputError: a text or label of the wrong type, only one class, or an option out of range.
@@ -120,6 +120,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{names} cannot be given with frozen=True, which does not train the encoder; leave out one of them"
             )
         if self.frozen or (self.frozen is None and not chosen):
+            if valid is not None:
+                raise InputError("valid chooses the epoch of a trained encoder; leave it out, or give frozen=False")
             encoder = open_encoder(given, self.device) if isinstance(given, str | Path) else TorchEncoder(given)
             predictor = fitted_predictor(encoder, data, self.class_weight, self.words)
             self.history_: list[dict[str, float]] = []
@@ -141,7 +143,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _with(self, predictor: Predictor) -> Self:
         self.predictor_ = predictor
-        self.classes_ = np.array(predictor.head.labels)
+        self.classes_ = as_array(predictor.head.labels)
         self.multi_label_ = predictor.head.multi_label
         return self
 
@@ -223,12 +225,21 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         require_replaceable(Path(folder), "modules.json")
+        params = {name: _plain(value) for name, value in self.get_params(deep=False).items() if name != "device"}
+        if isinstance(params["model"], str | Path):
+            params["model"] = str(params["model"])
+        else:
+            # Fitted again, a loaded classifier begins with its own encoder.
+            del params["model"]
+        if isinstance(weights := params["class_weight"], Mapping):
+            params["class_weight"] = [[_plain(label), _plain(weight)] for label, weight in weights.items()]
+        head = replace(self.predictor_.head, params=params)
         with replaced_folder(folder) as beside:
-            self.predictor_.save(beside)
+            replace(self.predictor_, head=head).save(beside)
 
     @classmethod
     def load(cls, folder: str | Path, device: str | None = None) -> Self:
-        """Open a classifier written by :meth:`save` or ``ctx-embed train``.
+        """Open a classifier written by :meth:`save` or ``ctx-embed train``, with the arguments that it was made with.
 
         Args:
             folder: the model folder.
@@ -237,7 +248,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             InputError: no model folder, or one without a head that fits.
         """
-        return cls(str(folder), device=device)._with(Predictor.load(folder, device))
+        predictor = Predictor.load(folder, device)
+        params = {"model": str(folder), **predictor.head.params, "device": device}
+        if unknown := sorted(set(params) - set(cls().get_params())):
+            raise InputError(f"{folder}: made by another version: TextClassifier has no argument {unknown[0]!r:.80}")
+        if isinstance(weights := params.get("class_weight"), list):
+            params["class_weight"] = {label: weight for label, weight in weights}  # noqa: C416
+        return cls(**params)._with(predictor)
 
     def _logits(self, X: str | Iterable[str]) -> tuple[NDArray[Any], bool]:
         check_is_fitted(self)
@@ -268,7 +285,7 @@ def _labelled(X: Iterable[str], y: Any) -> tuple[Labelled, int]:
     if hasattr(y, "columns") or getattr(y, "ndim", 1) == 2:
         # A table or array. A sparse array of SciPy is not an array of NumPy.
         table = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
-        labels = table[:, 0].tolist() if table.shape[1] == 1 else table
+        labels = [_plain(label) for label in table[:, 0]] if table.shape[1] == 1 else table
     else:
         labels = [_plain(label) for label in (y.to_pylist() if hasattr(y, "to_pylist") else y)]
     if len(labels) != len(texts):
@@ -290,5 +307,6 @@ def _labelled(X: Iterable[str], y: Any) -> tuple[Labelled, int]:
 
 
 def _plain(label: Any) -> Any:
-    """Return a number or string of NumPy or torch as Python's own."""
-    return label.item() if hasattr(label, "item") and getattr(label, "ndim", None) == 0 else label
+    """Return a number or string of NumPy or torch as Python's own; a date stays what it is."""
+    is_scalar = getattr(label, "ndim", None) == 0 and hasattr(label, "item")
+    return label.item() if is_scalar and getattr(getattr(label, "dtype", None), "kind", "") not in "mM" else label

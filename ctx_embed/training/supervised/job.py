@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,7 +17,7 @@ from ctx_embed.model_card import CARD, versions
 from ctx_embed.options import takes
 from ctx_embed.progress import say
 from ctx_embed.training.labelled_texts import are_known, warning
-from ctx_embed.training.options import SupervisedOptions, TrainingJob
+from ctx_embed.training.options import OF_TRAINING, SupervisedOptions, TrainingJob
 from ctx_embed.training.run import MODEL, RECORD, Checkpoint, classifier_card, content_hash, finished
 
 
@@ -171,6 +171,12 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
     else:
         predictor = fitted_predictor(encoder, train, job.class_weight, job.reads_words)
         result = {} if valid is None else {"valid_accuracy": label_accuracy(predictor.predict(valid.texts), valid)}
+    params: dict[str, Any] = {"words": job.reads_words, **({} if job.origin is None else {"model": str(job.origin)})}
+    params["class_weight"] = list(job.class_weight.items()) if isinstance(job.class_weight, dict) else job.class_weight
+    if job.trains_encoder:
+        params |= {"frozen": False, "random_state": options.seed, "valid_share": options.valid_share}
+        params |= {name: getattr(options, name) for name in OF_TRAINING}
+    predictor = replace(predictor, head=replace(predictor.head, params=params))
     if measured is not None:
         result["valid_floor"] = majority_floor(learned, measured)
     return predictor, {"result": result, **made, "history": history}
