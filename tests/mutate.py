@@ -64,29 +64,13 @@ COSMETIC = {
 }
 SQL = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|PRAGMA|WHERE|ORDER BY|BEGIN|JOIN|VALUES)\b")
 SQL_FAULTS = {
-    r"\bORDER BY [^)]*?(?=$|\)| LIMIT)": "",
-    r" DESC\b": "",
-    r"\bMIN\b": "MAX",
-    r"\bMAX\b": "MIN",
-    r"\bmin\(": "max(",
-    r"\bmax\(": "min(",
-    r"\bAND\b": "OR",
-    r"\bNOT ": "",
-    r"\bDISTINCT ": "",
-    r"\bUNION ALL\b": "UNION",
-    r"\bLEFT JOIN\b": "JOIN",
-    r"\bOR REPLACE\b": "OR IGNORE",
-    r"\bOR IGNORE\b": "OR REPLACE",
-    r"\bUNIQUE\b": "",
-    r"\bIMMEDIATE\b": "",
-    r"(?<=[ ?\w])>= ?": "> ",
-    r"(?<=[ ?\w])<= ?": "< ",
-    r"(?<=[ ?\w])>(?!=) ?": ">= ",
-    r"(?<=[ ?\w])<(?![=>]) ?": "<= ",
-    r"(?<=[ \w])= ?\?": "!= ?",
-    r"\d+": "1",
-    r" \+ ": " - ",
-}
+    r"\bORDER BY [^)]*?(?=$|\)| LIMIT)": "", r" DESC\b": "", r"\bMIN\b": "MAX", r"\bMAX\b": "MIN",
+    r"\bmin\(": "max(", r"\bmax\(": "min(", r"\bAND\b": "OR", r"\bNOT ": "", r"\bDISTINCT ": "",
+    r"\bUNION ALL\b": "UNION", r"\bLEFT JOIN\b": "JOIN", r"\bOR REPLACE\b": "OR IGNORE",
+    r"\bOR IGNORE\b": "OR REPLACE", r"\bUNIQUE\b": "", r"\bIMMEDIATE\b": "", r"(?<=[ ?\w])>= ?": "> ",
+    r"(?<=[ ?\w])<= ?": "< ", r"(?<=[ ?\w])>(?!=) ?": ">= ", r"(?<=[ ?\w])<(?![=>]) ?": "<= ",
+    r"(?<=[ \w])= ?\?": "!= ?", r"\d+": "1", r" \+ ": " - ",
+}  # fmt: skip
 C_FAULTS = {
     "operator": {
         r" < ": " <= ", r" <= ": " < ", r" > ": " >= ", r" >= ": " > ", r" == ": " != ", r" != ": " == ",
@@ -160,7 +144,7 @@ def _faults(node: ast.AST) -> Iterator[tuple[str, Callable[[], object]]]:
     become = partial(partial, _become, node)
     inverted = lambda test: partial(_become, test, ast.UnaryOp(ast.Not(), copy.copy(test)))  # noqa: E731
     match node:
-        case ast.Expr(value=ast.Call() | ast.Await()) | ast.Delete():
+        case ast.Expr(value=ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom()) | ast.Delete():
             yield "call dropped", become(ast.Pass())
         case ast.Break() | ast.Continue():
             yield "call dropped", become(ast.Pass())

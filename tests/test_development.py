@@ -1,7 +1,6 @@
-"""What is built and installed, what CONTRIBUTING says of the folders, and tools for those who work on them."""
+"""What is built and installed, what CONTRIBUTING says of the folders."""
 
 import ast
-import gzip
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -20,51 +19,11 @@ from pathlib import Path
 
 import development
 import pytest
-from click.testing import CliRunner
 
 import ctx_embed
 from build_kernel import SOURCE, TARGETS
 from ctx_embed.kernel import LIBRARY
 from tests import size
-
-
-def test_no_size_may_exceed_its_mark():
-    assert size.report({"query_files": 100}, {"query_files": 100}) == ("query files: 100 (mark 100): ok", True)
-    text = "query files: 101 (mark 100): above its mark; make it smaller"
-    assert size.report({"query_files": 101}, {"query_files": 100}) == (text, False)
-    assert any("cli/main.py:" in function for function in size.trip("--version"))
-    with pytest.raises(subprocess.CalledProcessError):
-        size.trip("nothing")
-
-
-def test_a_function_with_one_use_is_one_whose_name_occurs_once_more(tmp_path, monkeypatch):
-    (tmp_path / "cli").mkdir()
-    (tmp_path / "cli" / "one.py").write_text(
-        '__all__ = ["shown"]\n'
-        "def step(): pass  # step, step\n"
-        "def twice(): step()\n"
-        "def unused(): twice(); twice()\n"
-        "def shown(): unused; unused\n"
-        "@property\ndef decorated(): shown()\n"
-        "decorated\n"
-    )
-    monkeypatch.setattr(size, "ROOT", tmp_path)
-    assert size.functions_with_one_use() == 1
-
-
-def test_the_command_compares_models_and_keyword_search(tmp_path):
-    (tmp_path / "pairs").mkdir()
-    law = {"Keeping of bees": "No more than four hives may stand on a lot.", "Dogs": "Every dog must have a licence."}
-    rows = [json.dumps({"query": heading, "passage": section}) for heading, section in law.items()]
-    with gzip.open(tmp_path / "pairs" / "heading_section_dc_code.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.write("\n".join(rows))
-    output = tmp_path / "scores.json"
-    command = ["default", "bm25", "--data", tmp_path, "--sets", "law", "--json", output]
-    CliRunner().invoke(development.main, list(map(str, command)), catch_exceptions=False)
-    first, second = json.loads(output.read_text(encoding="utf-8"))["rows"]
-    assert (first["model"], first["measure"], first["score"], first["n"]) == ("default", "law", 100, 2)
-    # BM25 finds "dog" for "Dogs", but nothing for bees.
-    assert (second["model"], second["score"], second["p"]) == ("bm25", 50, 1)
 
 
 def test_the_third_stage_leaves_these_files_out():
