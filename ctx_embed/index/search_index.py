@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, quoted, unknown_name
-from ctx_embed.files import fsync_file, replaced_folder
+from ctx_embed.files import replaced_folder
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits, counted
@@ -496,7 +496,6 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
                     record = store.record()
                     with closing(sqlite3.connect(beside / DATABASE)) as copy, store.reporting_errors():
                         store.connection.backup(copy, pages=COPIED_PAGES)
-                fsync_file(beside / DATABASE)
                 if record is not None:
                     with suppress(OSError):
                         shutil.copyfile(record.path(self.path), record.path(beside))

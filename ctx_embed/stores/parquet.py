@@ -217,6 +217,8 @@ class Parquet(Store):
                 self._write(path.rpartition("/")[2], table.filter(keep))
             else:
                 self.fs.delete_file(path)
+        if dropped and self._is_local:
+            fsync_folder(Path(self.folder))
 
     def search(self, *query: Any, **options: Any) -> Any:
         """Raise an error that names the command for making a search index of the directory."""

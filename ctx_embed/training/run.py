@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_file, require_replaceable
+from ctx_embed.files import fsync_folder, replaced_file, require_replaceable
 from ctx_embed.model_card import facts, listed, name_of, page, table, usage
 from ctx_embed.progress import say
 
@@ -58,6 +58,7 @@ class Checkpoint:
         import torch
 
         self.folder.mkdir(exist_ok=True)
+        fsync_folder(self.folder.parent)
         # Open the file here: torch would not say why it cannot write to it.
         with replaced_file(self.path) as beside, beside.open("wb") as file:
             torch.save({**state, "run": self.run}, file)
