@@ -1,6 +1,9 @@
 """What all tests share: a tiny offline model, and the folder of real data where there is one."""
 
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -127,3 +130,14 @@ def postgresql() -> Iterator[str]:
             server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         yield server.get_uri()
         server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def faults_library(tmp_path_factory) -> Path:
+    """The compiled faults.c."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("calls of the system are replaced by a C library, on Linux")
+    helpers, path = Path(__file__).parent / "helpers", tmp_path_factory.mktemp("faults") / "faults.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, helpers / "faults.c", "-ldl"], check=True)
+    return path

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 
-HELPERS = Path(__file__).parent.parent / "helpers"
-ROOT = HELPERS.parent.parent
+ROOT = Path(__file__).parents[2]
 TRAINING = "--dimension 8 --steps 1 --rank 2 --vocabulary-size 80"
 QUICK = ["index build more.jsonl notes.index --upsert", "encode rows.jsonl --to parquet"]
 COMMANDS = [
@@ -34,16 +32,6 @@ TRAININGS = [
     f"train labelled.tsv -o classifier --from scratch {TRAINING} --epochs 1",
     f"distill texts.txt -o student --teacher ../tiny {TRAINING} --epochs 1 --batch-size 8",
 ]
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None or sys.platform != "linux":
-        pytest.skip("calls of the system are replaced by a C library, on Linux")
-    path = tmp_path_factory.mktemp("faults") / "faults.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, HELPERS / "faults.c", "-ldl"], check=True)
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -85,8 +73,8 @@ def states(kinds: str, library: Path, work: Path, most: int, command: str) -> li
 
 
 @pytest.mark.parametrize(("kinds", "command"), [("errors,power", QUICK[0]), ("errors,memory", QUICK[1])])
-def test_a_fault_leaves_one_state_or_the_other(library, work, kinds, command):
-    found = states(kinds, library, work, 2, command)
+def test_a_fault_leaves_one_state_or_the_other(faults_library, work, kinds, command):
+    found = states(kinds, faults_library, work, 2, command)
     assert all(tried >= 2 for tried, _, _ in found)
     assert all(before > 0 for _, before, _ in found)
 
@@ -104,12 +92,12 @@ FAULTS = [
 @pytest.mark.parametrize(
     ("kind", "most", "least", "command"), [(*fault, command) for *fault, commands in FAULTS for command in commands]
 )
-def test_faults_of_every_kind(library, work, kind, most, least, command):
-    assert states(kind, library, work, most, command)[0][0] > least
+def test_faults_of_every_kind(faults_library, work, kind, most, least, command):
+    assert states(kind, faults_library, work, most, command)[0][0] > least
 
 
 @pytest.mark.parametrize("moments", [2, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", TRAININGS)
-def test_a_killed_training_resumes_to_the_same_weights(library, work, command, moments):
+def test_a_killed_training_resumes_to_the_same_weights(faults_library, work, command, moments):
     longer = command.replace("--epochs 1", "--epochs 3")
-    assert states("kills", library, work, moments, longer)[0][0] == moments
+    assert states("kills", faults_library, work, moments, longer)[0][0] == moments

@@ -3,7 +3,7 @@
 Usage: faulty.py KINDS WORK MOST COMMAND..., with the compiled faults.c in LD_PRELOAD. WORK has a folder ``before``;
 each run begins in a copy of it. KINDS, with commas between them: ``errors`` (a write, fsync or rename fails),
 ``memory`` (a large allocation fails), ``kills`` (before such a call, or by time), ``power`` (before an fsync or rename,
-and what was not synced is lost in several ways). Each kind has at most MOST moments, evenly spaced. Prints for each how
+see disk.py). Each kind has at most MOST moments, evenly spaced. Prints for each how
 many states were checked, and how many of them were the one before the command and the one after it. Any other is an
 error, and so is a command that cannot be repeated.
 """
@@ -20,11 +20,12 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.main import main
 from ctx_embed.index.storage.database import DATABASE
+from tests.helpers.disk import NAMES, NONE, Disk, events, write
 
 LIBRARY = ctypes.CDLL(None)
 LIBRARY.calls.restype = ctypes.c_long
@@ -32,16 +33,12 @@ LIBRARY.calls.restype = ctypes.c_long
 UNFINISHED = (".partial", ".teacher")
 SLOW_IMPORTS = {"train": "ctx_embed.training.supervised.train", "distill": "ctx_embed.training.distillation.job"}
 # What the library counts.
-CALLS, SYNCS, ALLOCATIONS = range(3)
+CALLS, ALLOCATIONS = range(2)
 CRASHED = 70
 # Exit status of a process that the library has ended.
 ENDED = 71
 # Libraries in C++ and Rust end the process if a small allocation fails.
 ABORTED = (-signal.SIGABRT, -signal.SIGSEGV)
-# For each name in a folder, its inode and whether it is a folder.
-Names: TypeAlias = dict[str, tuple[int, bool]]
-# Whether names in folders, and contents of files, are as they were last synced; None: some are, the others the newest.
-WAYS: list[tuple[bool | None, bool | None]] = [(True, True), (False, True), (True, None), (None, None)]
 
 
 def content(folder: Path) -> dict[str, Any]:
@@ -81,7 +78,8 @@ def run(
     folder: Path,
     command: list[str],
     fault: int = 0,
-    kept: Path | None = None,
+    ends: bool = False,
+    record: Path | None = None,
     seconds: float | None = None,
     counted: int = CALLS,
 ) -> tuple[int, str, int]:
@@ -89,7 +87,8 @@ def run(
 
     Args:
         fault: the number of the call that fails; 0 for none.
-        kept: keep what is synced in this folder, and end the process at the fault.
+        ends: whether the process ends at the fault.
+        record: a file to record the changes and syncs of the folder in.
         seconds: kill the process after this time.
     """
     reader, writer = os.pipe()
@@ -101,15 +100,15 @@ def run(
             os.chdir(folder)
             for number, path in ((1, os.devnull), (2, errors)):
                 os.dup2(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
-            if kept is not None:
-                LIBRARY.keep(os.fsencode(kept))
-            LIBRARY.arm(ctypes.c_long(fault), counted)
+            if record is not None:
+                LIBRARY.record(os.fsencode(folder), os.fsencode(record))
+            LIBRARY.arm(ctypes.c_long(fault), counted, ends)
             main(command)
         except SystemExit as error:
             status = int(error.code or 0)
         finally:
             calls = LIBRARY.calls()
-            LIBRARY.arm(ctypes.c_long(0), CALLS)
+            LIBRARY.arm(ctypes.c_long(0), CALLS, False)
             if status == CRASHED:
                 sys.excepthook(*sys.exc_info())
             sys.stderr.flush()
@@ -128,69 +127,6 @@ def run(
     return os.waitstatus_to_exitcode(status), errors.read_text(), calls
 
 
-class Disk:
-    """The folder of a command, as it is on disk before, and ``kept``, where faults.c keeps what is synced."""
-
-    def __init__(self, folder: Path, kept: Path) -> None:
-        self.kept = kept
-        # No new file gets the inode of one that is open.
-        self._open = [os.open(path, os.O_RDONLY) for path in (folder, *folder.rglob("*"))]
-        self._names, self._contents = _read(folder)
-        self._times = {path.stat().st_ino: path.stat().st_mtime_ns for path in folder.rglob("*")}
-
-    def close(self) -> None:
-        for descriptor in self._open:
-            os.close(descriptor)
-
-    def survivors(self, folder: Path, target: Path) -> Iterator[str]:
-        """Write to ``target`` what may survive of ``folder``, in each way in turn, and yield the name of the way."""
-        names, contents = _read(folder)
-
-        def write(path: Path, inode: int, is_folder: bool) -> None:
-            if is_folder:
-                path.mkdir()
-                known = inode in names and not synced(old_names)
-                for name, entry in sorted((names[inode] if known else self._synced_names(inode)).items()):
-                    # SQLite's shared memory is no part of the database.
-                    if not name.endswith("-shm"):
-                        write(path / name, *entry)
-                return
-            known, kept = inode in contents and not synced(old_contents), self.kept / str(inode)
-            of_sync = kept.read_bytes() if kept.exists() else self._contents.get(inode, b"")
-            path.write_bytes(contents[inode] if known else of_sync)
-            if inode in self._times:
-                os.utime(path, ns=(self._times[inode],) * 2)
-
-        def synced(which: bool | None) -> bool:
-            return generator.random() < 0.5 if which is None else which
-
-        for old_names, old_contents in WAYS:
-            generator = random.Random(0)
-            shutil.rmtree(target, ignore_errors=True)
-            write(target, folder.stat().st_ino, True)
-            yield f"names {old_names}, contents {old_contents}"
-
-    def _synced_names(self, inode: int) -> Names:
-        path = self.kept / str(inode)
-        if not path.exists():
-            return self._names.get(inode, {})
-        lines = (line.split(" ", 2) for line in path.read_text().splitlines())
-        return {name: (int(number), kind == "1") for number, kind, name in lines if name not in (".", "..")}
-
-
-def _read(folder: Path) -> tuple[dict[int, Names], dict[int, bytes]]:
-    """Return the names in each folder and the content of each file, by inode."""
-    names: dict[int, Names] = {}
-    contents: dict[int, bytes] = {}
-    for path in (folder, *folder.rglob("*")):
-        inode = path.stat().st_ino
-        if path.is_dir():
-            names[inode] = {each.name: (each.stat().st_ino, each.is_dir()) for each in path.iterdir()}
-        else:
-            contents[inode] = path.read_bytes()
-    return names, contents
-
-
 class Trials:
     """Runs of a command that are broken, at ``most`` moments, in copies of ``before`` in the folder ``work``."""
 
@@ -206,14 +142,10 @@ class Trials:
         assert status == 0, message
         self.after = content(work / "after")
 
-    def fresh(self, name: str, filled: bool = True) -> Path:
-        """Return a new folder: a copy of ``before`` or an empty one."""
+    def fresh(self, name: str) -> Path:
+        """Return a new copy of ``before``."""
         shutil.rmtree(self.work / name, ignore_errors=True)
-        if filled:
-            shutil.copytree(self.work / "before", self.work / name)
-        else:
-            (self.work / name).mkdir()
-        return self.work / name
+        return Path(shutil.copytree(self.work / "before", self.work / name))
 
     def moments(self, last: int) -> Iterator[int]:
         """Yield numbers of calls from the first to the last one, evenly spaced."""
@@ -242,9 +174,9 @@ class Trials:
     def kills(self) -> Iterator[bool]:
         """Kill the process, in turn before a call and after some time."""
         for number in range(self.most):
-            folder, kept = self.fresh("faulty"), self.fresh("kept", filled=False)
+            folder = self.fresh("faulty")
             if number % 2:
-                status, message, _ = run(folder, self.command, 1 + number * self.calls // self.most, kept)
+                status, message, _ = run(folder, self.command, 1 + number * self.calls // self.most, ends=True)
             else:
                 status, message, _ = run(folder, self.command, seconds=self.seconds * (number + 1) / (self.most + 1))
             assert status in (0, ENDED, -signal.SIGKILL), message
@@ -252,22 +184,23 @@ class Trials:
 
     def power(self) -> Iterator[bool]:
         """Cut the power before fsyncs and renames, and at the end."""
-        calls = run(self.fresh("disk"), self.command, kept=self.fresh("kept", filled=False), counted=SYNCS)[2]
-        seen = set()
-        for moment in self.moments(calls + 1):
-            folder, kept = self.fresh("disk"), self.fresh("kept", filled=False)
-            disk = Disk(folder, kept)
-            status, message, _ = run(folder, self.command, moment, kept, counted=SYNCS)
-            assert status in (0, ENDED), message
-            shutil.rmtree(self.work / "cut", ignore_errors=True)
-            # What survives has the name that the command knew.
-            folder.rename(self.work / "cut")
-            for way in disk.survivors(self.work / "cut", folder):
-                state = status, digest(folder)
-                if state not in seen:
-                    seen.add(state)
-                    yield self.is_after(folder, status == 0, f"call {moment} of {calls}, {way}")
-            disk.close()
+        folder, record = self.fresh("disk"), self.work / "record"
+        record.unlink(missing_ok=True)
+        status, message, _ = run(folder, self.command, record=record)
+        assert status == 0, message
+        disk, seen, history = Disk(folder, self.work / "before"), set(), list(events(record))
+        calls = [number for number, event in enumerate(history) if event.kind in "SRX"] + [len(history)]
+        moments = {calls[number - 1] for number in self.moments(len(calls))}
+        for number in range(len(history) + 1):
+            for way in (NONE, NAMES, random.Random(number), random.Random(-number)) if number in moments else ():
+                shutil.rmtree(folder)
+                write(disk.left(way), folder)
+                done, state = number == len(history), digest(folder)
+                if (done, state) not in seen:
+                    seen.add((done, state))
+                    yield self.is_after(folder, done, f"event {number} of {len(history)}, {way}")
+            if number < len(history):
+                disk.apply(history[number])
 
     def is_after(self, folder: Path, done: bool, what: str) -> bool:
         """Check what is left in a folder, and that the command can be repeated if it has not been done."""
