@@ -158,9 +158,11 @@ def test_meaning_compares_embeddings_of_the_model_that_ships(tmp_path):
         "Service began in 1912.",
         "In 1913 service began.",
         "A storm destroyed the old harbour.",
+        "Customer 7 was very happy with the service.",
+        "With the service, customer 9 was very happy.",
     ]
     written(tmp_path / "in.txt", texts)
-    assert dedupe(tmp_path / "in.txt", tmp_path / "all.txt", threshold=0.95).kept == 5
+    assert dedupe(tmp_path / "in.txt", tmp_path / "all.txt", threshold=0.95).kept == 7
     found = dedupe(tmp_path / "in.txt", tmp_path / "out.txt", threshold=0.95, meaning=0.9)
     assert lines(tmp_path / "out.txt") == [texts[0], *texts[2:]]
     assert found.groups == 1
