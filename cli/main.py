@@ -111,7 +111,7 @@ def errors_in_one_line(resume: Callable[[], str], status: int = 1) -> Iterator[N
         # An address given as a path may contain a password.
         said = without_secrets(str(error))
     except click.UsageError as error:
-        error.message = shortened(error.message, LONGEST_MESSAGE)
+        error.message = shortened(error.message, LONGEST_MESSAGE)  # type: ignore[misc]  # click shows that of the instance
         raise
     except ModuleNotFoundError as error:
         needed = left_out("this", error)
