@@ -51,6 +51,7 @@ def main(data: Path, collections: str, reranker: str, candidates: int, json_path
                 index.add(list(documents.values()), list(documents))
                 for mode in ("words", "dense", "hybrid"):
                     found.setdefault(mode, {})[name] = scores(index, queries, judged, mode=mode)
+                found.setdefault("hybrid, late", {})[name] = scores(index, queries, judged, mode="hybrid", late=True)
                 for mode in ("dense", "hybrid"):
                     kind = f"{mode}, reranked by {reranker}"
                     options: dict[str, Any] = {"mode": mode, "rerank": larger, "candidates": candidates}

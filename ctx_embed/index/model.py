@@ -22,6 +22,8 @@ from ctx_embed.vectors import unit_rows
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from ctx_embed.numpy_model.late import Late
+
     Model: TypeAlias = NumpyEmbedder | SentenceTransformer
 
 DEFAULT = "default"
@@ -128,6 +130,31 @@ class IndexModel:
             return tokenizer.token_to_id(word) is not None
         to_id = getattr(tokenizer, "convert_tokens_to_ids", None)
         return to_id is not None and to_id(word) not in (None, tokenizer.unk_token_id)
+
+    def late(self, query: str, of_query: Vectors, texts: Sequence[str], vectors: Vectors) -> Late | None:
+        """Return what a query's tokens find in passages (n,), by the unit vectors of both; None if that is unknown.
+
+        Only a Contextualizer has it.
+        """
+        model: Any = self.model
+        with warnings.catch_warnings():
+            # These texts were read before, with warnings.
+            warnings.simplefilter("ignore")
+            if isinstance(model, NumpyEmbedder):
+                ids, lengths = model.tokens([query, *texts])
+                packed = model.contextualizer
+            else:
+                module: Any = model[0] if hasattr(model, "__getitem__") else None
+                if not hasattr(module, "without_torch"):
+                    return None
+                ids, lengths = module.text_tokenizer.read([query, *texts], None, module.max_seq_length)
+                packed = module.without_torch(ids)
+        own = int(lengths[0])
+        if not own or not of_query.any():
+            return None
+        from ctx_embed.numpy_model.late import late_interaction
+
+        return late_interaction(packed, ids[:own], of_query, ids[own:], lengths[1:], vectors)
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Return unit vectors (len(texts), dimension) of documents; raise InputError if the model returns none."""

@@ -32,6 +32,7 @@ _CALLS: dict[str, tuple[Any, int]] = {
     "ctx_free": (None, 1),
     "ctx_model_new": (ctypes.c_void_p, 1),
     "ctx_embed": (ctypes.c_int64, 6),
+    "ctx_nearest": (ctypes.c_int64, 10),
     "ctx_words_new": (ctypes.c_void_p, 3),
     "ctx_words_add": (ctypes.c_int64, 6),
     "ctx_words_entries": (ctypes.c_int64, 5),

@@ -39,9 +39,11 @@ typedef int32_t i32; typedef int64_t i64; typedef uint32_t u32; typedef uint64_t
 #if defined(__AVX2__)
 enum { LANES = 8 };
 #define EMBED embed_avx2
+#define NEAREST nearest_avx2
 #else
 enum { LANES = 4 };
 #define EMBED embed_plain
+#define NEAREST nearest_plain
 #endif
 /* A tile is HEADS x BLOCK sums in registers, two vectors a head. CHUNK items are packed at once. */
 enum { PLAIN, AVX2, BLOCK = 2 * LANES, HEADS = 4, CHUNK = 128, ABSENT = -1, CLAIMED = -2 };
@@ -403,6 +405,55 @@ void EMBED(ctx_model *model, work *w, const i32 *ids, i64 tokens, const i64 *len
     }
 }
 
+/* out[i] = times * <q_i, x> for rows q (Q, M), four at a time, and x (M,). */
+INLINE void dots(const float *q, i64 Q, const float *x, i64 M, float times, float *out) {
+    for (i64 i = 0; i < Q; i += 4, q += 4 * M) {
+        vector s[4] = {{0}};
+        for (i64 j = 0; j < M; j += LANES)
+            for (int l = 0; l < 4; l++) s[l] += AT(q + l * M + j) * AT(x + j);
+        for (int l = 0; l < 4; l++) out[i + l] = times * sum(s[l]);
+    }
+}
+
+/* The sum of products of two rows (M,). */
+INLINE float dot(const float *a, const float *b, i64 M) {
+    vector s0 = {0}, s1 = {0};
+    for (i64 j = 0; j < M; j += BLOCK) {
+        s0 += AT(a + j) * AT(b + j);
+        s1 += AT(a + j + LANES) * AT(b + j + LANES);
+    }
+    return sum(s0 + s1);
+}
+
+/* See ctx_nearest. slots (entries,): zeros; row (M,), half (Q,); held (tokens, Q + 1): of each
+ * entry, the cosines of its row with q, and 1 over its length. */
+void NEAREST(const ctx_model *model, const float *q, i64 Q, i64 kept, const i32 *ids,
+             const i64 *lengths, const float *c, i64 n, i32 *slots, float *row, float *half,
+             float *held, float *best, i32 *which) {
+    i64 M = model->M, used = 0;
+    for (i64 p = 0; p < n; p++, c += M, best += Q, which += Q) {
+        float square = dot(c, c, M) + 1e-12f;
+        dots(q, Q, c, M, 1, half);
+        EACH(i, Q) best[i] = -1, which[i] = -1;
+        EACH(t, lengths[p]) {
+            i32 entry = *ids++, slot = slots[entry];
+            row_of(model, entry, row);
+            for (i64 j = kept; j < model->p.m; j++) row[j] = 0;
+            float *of = held + (slot ? slot - 1 : used) * (Q + 1);
+            if (!slot) {
+                float length = sqrtf(dot(row, row, M));
+                slots[entry] = (i32)++used, of[Q] = length > 0 ? 1 / length : 0;
+                dots(q, Q, row, M, of[Q], of);
+            }
+            float scale = 1 / sqrtf(square + (of[Q] > 0) + 2 * dot(row, c, M) * of[Q]);
+            EACH(i, Q) {
+                float cosine = (of[i] + half[i]) * scale;
+                if (cosine > best[i]) best[i] = cosine, which[i] = (i32)t;
+            }
+        }
+    }
+}
+
 #if !defined(__AVX2__)
 /* Ask for large pages, which are found and cleared sooner, where memory is used all over. */
 static void large_pages(void *memory, i64 bytes) {
@@ -416,6 +467,8 @@ static void large_pages(void *memory, i64 bytes) {
 
 /* ---- Calls: the model ----------------------------------------------------------------------- */
 void embed_avx2(ctx_model *, work *, const i32 *, i64, const i64 *, const double *, i64, float *);
+void nearest_avx2(const ctx_model *, const float *, i64, i64, const i32 *, const i64 *,
+                  const float *, i64, i32 *, float *, float *, float *, float *, i32 *);
 
 /* The CRC-32 of this file when it was compiled, by which a stale library is known. */
 API const char *ctx_source(void) { return SOURCE; }
@@ -502,6 +555,29 @@ API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const do
 #endif
         embed_plain(model, &w, ids, tokens, lengths, counts, texts, contexts);
     free(memory);
+    return 0;
+}
+
+/* For n packed passages and 4 k = Q query tokens, the highest cosine of q, a unit row (Q, M), and
+ * d + c over the passage's tokens, and at which token: best, which (n, Q); -1 without tokens. d are
+ * unit rows of `kept` features, c (n, M) what is added to each. Returns as ctx_embed does. */
+API i64 ctx_nearest(const ctx_model *model, const float *q, i64 Q, i64 kept, const i32 *ids,
+                    const i64 *lengths, const float *c, i64 n, float *best, i32 *which) {
+    i64 tokens = 0, entries = model->p.entries;
+    EACH(p, n) tokens += lengths[p];
+    EACH(i, tokens) if ((u32)ids[i] >= entries) return -2;
+    i64 products = (tokens < entries ? tokens : entries) * (Q + 1);
+    float *row = calloc(model->M + Q + entries + products, sizeof *row), *half = row + model->M;
+    if (!row) return -1;
+#if defined(WITH_AVX2)
+    if (model->p.path == AVX2)
+        nearest_avx2(model, q, Q, kept, ids, lengths, c, n, (i32 *)(half + Q), row, half,
+                     half + Q + entries, best, which);
+    else
+#endif
+        nearest_plain(model, q, Q, kept, ids, lengths, c, n, (i32 *)(half + Q), row, half,
+                      half + Q + entries, best, which);
+    free(row);
     return 0;
 }
 

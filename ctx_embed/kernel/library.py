@@ -42,13 +42,14 @@ class Model:
         # The kernel reads the table where it is.
         self._arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
         pointers = [address(self._arrays[name]) if name in self._arrays else 0 for name in ARRAYS]
+        self._features = numbers[0]
         # Numbers and pointers of a structure have 8 bytes each.
         given = np.array([*numbers, PATHS[kernel.name], *pointers], np.int64)
         self._pointer = kernel.ctx_model_new(address(given))
         if not self._pointer:
             raise MemoryError("not enough memory for the model")
         weakref.finalize(self, kernel.ctx_free, self._pointer).atexit = False
-        self._embed = kernel.ctx_embed
+        self._embed, self._nearest = kernel.ctx_embed, kernel.ctx_nearest
 
     def embed(self, ids: NDArray[Any], lengths: Lengths, counts: Lengths | None, contexts: NDArray[np.float32]) -> bool:
         """Replace c^0 of packed texts by c^K in ``contexts`` (B, m); return False if an id is no row of the table."""
@@ -59,6 +60,28 @@ class Model:
         if failed == WITHOUT_MEMORY:
             raise MemoryError("not enough memory to embed these texts")
         return not failed
+
+    def nearest(
+        self, tokens: NDArray[np.float32], ids: NDArray[Any], lengths: Lengths, contexts: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Return the highest cosines of unit rows (Q, kept) in n packed passages (n, Q), and at which token (n, Q).
+
+        A passage's context (n, kept) is added to its tokens' unit rows. A passage without tokens has -1 in both.
+        """
+        ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
+        (count, kept), n = tokens.shape, len(lengths)
+        # The kernel takes four tokens at a time, of rows that are padded with zeros.
+        Q = -(-count // 4) * 4
+        rows = np.zeros((Q + n, -(-self._features // 16) * 16), np.float32)
+        rows[:count, :kept], rows[Q:, :kept] = tokens, contexts
+        best, places = np.empty((n, Q), np.float32), np.empty((n, Q), np.int32)
+        given = address(ids), address(lengths), address(rows) + Q * rows.strides[0], n, address(best), address(places)
+        failed = self._nearest(self._pointer, address(rows), Q, kept, *given)
+        if failed == WITHOUT_MEMORY:
+            raise MemoryError("not enough memory to compare these passages")
+        if failed:
+            raise IndexError("ids must be rows of the table")
+        return best[:, :count], places[:, :count]
 
 
 class Words:

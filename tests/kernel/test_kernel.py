@@ -121,6 +121,51 @@ def test_a_context_depends_on_the_text_alone(path, seed, options, lengths, m):
         assert (np.concatenate(alone)[::-1] == together).all()
 
 
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 1000),
+    m=st.sampled_from([1, 3, 16, 17, 40, 96]),
+    part=st.sampled_from([0.3, 1]),
+    tokens=st.sampled_from([1, 3, 4, 9]),
+    int8=st.booleans(),
+    lengths=lengths,
+    entries=st.sampled_from([1, 5, 60, ENTRIES]),
+)
+@pytest.mark.parametrize("path", [*PATHS, "numpy"])
+def test_the_nearest_tokens_are_those_of_the_equations(path, seed, m, part, tokens, int8, lengths, entries):
+    model, kept = Model(seed, m, 4, 1, ("none", "mean", "ones"), int8=int8), max(1, int(m * part))
+    # The last passage repeats the first one, whose tokens are its own.
+    ids, counts = model.texts(lengths, entries)
+    ids, counts = np.append(ids, ids[: counts[0]]), np.append(counts, counts[0])
+    draw = model.generator.normal(size=(tokens + len(counts), kept))
+    units = (draw / np.linalg.norm(draw, axis=1, keepdims=True)).astype(np.float32)
+    queries, contexts = units[:tokens], units[tokens:] / np.float32(2)
+    contexts[-1] = contexts[0]
+    best, places = model.compiled(path).nearest_tokens(queries, ids, counts, contexts)
+    rows = model.values[ids, :kept].astype(np.float64)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    for number, own in enumerate(np.split(rows, counts.cumsum()[:-1])):
+        moved = own + contexts[number]
+        # A row that is the opposite of its context leaves hardly a direction.
+        lengths_of = np.maximum(np.linalg.norm(moved, axis=1), 1e-12)
+        cosines = (moved / lengths_of[:, None]) @ queries.T.astype(np.float64)
+        if len(own):
+            assert np.abs(best[number] - cosines.max(0)).max() < 2e-6
+            assert np.abs(cosines[places[number], np.arange(tokens)] - cosines.max(0)).max() < 4e-6
+        else:
+            assert (best[number] == -1).all()
+            assert (places[number] == -1).all()
+    assert (best[-1] == best[0]).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nearest_tokens_are_rows_of_the_table(path):
+    model = Model(0, 16, 4, 1, ("none", "mean", "ones")).compiled(path)
+    for token in (-1, ENTRIES):
+        with pytest.raises(IndexError):
+            model.nearest_tokens(np.ones((1, 16), np.float32), np.array([token]), np.array([1]), np.ones((1, 16)))
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", sorted(POSITIONS))
 def test_200_000_tokens(path, kind):

@@ -74,8 +74,11 @@ class Hit:
         line: the number of its first line in the file that the document comes from, from 1; None if not known.
         page: the number of its page, from 1; None if not known.
         fused: the score that orders the hits. In the mode ``hybrid`` it is the mean of the cosine and the score by
-            words, each divided by the query's best. For fused queries it is the sum of 1 / (60 + rank) over them.
-            None in other searches.
+            words, and with ``late`` of the late score, each divided by the query's best. For fused queries it is the
+            sum of 1 / (60 + rank) over them. None in other searches.
+        late: how well the words of the query find their nearest ones in the passage, 0 to 1, see
+            :mod:`ctx_embed.numpy_model.late`; None without ``late``, for passages beyond the best 50, for fused
+            queries, and if the model has none.
         reranked: the score that orders the hits of a search with a reranker. In the mode ``hybrid`` it is computed
             like ``fused`` if the reranker gives cosines. None without a reranker.
         context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
@@ -98,6 +101,7 @@ class Hit:
     page: int | None = None
     fused: float | None = None
     reranked: float | None = None
+    late: float | None = None
     context: str | None = None
     document: str | None = None
     corrected: dict[str, str] | None = None

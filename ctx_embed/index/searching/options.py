@@ -28,6 +28,10 @@ class Options:
         "By meaning (dense: cosines), by words (BM25), or by the mean of both (hybrid).",
         default_is="hybrid for texts, dense for vectors and like",
     )
+    late: bool = option(
+        False,
+        "In hybrid, order the best passages by what each word of the query finds in them, too (late interaction).",
+    )
     where: str | None = option(
         None, "A metadata filter, applied before ranking: 'year >= 2020 and lang = \"en\"'.", metavar="FILTER"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import os
 import warnings
@@ -41,6 +42,8 @@ EXCLUDED_WEIGHT = 0.5
 # How many passages the first piece of a ranking has where all vectors are compared, and elsewhere: more, because order
 # holds only within a piece, and what ranks low by meaning and by words may be best. Each next piece is DEEPER times it.
 DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
+# How many passages late interaction looks at, and in how many characters of each.
+LOOKED_AT, LATE_CHARACTERS = 50, 20_000
 # With a lowest relevance, hits are chosen among this number of passages.
 MOST_JUDGED = 1600
 # Number of passages to read at a time, between which the deadline is checked.
@@ -74,6 +77,8 @@ class Ranking(NamedTuple):
     # Scores by words, as shares of the best one; zeros if they were not searched for by words.
     by_words: Floats
     ended: bool
+    # Late scores of the passages that were looked at a second time, else NaN; None without.
+    late: Floats | None = None
 
 
 @dataclass
@@ -88,6 +93,7 @@ class Candidates:
     rows: list[int] = field(default_factory=list)
     values: Any = field(default_factory=list)
     by_words: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
     # The vectors of the hits, if MMR needs them.
     vectors: Vectors | None = None
     # The rows that were ranked, the values to group by that they have, and how many were not relevant enough.
@@ -202,6 +208,8 @@ class Search:
                     pieces.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), ended))
             else:
                 pieces = [by_words(view, allowed, depth, *of) for of in zip(texts, vectors, near, strict=True)]
+                if options.late and self.mode == "hybrid":
+                    pieces = [self._again(view, *of) for of in zip(pieces, texts, vectors, strict=True)]
             if options.fuse:
                 pieces = [reciprocal_rank_fusion(pieces, depth)]
             done = True
@@ -290,6 +298,24 @@ class Search:
             mask[first : first + passages] = False
         return mask, texts, vectors
 
+    def _again(self, view: View, ranking: Ranking, text: str, vector: Vectors) -> Ranking:
+        """Order a hybrid ranking by the mean of three shares; the third is 0 for passages that are not looked at."""
+        rows = ranking.rows[:LOOKED_AT]
+        passages = view.store.fetch(rows.tolist()).values()
+        texts = [passage.text[:LATE_CHARACTERS] for passage in passages]
+        found = None
+        # What is like a document can be found without the model, but not looked at again.
+        with suppress(OtherModelError):
+            found = self.model().late(text, vector, texts, view.vectors.get(rows)) if texts else None
+        if found is None:
+            return ranking
+        late = np.full(len(ranking.rows), np.nan)
+        late[: len(rows)] = found.scores
+        values = (2 * ranking.values + shares_of_best(np.nan_to_num(late))) / 3
+        order = np.argsort(-values, kind="stable")
+        first = ranking.rows[order], ranking.cosines[order], values[order]
+        return Ranking(*first, ranking.by_words[order], ranking.ended, late[order])
+
     def _choose(self, view: View, candidates: Candidates, ranking: Ranking, places: Rows) -> None:
         """Add the passages at some places of a ranking that are relevant enough, until there are enough."""
         options, least, unrelated = self.options, self.options.min_relevance, view.settings.unrelated
@@ -305,6 +331,7 @@ class Search:
             for number, (row, passage) in enumerate(passages.items()):
                 place, document = some[number], passage.document
                 score, relevant, context = float(ranking.cosines[place]), None, None
+                late = math.nan if ranking.late is None else float(ranking.late[place])
                 if shares is not None and unrelated is not None:
                     relevant = round(relevance(unrelated, score, float(shares[number]), view.count), 4)
                 if least is not None and relevant is not None and relevant < least:
@@ -324,6 +351,7 @@ class Search:
                         counted(document.metadata.get("line"), document.text, "\n", passage.start),
                         counted(document.metadata.get("page"), document.text, "\f", passage.start),
                         float(ranking.values[place]) if options.fuse or self.mode == "hybrid" else None,
+                        late=late if late == late else None,
                         context=context,
                         document=document.text if options.document else None,
                         corrected=candidates.corrected or None,
@@ -333,6 +361,7 @@ class Search:
                 candidates.rows.append(row)
                 candidates.values.append(float(ranking.values[place]))
                 candidates.by_words.append(float(ranking.by_words[place]))
+                candidates.late.append(late)
 
     def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[Hits]:
         """Return the hits for each query from ``offset`` on: reranked, varied, highlighted; ``found`` may be empty."""
@@ -348,7 +377,9 @@ class Search:
                 best = reranker.scores(candidates.texts, [hit.text for hit in hits[:most]]).max(axis=0)
                 if reranker.cosines and self.mode == "hybrid" and not options.fuse:
                     # Its cosines take the place of ours, see by_words.
-                    best = (shares_of_best(best) + candidates.by_words[:most]) / 2
+                    late = shares_of_best(np.nan_to_num(candidates.late[:most]))
+                    shares = shares_of_best(best) + candidates.by_words[:most] + late
+                    best = shares / (3 if late.any() else 2)
                 order = np.argsort(-best, kind="stable")
                 hits = [replace(hits[place], reranked=float(best[place])) for place in order] + hits[most:]
                 values = np.append(best[order], values[most:])

@@ -322,6 +322,75 @@ def test_pages_agree(sentences_index, mode, options):
             assert search(query, 3, threshold=0.6) == ids(every[:3])
 
 
+@pytest.fixture(scope="module")
+def abstracts(tmp_path_factory):
+    """An index of 260 short texts, 60 of which occur twice, and its folder."""
+    rows = [json.loads(line)["text"].split() for line in ARTICLES.read_text(encoding="utf-8").splitlines()]
+    generator = random.Random(1)
+    texts = [" ".join(generator.choices(generator.choice(rows), k=generator.randint(4, 40))) for _ in range(200)]
+    folder = tmp_path_factory.mktemp("late") / "index"
+    with SearchIndex.create(folder) as index:
+        index.add([*texts, *texts[:120:2]], metadata=[{"n": number % 9} for number in range(260)])
+        yield index, folder
+
+
+QUESTIONS = ("a storm on the coast", "who won the election", '"of the" city', "word of the year is hygge", "")
+
+
+@pytest.mark.parametrize("options", [{}, {"where": "n < 5"}, {"exclude": "sports"}, {"threshold": 0.1}, {"like": [7]}])
+def test_a_second_look_orders_the_fifty_best_by_three_shares(abstracts, options):
+    index, _ = abstracts
+    for question in [None] if "like" in options else QUESTIONS:
+        search = partial(index.search, question, mode="hybrid", **options)
+        plain, hits = search(k=260), search(k=260, late=True)
+        assert {hit.id for hit in plain} == {hit.id for hit in hits}
+        assert plain == search(k=260, late=False)
+        if not any(hit.late for hit in hits):
+            assert plain == hits
+            continue
+        # Without a threshold, the first fifty are those that were looked at.
+        looked = {hit.id for hit in hits if hit.late is not None}
+        if "threshold" not in options:
+            assert looked == {hit.id for hit in plain[: searching.LOOKED_AT]}
+        fused, most = {hit.id: hit.fused for hit in plain}, max(hit.late or 0 for hit in hits)
+        if "threshold" not in options:
+            expected = [(2 * fused[hit.id] + (hit.late or 0) / most) / 3 for hit in hits]
+            assert [hit.fused for hit in hits] == pytest.approx(expected, abs=1e-9)
+        # Equal texts have equal scores, and the one that was added first comes first.
+        scores = {}
+        for hit in hits:
+            assert scores.setdefault(hit.text, (hit.late, hit.fused)) == (hit.late, hit.fused) or hit.late is None
+        assert [hit.id for at in range(0, 120, 7) for hit in search(7, late=True, offset=at)][:100] == ids(hits)[:100]
+        assert search(30, late=True, mmr=1.0) == hits[:30]
+        firsts = {hit.metadata["n"]: hit.id for hit in reversed(hits)}
+        assert set(ids(search(9, late=True, group="n"))) == set(firsts.values())
+
+
+def test_only_hybrid_searches_with_a_model_of_the_package_look_again(abstracts, index):
+    for mode in ("dense", "words"):
+        hits = abstracts[0].search("lighthouse", mode=mode)
+        assert hits == abstracts[0].search("lighthouse", mode=mode, late=True)
+        assert "late" not in hits[0].as_dict()
+    assert 0 < abstracts[0].search("storm on the coast", late=True)[0].as_dict()["late"] <= 1
+    index.add(TEXTS)
+    assert index.search("bank", late=True) == index.search("bank")
+    many = abstracts[0].search(["storm", "election"], late=True)
+    assert many == [abstracts[0].search(query, late=True) for query in ("storm", "election")]
+    assert abstracts[0].search(["storm", "election"], 5, late=True, fuse=True)[0].late is None
+
+
+def test_torch_looks_again_as_numpy_does(abstracts):
+    from ctx_embed import load
+
+    index, folder = abstracts
+    question = "a storm on the coast"
+    hits = index.search(question, 30, late=True)
+    with SearchIndex.open(folder, load()) as on_torch:
+        others = on_torch.search(question, 30, late=True)
+    assert [hit.late for hit in others] == pytest.approx([hit.late for hit in hits], abs=1e-4)
+    assert ids(others)[:5] == ids(hits)[:5]
+
+
 def test_long_texts_and_queries_take_little_time(tmp_path):
     words = [f"{a}{b}{c}" for a in "bdfglmnprst" for b in "aeiou" for c in ("rn", "st", "lk", "mp")]
     generator = random.Random(0)
