@@ -229,7 +229,8 @@ def evaluate(
             anything with ``encode(list[str]) -> array``. The others are compared with the first.
         tasks: one or several names, labelled files, folders in BEIR layout, or tasks; by default MR, CR, SUBJ and
             MPQA.
-        data: the folder of the tasks' data, or a reader of it; None reads from the Hugging Face hub.
+        data: the folder of the tasks' data, or a reader of it; None: the folder in CTX_EMBED_DATA, or without it the
+            Hugging Face hub.
         options: how to measure.
         cache: a folder for embeddings and scores, from which an interrupted run resumes; None stores nothing.
         tell: called with a line for each failure and each warning about the data.
@@ -240,7 +241,8 @@ def evaluate(
                 created.
     """
     options = options or EvaluationOptions()
-    reader = data if isinstance(data, DataReader) else DataReader(None if data is None else Path(data))
+    folder = data or os.environ.get("CTX_EMBED_DATA")
+    reader = folder if isinstance(folder, DataReader) else DataReader(Path(folder) if folder else None)
     named: list[Any] = list(tasks) if isinstance(tasks, list | tuple) else [tasks]
     found: list[Task] = [each if isinstance(each, Task) else find_tasks([each])[0] for each in named or DEFAULT_TASKS]
     if options.protocol == "senteval":

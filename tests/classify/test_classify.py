@@ -51,8 +51,11 @@ def test_the_regression_is_scikit_learns(classes, weighted):
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_report_is_scikit_learns(several):
+    chosen = np.random.default_rng(1)
     names = ["a", "b", "c"]
-    truth, found = ([names[: RNG.integers(4)] if several else names[RNG.integers(3)] for _ in range(50)] for _ in "tf")
+    truth, found = (
+        [names[: chosen.integers(4)] if several else names[chosen.integers(3)] for _ in range(50)] for _ in "tf"
+    )
     made = report([*map(tuple, found)] if several else found, Labelled(truth, ["x"] * 50), names)
     indicators = [[[name in of for name in names] for of in side] if several else side for side in (truth, found)]
     expected = classification_report(*indicators, target_names=names, output_dict=True, zero_division=0)

@@ -214,3 +214,15 @@ def test_a_named_encoder_is_measured_in_a_process_of_its_own():
     assert cost.peak_megabytes is None or 5 < cost.peak_megabytes < 2000
     lost = Encoder("model2vec:./lost", lambda texts: np.ones((len(texts), 1)), by_name=True)
     assert error(cost_of, lost, ["a"]).startswith("encoder 'model2vec:./lost': the cost could not be measured (")
+
+
+def test_data_are_read_from_the_folder_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("CTX_EMBED_DATA", str(tmp_path / "none"))
+    message = f"{tmp_path / 'none'}: no such data folder; name one that exists with --data or CTX_EMBED_DATA"
+    assert error(evaluate, ["tfidf"], "MR") == message
+    (tmp_path / "senteval").mkdir()
+    rows = [f"{number % 2}\t{('good', 'bad')[number % 2]} film {number}\n" for number in range(40)]
+    (tmp_path / "senteval" / "MR.tsv").write_text("".join(rows))
+    monkeypatch.setenv("CTX_EMBED_DATA", str(tmp_path))
+    found = evaluate(["tfidf"], "MR", options=EvaluationOptions(protocol="quick"))
+    assert not found.failures
