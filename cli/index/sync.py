@@ -42,6 +42,7 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 @click.option("--watch", is_flag=True, help="Go on: update the index whenever a file changes, until Ctrl-C.")
 @click.option("--allow-empty", is_flag=True, help="Go on if the folder has lost all its files, or most of many.")
 @click.option("--dry-run", is_flag=True, help="Count files to be added, changed and removed; do nothing else.")
+@click.option("--checksum", is_flag=True, help="Hash every file, even one whose size, times and inode are as before.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object on one line: added, changed, removed, ...")
 def sync(
     folder: str,
@@ -54,7 +55,7 @@ def sync(
 ) -> None:
     """Bring INDEX in step with FOLDER: read new and changed files, remove the documents of files that are gone.
 
-    Files whose size and time of change are as before are not read. Documents from elsewhere stay. Options are those of
+    Files whose size, times and inode are as before are not read. Documents from elsewhere stay. Options are those of
     the last run unless given. An interrupted run is continued by the next one.
 
     \b
@@ -80,6 +81,7 @@ def sync(
         once()
         if not watch:
             return
+        options["checksum"] = False
         own = (f"{os.path.realpath(index.path)}{os.sep}", f"{os.path.realpath(index.path)}.partial")
         click.echo(f"Watching {folder}; Ctrl-C ends.", err=True)
         for changes in changes_in(folder, watch_filter=None, raise_interrupt=False):

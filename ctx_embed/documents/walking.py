@@ -117,12 +117,23 @@ def _literal(character: str) -> str:
 
 
 class File(NamedTuple):
-    """A file: its path inside the folder, with ``/``, its size, and its last change in nanoseconds since 1970."""
+    """A file: its path inside the folder, with ``/``, its size, and its last change in nanoseconds since 1970.
+
+    ``inode`` and ``changed`` (the system's own time of a change, which no program sets) show an edit that keeps both.
+    """
 
     path: str
     source: str
     size: int
     modified: int
+    inode: int
+    changed: int
+
+    @classmethod
+    def of(cls, path: str, source: str, found: os.stat_result) -> "File":
+        """Return a file with what the system says of it, as 64-bit integers can store it."""
+        modified = max(-_LATEST, min(found.st_mtime_ns, _LATEST))
+        return cls(path, source, found.st_size, modified, found.st_ino & _LATEST, found.st_ctime_ns & _LATEST)
 
 
 class Skipped(NamedTuple):
@@ -215,7 +226,7 @@ def walk(
                 yield Skipped(source, "link out of the folder")
             elif stat.S_ISREG(status.st_mode):
                 path = PathInside(entry.path, "" if follow_links else root)
-                yield File(path, source, status.st_size, modified_of(status))
+                yield File.of(path, source, status)
             else:
                 yield Skipped(source, "link to a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file")
 
@@ -237,8 +248,3 @@ def _listing(
     # Add a slash to the name of a folder, so that it sorts like the paths of its files.
     ordered = sorted((f"{entry.name}/" if is_folder else entry.name, entry, is_folder) for entry, is_folder in entries)
     return rules, ((entry, f"{prefix}{entry.name}", is_folder) for _, entry, is_folder in ordered)
-
-
-def modified_of(found: os.stat_result) -> int:
-    """Return the time of a file's last change in nanoseconds, as it can be stored."""
-    return max(-_LATEST, min(found.st_mtime_ns, _LATEST))

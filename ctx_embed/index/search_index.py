@@ -341,12 +341,13 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         *,
         allow_empty: bool = False,
         dry_run: bool = False,
+        checksum: bool = False,
         progress: bool = False,
         **options: Any,
     ) -> Synced:
         """Bring the index in step with a folder of files: add what is new, replace what changed, remove what is gone.
 
-        Files whose size and time of change are those of the last run are not read. Only documents that came from this
+        Files whose size, times and inode are those of the last run are not read. Only documents that came from this
         folder are replaced or removed; metadata that people have set stays. Files are committed in steps of a few
         seconds, each file as a whole, so another run continues after an interruption.
 
@@ -354,6 +355,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             folder: the folder; hidden files and those that its .gitignore files name are left out.
             allow_empty: remove the documents of all files, or of most of many, even if that many are gone.
             dry_run: only count the files that would be added, changed and removed.
+            checksum: read and hash every file, even if its size, times and inode are as before.
             progress: show a bar on standard error, if that is a terminal.
             **options: see :class:`ctx_embed.index.following.FolderOptions`; options that are left out or None are
                 those of the last run.
@@ -362,7 +364,9 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
         if unknown := options.keys() - FolderOptions.__dataclass_fields__.keys():
             raise unknown_name("option", min(unknown), FolderOptions.__dataclass_fields__)
-        return sync_folder(self, folder, options, allow_empty=allow_empty, dry_run=dry_run, progress=progress)
+        return sync_folder(
+            self, folder, options, allow_empty=allow_empty, dry_run=dry_run, checksum=checksum, progress=progress
+        )
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
         """Delete documents, by one id or several or by a filter, and return their number; unknown ids are skipped.

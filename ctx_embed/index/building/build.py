@@ -22,7 +22,7 @@ from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
 from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, documents_of
-from ctx_embed.documents.walking import File, modified_of
+from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, listed_names, missing_extra, quoted
 from ctx_embed.files import (
     keep_permissions,
@@ -443,7 +443,7 @@ def read_sources(
                 raise InputError(f"{file}: cannot be read ({error.strerror})") from None
             except UnreadableFileError as error:
                 raise InputError(f"{file}: {error}") from None
-            named = File(file, PurePath(file).as_posix(), status.st_size, modified_of(status))
+            named = File.of(file, PurePath(file).as_posix(), status)
             yield from documents_of(named, texts, documents)
             continue
         if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:

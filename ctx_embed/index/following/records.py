@@ -23,7 +23,8 @@ _SCHEMA = (
     )""",
     """CREATE TABLE IF NOT EXISTS files (
         file INTEGER PRIMARY KEY, folder INTEGER NOT NULL, source TEXT NOT NULL, size INTEGER NOT NULL,
-        modified INTEGER NOT NULL, hash BLOB NOT NULL, problem TEXT, counted INTEGER NOT NULL, UNIQUE (folder, source)
+        modified INTEGER NOT NULL, inode INTEGER NOT NULL, changed INTEGER NOT NULL, hash BLOB NOT NULL, problem TEXT,
+        counted INTEGER NOT NULL, UNIQUE (folder, source)
     )""",
     "CREATE TABLE IF NOT EXISTS origins (id NOT NULL UNIQUE, file INTEGER NOT NULL, written TEXT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS origins_file ON origins (file)",
@@ -98,6 +99,8 @@ class RecordedFile(NamedTuple):
     source: str
     size: int
     modified: int
+    inode: int
+    changed: int
     hash: bytes
     problem: str | None
     counted: bool
@@ -138,7 +141,7 @@ def follow(store: Database, path: str, prefixed: bool, options: FolderOptions) -
 def recorded(store: Database, folder: FollowedFolder) -> Iterator[RecordedFile]:
     """Yield the files of a folder sorted by source; the caller may change records that were already yielded."""
     select = (
-        "SELECT file, source, size, modified, hash, problem, counted FROM files "
+        "SELECT file, source, size, modified, inode, changed, hash, problem, counted FROM files "
         f"WHERE folder = ? AND source > ? ORDER BY source LIMIT {ROWS_AT_ONCE}"
     )
     after = ""
@@ -150,12 +153,13 @@ def recorded(store: Database, folder: FollowedFolder) -> Iterator[RecordedFile]:
 
 
 def record(store: Database, folder: FollowedFolder, file: File, *values: Any) -> int:
-    """Record a file with the values of :class:`RecordedFile` from ``modified`` on, and return its number."""
+    """Record a file with the values of :class:`RecordedFile` from ``hash`` on, and return its number."""
     found = store.run(
-        "INSERT INTO files (folder, source, size, modified, hash, problem, counted) VALUES (?, ?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, modified = excluded.modified, "
-        "hash = excluded.hash, problem = excluded.problem, counted = excluded.counted RETURNING file",
-        (folder.number, file.source, file.size, *values),
+        "INSERT INTO files (folder, source, size, modified, inode, changed, hash, problem, counted) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, "
+        "modified = excluded.modified, inode = excluded.inode, changed = excluded.changed, hash = excluded.hash, "
+        "problem = excluded.problem, counted = excluded.counted RETURNING file",
+        (folder.number, *file[1:], *values),
     )
     return int(found[0][0])
 

@@ -21,7 +21,7 @@ from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract, format_of, suffix_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, documents_of, holds_records, modified, record_documents
-from ctx_embed.documents.walking import File, Skipped, is_index, modified_of, walk
+from ctx_embed.documents.walking import File, Skipped, is_index, walk
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.index.following import FolderOptions, records
 from ctx_embed.index.following.records import FollowedFolder, RecordedFile, Synced, known_folder
@@ -72,6 +72,7 @@ def sync_folder(
     prefixed: bool = False,
     allow_empty: bool = False,
     dry_run: bool = False,
+    checksum: bool = False,
     progress: bool = False,
 ) -> Synced:
     """Bring an index in step with a folder, see :meth:`SearchIndex.sync`, and return the report (``result`` continued).
@@ -97,7 +98,7 @@ def sync_folder(
             if makes_others:
                 before = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in before)
             with Meter("comparing", unit="files", shown=progress) as meter:
-                for file, record, digest in _changes(found, iter(before), result, meter):
+                for file, record, digest in _changes(found, iter(before), result, meter, checksum):
                     is_new = record is None or record.problem is not None
                     if file is None:
                         result.removed += not is_new
@@ -123,7 +124,7 @@ def sync_folder(
             known = known_folder(store, path)
             assert known is not None
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
-            differences = _changes(found, records.recorded(store, known), result, meter)
+            differences = _changes(found, records.recorded(store, known), result, meter, checksum)
             read = extraction.read((change, change.path) for change in differences)
             more = True
             while more:
@@ -156,9 +157,12 @@ def require_source_folder(folder: str | Path) -> str:
 
 
 def _changes(
-    found: Iterator[File | Skipped], recorded: Iterator[RecordedFile], result: Synced, meter: Meter
+    found: Iterator[File | Skipped], recorded: Iterator[RecordedFile], result: Synced, meter: Meter, checksum: bool
 ) -> Iterator[Change]:
-    """Yield the differences between a folder and its records, both sorted by source, and count all other files."""
+    """Yield the differences between a folder and its records, both sorted by source, and count all other files.
+
+    A file is hashed if anything of it but its size has changed, or with ``checksum``.
+    """
     record = next(recorded, None)
     for entry in found:
         source = entry.source
@@ -178,12 +182,13 @@ def _changes(
             yield Change(entry, None)
             continue
         same, record = record, next(recorded, None)
-        is_same, digest = (same.size, same.modified) == (entry.size, entry.modified), None
-        if not is_same and same.size == entry.size and same.hash:
+        is_same, digest = same[2:6] == entry[2:], None
+        if (checksum or not is_same) and same.size == entry.size and same.hash:
             # A file that cannot be read fails when its text is read.
             with suppress(OSError):
                 digest = content_hash(entry)
         touched = digest is not None and digest == same.hash
+        is_same = is_same and (digest is None or touched)
         if is_same or touched:
             _unchanged(same, result)
         if not is_same:
@@ -213,8 +218,7 @@ def content_hash(file: File) -> bytes:
 
 def _is_as_listed(file: File) -> bool:
     with suppress(OSError):
-        found = os.stat(file.path)
-        return (found.st_size, modified_of(found)) == (file.size, file.modified)
+        return File.of(file.path, file.source, os.stat(file.path)) == file
     return False
 
 
@@ -232,9 +236,11 @@ class _Step:
         """Make one change; new documents are stored when a batch of them is full."""
         store, (file, record, digest) = self.edit.store, change
         if file is not None and digest is not None:
-            # Only the file's time has changed.
+            # The file's text is as before.
             assert record is not None
-            records.record(store, self.folder, file, file.modified, digest, record.problem, record.counted)
+            records.record(store, self.folder, file, digest, record.problem, record.counted)
+            if file.modified == record.modified:
+                return
             of_file, values = "id IN (SELECT id FROM origins WHERE file = ?)", (modified(file.modified), record.number)
             store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {of_file}", values)
             store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", values)
@@ -297,14 +303,14 @@ class _Step:
         store.run("RELEASE file")
         if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
             # Perhaps a download that was cut short: what the file said before stays until it can be read.
-            records.record(store, self.folder, file, records.READ_AGAIN, b"", None, False)
+            records.record(store, self.folder, file._replace(modified=records.READ_AGAIN), b"", None, False)
             self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
             return
-        seen = file.modified
+        seen = file
         if isinstance(problem, _TryAgainError) or (problem is None and not _is_as_listed(file)):
-            seen, digest = records.READ_AGAIN, b""
+            seen, digest = file._replace(modified=records.READ_AGAIN), b""
         said = (None, False) if problem is None else (str(problem), problem.counted)
-        number = records.record(store, self.folder, file, seen, digest, *said)
+        number = records.record(store, self.folder, seen, digest, *said)
         if problem is not None:
             self.edit.delete(old)
             self.result.leave_out(file.source, str(problem), named=not problem.counted)

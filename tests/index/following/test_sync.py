@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 from contextlib import closing
 from functools import partial
 
@@ -18,6 +19,7 @@ from ctx_embed.index.following.records import FolderOptions, follow
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.writing import writer
 from tests.documents.samples import FIRST, SECOND, pdf
+from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, Interrupting
 
@@ -108,6 +110,91 @@ def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
     shutil.rmtree(folder / "sub")
     assert index.sync(folder).removed == 2
     assert "sub/b.txt" not in index
+
+
+@pytest.mark.parametrize("tool", ["cp", "rsync", "tar", "git", "mv", "replace", "in place"])
+def test_an_edit_that_keeps_size_and_time_is_read_and_the_same_text_is_not(index, folder, hash_model, tmp_path, tool):
+    file, other, program = folder / "sub/b.txt", tmp_path / "other", "cp" if tool in ("replace", "in place") else tool
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed")
+
+    def run(*command: object) -> None:
+        subprocess.run(list(map(str, command)), check=True, cwd=folder, capture_output=True)
+
+    def write(path, text: str) -> None:
+        path.write_text(text)
+        os.utime(path, ns=(10**18, 10**18))
+
+    def put(text: str) -> None:
+        """Give the file a text by a tool, with the size and the modification time that it has."""
+        shutil.rmtree(other, ignore_errors=True)
+        other.mkdir()
+        write(other / "b.txt", text)
+        if tool in ("cp", "mv"):
+            run(tool, *(["-a"] if tool == "cp" else []), other / "b.txt", file)
+        elif tool == "rsync":
+            run("rsync", "-a", "--checksum", f"{other}/", f"{file.parent}/")
+        elif tool == "tar":
+            run("tar", "-C", other, "-cf", tmp_path / "a.tar", "b.txt")
+            run("tar", "-C", file.parent, "-xf", tmp_path / "a.tar")
+        elif tool == "git":
+            run("git", "checkout", "-q", "old" if text == old else "new", "--", "sub/b.txt")
+            os.utime(file, ns=(10**18, 10**18))
+        elif tool == "replace":
+            os.replace(other / "b.txt", file)
+        else:
+            write(file, text)
+
+    old, new = "the first text", "another text!!"
+    assert len(old) == len(new)
+    if tool == "git":
+        run("git", "init", "-q")
+        for name, text in (("old", old), ("new", new)):
+            file.write_text(text)
+            run("git", "add", "sub/b.txt")
+            run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", name)
+            run("git", "tag", name)
+    write(file, old)
+    index.sync(folder)
+    seen = len(hash_model.seen)
+    put(new)
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (len(old), 10**18)
+    assert index.sync(folder, dry_run=True).changed == 1
+    synced = index.sync(folder)
+    assert (synced.changed, synced.unchanged, synced.documents) == (1, 5, 1)
+    assert index.get("sub/b.txt").text == new
+    assert hash_model.seen[seen:] == [new]
+    edited = index._folder.state()
+    # The same text in other files, as after a move to another disk: hashed, and neither embedded nor changed.
+    put(new)
+    shutil.copytree(folder, tmp_path / "moved")
+    shutil.rmtree(folder)
+    (tmp_path / "moved").rename(folder)
+    synced = index.sync(folder)
+    assert (synced.changed, synced.added, synced.removed, synced.unchanged) == (0, 0, 0, 6)
+    assert hash_model.seen[seen:] == [new]
+    assert index._folder.state().edited == edited.edited
+    assert index.verify() == []
+
+
+def test_checksums_show_what_the_system_does_not(index, folder, hash_model, monkeypatch):
+    index.sync(folder)
+    seen, read = len(hash_model.seen), []
+    (folder / "sub/b.txt").write_text("one line\n\nanother text\n")
+    with closing(Database(index.path)) as store, store.writing():
+        found = os.stat(folder / "sub/b.txt")
+        facts = found.st_mtime_ns, found.st_ino, found.st_ctime_ns, found.st_size
+        store.run("UPDATE files SET modified = ?, inode = ?, changed = ?, size = ? WHERE source = 'sub/b.txt'", facts)
+    assert index.sync(folder).changed == 0
+    monkeypatch.setattr(sync, "content_hash", lambda file: read.append(file.source) or hashed(file))
+    assert index.sync(folder, checksum=True, dry_run=True).changed == 1
+    read.clear()
+    out = Command("index sync").succeeds(folder, index.path, "--checksum", "--dry-run")
+    assert "1 file would be changed, 5 unchanged" in out
+    assert index.sync(folder, checksum=True).changed == 1
+    assert set(FILES) - {".hidden", "image.png"} <= set(read)
+    assert hash_model.seen[seen:] == ["one line\n\nanother text"]
+    assert index.sync(folder, checksum=True).unchanged == 6
 
 
 def test_a_record_that_is_gone_is_removed_and_one_that_moves_stays(index, folder, hash_model):
