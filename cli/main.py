@@ -58,6 +58,9 @@ LARGEST = 2**31 - 1
 LONGEST_MESSAGE = 4000
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
+# Minimum address space of a command in bytes: with less, linear algebra crashes or waits for ever when it is loaded.
+# Below PLENTY, one thread computes, because linear algebra reserves some 30 MB for each.
+LEAST_MEMORY, PLENTY = 512 << 20, 2 << 30
 # Seconds that a command gets to clean up after Ctrl-C; then the process ends as if it were killed.
 GRACE = 0.7
 
@@ -225,6 +228,20 @@ class Group(click.Group):
             formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in commands.items() if each])
 
 
+def _respect_memory_limit() -> None:
+    """Compute with one thread in little address space (``ulimit -v``); raise InputError if there is too little."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit.
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if 0 <= limit < LEAST_MEMORY:
+        needed = f"needs an address space of {LEAST_MEMORY >> 20} MB, got {limit >> 20} MB"
+        raise InputError(f"ctx-embed {needed}; raise the limit with `ulimit -v {LEAST_MEMORY >> 10}` or more")
+    if 0 <= limit < PLENTY:
+        os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+
+
 class MainGroup(Group):
     """The group of all commands, at the boundary to the user."""
 
@@ -241,6 +258,7 @@ class MainGroup(Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; print a user's or system error as one line and exit with 1."""
         with errors_in_one_line(lambda: RESUME.get(" ".join(ctx.meta.get(RUNNING, [])), "nothing was changed")):
+            _respect_memory_limit()
             try:
                 return super().invoke(ctx)
             finally:

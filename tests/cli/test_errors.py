@@ -254,3 +254,13 @@ def test_what_goes_wrong_in_a_command_is_one_line_and_a_bug_keeps_its_traceback(
     result = run(name)
     assert (result.exit_code, result.stdout, result.stderr) == (code, "", said and f"{said}\n")
     assert (result.exception is error) == isinstance(error, ZeroDivisionError)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")
+@pytest.mark.parametrize("kilobytes", [200_000, 300_000, 400_000, 500_000])
+@pytest.mark.parametrize("command", ["index query an.index x", "grep x .", "encode a.txt -o b.npy", "predict c a.txt"])
+def test_too_little_address_space_is_one_line(kilobytes, command):
+    line = f"ulimit -v {kilobytes}; {sys.executable} -m ctx_embed {command}"
+    found = subprocess.run(["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert re.fullmatch(r"Error: ctx-embed needs an address space of 512 MB, got \d+ MB; raise .*\n", found.stderr)
