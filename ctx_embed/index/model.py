@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError, OtherModelError, quoted
 from ctx_embed.index.storage.database import Settings
 from ctx_embed.index.storage.vectors import Vectors
@@ -176,6 +177,7 @@ class IndexModel:
         batches_itself = isinstance(self.model, NumpyEmbedder)
         for batch in [list(range(len(texts)))] if batches_itself else length_batches(texts):
             options = {} if batches_itself else {"batch_size": len(batch), "show_progress_bar": False}
+            require_time()
             embeddings = encode([texts[place] for place in batch], **options)
             if embeddings.shape != (len(batch), self.dimension):
                 raise InputError(f"the model must return vectors ({self.dimension},), got {embeddings.shape[1:]}")

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from ctx_embed.deadlines import within
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, quoted, unknown_name
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.following import FolderOptions
@@ -22,7 +23,7 @@ from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import Candidates, Reranker, Search
 from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import DATABASE, Database, Settings, within
+from ctx_embed.index.storage.database import DATABASE, Database, Settings
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, checked_id, documents_of
 from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
 from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free

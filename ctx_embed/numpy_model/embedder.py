@@ -9,6 +9,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed import second_order
+from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError, UnknownTextsWarning, described, unknown_name
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Model
@@ -115,7 +117,12 @@ def embed_in_batches(
     meter = Meter("encoding", len(texts), shown=show_progress, leave=False)
     with meter, ThreadPoolExecutor(threads) as pool:
         given = (texts[part] for part in parts)
-        results = map(embed, given) if threads == 1 else pool.map(embed, given)
+        # Each part has the deadline of this thread.
+        results = (
+            map(embed, given)
+            if threads == 1
+            else pool.map(lambda part, context: context.run(embed, part), given, iter(copy_context, None))
+        )
         for part, (converted, empty) in zip(parts, results, strict=True):
             if not len(vectors):
                 vectors = np.empty((len(texts), *converted.shape[1:]), converted.dtype)
@@ -403,6 +410,7 @@ class Embedder:
 
         def embedded(part: list[str]) -> tuple[NDArray[Any], int]:
             ids, lengths = self.text_tokenizer.read(part, before, self.max_seq_length)
+            require_time()
             contexts = self.contextualizer.embed(ids, lengths)
             empty = len(lengths) - np.count_nonzero(lengths)
             return self.finished(contexts, lengths, normalize, truncate_dim, precision), empty

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import anyio
 from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
@@ -22,12 +23,15 @@ from starlette.staticfiles import StaticFiles
 from threadpoolctl import threadpool_limits
 
 from ctx_embed import __version__
+from ctx_embed.errors import quoted
 from ctx_embed.serving import observing, routes
 from ctx_embed.serving.gate import Gate, Sender
 from ctx_embed.serving.service import Service, service_of
 from ctx_embed.serving.settings import Settings
-from ctx_embed.serving.wire import HANDLERS, Answer
+from ctx_embed.serving.wire import HANDLERS, RETRY_AFTER, Answer, ApiError
 
+# Time limit of each embedding and search of /readyz.
+READY_SECONDS = 5.0
 PAGE = Path(__file__).parent / "page"
 # The page loads nothing from elsewhere and runs no script that a text contains.
 PAGE_HEADERS = {
@@ -52,10 +56,16 @@ async def healthz() -> Answer:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Say that searches are answered")
 async def readyz(request: Request) -> Answer:
-    """Search each index. If a search fails, so does this request."""
+    """Embed a text with the model and search each index; 503 if one of these fails or takes too long."""
     service = service_of(request)
-    for index in service.indexes.values():
-        await asyncio.get_running_loop().run_in_executor(service.probing, index.probe)
+    probes = {"embedding a text": service.model.probe}
+    probes |= {f"searching the index {quoted(name)}": index.probe for name, index in service.indexes.items()}
+    seconds = min(READY_SECONDS, service.settings.search_timeout)
+    for work, probe in probes.items():
+        with anyio.move_on_after(seconds) as limit:
+            await probe()
+        if limit.cancelled_caught:
+            raise ApiError(503, f"{work} took longer than {seconds:g} s", "not_ready", RETRY_AFTER)
     return Answer({"status": "ready"})
 
 

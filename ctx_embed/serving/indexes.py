@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 from anyio import to_process
 
+from ctx_embed.deadlines import within
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.records import named_location
 from ctx_embed.index.searching.by_words import respelled
 from ctx_embed.index.searching.hits import Hits, snippets
-from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.serving.observing import BATCHES, LOG
@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds until an index is closed after another one has replaced it in its folder.
 CLOSED_AFTER = 60.0
+# Maximum number of analyses of an index at a time, in threads and in processes.
+ANALYSES = 4
 # Maximum number of stored results of analyses.
 KEPT = 64
 # Check at most this many lines with # for a heading: source code may have very many.
@@ -181,8 +183,8 @@ class ServedIndex:
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")
         self._reading = ThreadPoolExecutor(2, "ctx-embed-read")
         self._writing = ThreadPoolExecutor(1, "ctx-embed-write")
-        self._analysing = ThreadPoolExecutor(1, "ctx-embed-analyse")
-        self._processes = anyio.CapacityLimiter(1)
+        self._analysing = ThreadPoolExecutor(ANALYSES, "ctx-embed-analyse")
+        self._processes = anyio.CapacityLimiter(ANALYSES)
         self._results: dict[Hashable, bytes] = {}
         self._computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -233,7 +235,7 @@ class ServedIndex:
         return await self._in(self._writing, lambda: work(self._writable.newest()))
 
     async def analyse(self, work: Callable[[SearchIndex], Result]) -> Result:
-        """Return the result of work that reads all documents; earlier analyses finish first."""
+        """Return the result of work that SQLite does on all documents, beside up to three others."""
 
         def analysed() -> Result:
             with opened(self.path, self._models) as index:
@@ -247,27 +249,19 @@ class ServedIndex:
         return await asyncio.get_running_loop().run_in_executor(threads, within(seconds)(work))
 
     async def fields(self, most: int) -> bytes:
-        """Return the metadata fields as JSON."""
-
-        def listed(index: SearchIndex) -> bytes:
-            fields = (
-                {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
-                for field in index.fields(most)
-            )
-            return self.json_list(fields)
-
-        return await self._once("fields", (most,), lambda: self.analyse(listed))
+        """Return the metadata fields as JSON, see :meth:`_computed`."""
+        return await self._once("fields", (most,), lambda: self._computed(_fields, most))
 
     async def topics(self, count: int | None, seed: int) -> bytes:
-        """Return the topics as JSON, computed in another process, which ends when the request does."""
+        """Return the topics as JSON, see :meth:`_computed`."""
+        return await self._once("topics", (count, seed), lambda: self._computed(_topics, count, seed))
 
-        async def computed() -> bytes:
-            # Start the process in a task of its own: cancelling a task during the start would leave the process behind.
-            await asyncio.shield(asyncio.ensure_future(to_process.run_sync(int, limiter=self._processes)))
-            arguments = self.path, self._most, count, seed
-            return await to_process.run_sync(_topics, *arguments, cancellable=True, limiter=self._processes)
-
-        return await self._once("topics", (count, seed), computed)
+    async def _computed(self, work: Callable[..., bytes], *options: Any) -> bytes:
+        """Return the result of a long analysis, done in another process, which ends when the request does."""
+        # Start the process in a task of its own: cancelling a task during the start would leave the process behind.
+        await asyncio.shield(asyncio.ensure_future(to_process.run_sync(int, limiter=self._processes)))
+        arguments = self.path, self._most, *options
+        return await to_process.run_sync(work, *arguments, cancellable=True, limiter=self._processes)
 
     async def _once(self, kind: str, options: Hashable, work: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the result of an analysis, which runs once for each state of the index."""
@@ -286,11 +280,9 @@ class ServedIndex:
         del facts["path"]
         return {"name": self.name, **facts}
 
-    def probe(self) -> None:
-        """Search for a new word, as requests do."""
-        index = self._readable.newest()
-        with within(self._search_seconds):
-            index.search(f"ready {time.monotonic_ns()}", 1, mode=None if model_of(index) else "words")
+    async def probe(self) -> None:
+        """Search for a new word, in the thread that serves other searches."""
+        await self.search(f"ready {time.monotonic_ns()}", False, marks=None, document=False, k=1)
 
     def close(self) -> None:
         """Finish running changes and close the index."""
@@ -300,6 +292,19 @@ class ServedIndex:
         self._writing.shutdown()
         self._readable.close()
         self._writable.close()
+
+
+def _fields(path: Path, most_bytes: int, most: int) -> bytes:
+    """Return the metadata fields of an index as JSON."""
+    with SearchIndex.open(path) as index:
+        fields = index.fields(most)
+    return json_list(
+        (
+            {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
+            for field in fields
+        ),
+        most_bytes,
+    )
 
 
 def _topics(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:

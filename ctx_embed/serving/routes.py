@@ -20,7 +20,7 @@ from ctx_embed.index.searching.options import Options
 from ctx_embed.index.storage.filters import unknown_fields_message
 from ctx_embed.options import declared
 from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex
-from ctx_embed.serving.service import model_named, require_length, service_of
+from ctx_embed.serving.service import SHORT_CHARACTERS, model_named, require_length, service_of
 from ctx_embed.serving.settings import Key
 from ctx_embed.serving.wire import Answer, ApiError, Body, JsonRoute, Listed, dumps, json_list, loads
 from ctx_embed.vectors import unit_rows
@@ -346,7 +346,10 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if body.rerank is not None:
         options["rerank"] = model_named("reranker", body.rerank, service.rerankers, "--reranker MODEL")
-    shares_batch = texts and len(texts) == len(queries) and hits <= BATCH_HITS
+    # Others do not wait for a long query, and a batch with one may end late.
+    shares_batch = (
+        texts and sum(map(len, texts)) <= SHORT_CHARACTERS and len(texts) == len(queries) and hits <= BATCH_HITS
+    )
     alone = not shares_batch or body.rerank is not None or body.like is not None or body.fuse
     marks = None if body.snippets is None else tuple(body.snippets)
     lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)

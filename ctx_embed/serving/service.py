@@ -13,6 +13,7 @@ from fastapi import Request
 from numpy.typing import NDArray
 
 from ctx_embed.classify.predictor import Predictor
+from ctx_embed.deadlines import within
 from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.index.searching.search import Reranker
 from ctx_embed.loading import load_embedder
@@ -26,7 +27,7 @@ from ctx_embed.serving.wire import ApiError
 # Maximum number of requests in a batch, and of characters in a short request. Longer requests run one by one in another
 # thread, so that short ones do not wait for them.
 BATCH_TEXTS = 4096
-SHORT_CHARACTERS = 65_536
+SHORT_CHARACTERS = 16_384
 
 Floats = NDArray[np.float32]
 Served = TypeVar("Served")
@@ -40,9 +41,10 @@ def names_of(model: str) -> tuple[str, ...]:
 class EmbeddingModel:
     """A model, from a folder or ``default``, that embeds the texts of all requests in batches."""
 
-    def __init__(self, name: str, aliases: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, aliases: Sequence[str] = (), seconds: float | None = None) -> None:
         self.model: Any = load_embedder(name)
         self.names = tuple(dict.fromkeys((*names_of(name), "default", *aliases)))
+        self._seconds = seconds
         self._short = Batcher(self._embed, lambda _: BATCH_TEXTS)
         self._long = Batcher(self._embed, lambda _: 1)
         self.dimension: int = self._encoded(["a"])[0].shape[1]
@@ -60,7 +62,8 @@ class EmbeddingModel:
     def _embed(self, _: None, requests: list[Sequence[str]]) -> list[tuple[Floats, int]]:
         """Return the vectors and the number of tokens of each request's texts."""
         texts = [text for request in requests for text in request]
-        vectors, tokens = self._encoded(texts)
+        with within(self._seconds):
+            vectors, tokens = self._encoded(texts)
         BATCHES.labels("embed").observe(len(requests))
         TEXTS.inc(len(texts))
         TOKENS.inc(int(tokens.sum()))
@@ -73,6 +76,10 @@ class EmbeddingModel:
         short = sum(map(len, texts)) <= SHORT_CHARACTERS
         found: tuple[Floats, int] = await (self._short if short else self._long)(None, texts)
         return found
+
+    async def probe(self) -> None:
+        """Embed a new word, in the thread that serves other short requests."""
+        await self([f"ready {time.monotonic_ns()}"])
 
     def close(self) -> None:
         """End the threads."""
@@ -136,7 +143,7 @@ class Service:
         self.started = int(time.time())
         folders = settings.names()
         first, *others = settings.model
-        self.model = EmbeddingModel(first, settings.alias)
+        self.model = EmbeddingModel(first, settings.alias, settings.timeout)
         self.embedding = dict.fromkeys(self.model.names, self.model)
         if (Path(first) / "classifier.json").is_file():
             others = [first, *others]

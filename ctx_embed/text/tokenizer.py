@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
 
+from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Found, Words, address
@@ -230,6 +231,7 @@ class TextTokenizer:
         found: list[NDArray[np.int32]] = []
         try:
             for start in range(0, len(texts), at_once):
+                require_time()
                 run = self.tokenizer.encode_batch_fast(texts[start : start + at_once], add_special_tokens=False)
                 found += [np.array(encoding.ids, dtype=ID) for encoding in run]
         # A panic in the tokenizer's Rust code, e.g. of a regular expression that gives up, is not an `Exception`.

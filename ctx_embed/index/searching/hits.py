@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from ctx_embed.deadlines import require_time
 from ctx_embed.documents.blocks import rows as lines_of
 from ctx_embed.index.searching.by_words import MOST_WORDS, asked, respelled, tokens_of
-from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Span
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.writing.chunking import sentences

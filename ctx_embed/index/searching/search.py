@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError, OtherModelError, described, listed_names, quoted
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import Bm25, asked, without_marks
 from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import Options
-from ctx_embed.index.storage.database import require_time
 from ctx_embed.index.storage.documents import Id, checked_id
 from ctx_embed.index.storage.faiss_file import NEIGHBOURS
 from ctx_embed.index.storage.filters import field_path

@@ -14,13 +14,11 @@ import shutil
 import sqlite3
 import stat
 import threading
-import time
 import weakref
 import zlib
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -30,7 +28,8 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, LateError, UnwritableError, quoted
+from ctx_embed.deadlines import require_time
+from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, UnwritableError, quoted
 from ctx_embed.files import has_locks
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts
 from ctx_embed.index.storage.filters import ALL, Condition, moment_of
@@ -72,28 +71,6 @@ class Settings:
         """Return the settings as JSON, with its checksum; :meth:`Database.settings_named` reads them."""
         content = json.dumps(asdict(self))
         return content, zlib.crc32(content.encode())
-
-
-# When the work of this thread must end, and how many seconds it has in all.
-_DEADLINE: ContextVar[tuple[float, float]] = ContextVar("deadline", default=(math.inf, math.inf))
-
-
-@contextmanager
-def within(seconds: float | None) -> Iterator[None]:
-    """Give the block a deadline, which SQLite and searches obey; None or a later deadline changes nothing."""
-    deadline = _DEADLINE.get() if seconds is None else min(_DEADLINE.get(), (time.monotonic() + seconds, seconds))
-    token = _DEADLINE.set(deadline)
-    try:
-        yield
-    finally:
-        _DEADLINE.reset(token)
-
-
-def require_time() -> None:
-    """Raise LateError if the deadline has passed."""
-    stop, seconds = _DEADLINE.get()
-    if time.monotonic() > stop:
-        raise LateError(f"took longer than {seconds:g} s; ask for less, or give it a later deadline")
 
 
 # Rows are numbered in the order of addition, one for each passage, and never used twice; a document has the row of its

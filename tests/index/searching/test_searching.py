@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.deadlines import within
 from ctx_embed.errors import LateError
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching import search as searching
@@ -21,7 +22,6 @@ from ctx_embed.index.searching.by_words import Bm25
 from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, densest
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import Ranking, maximal_marginal_relevance, reciprocal_rank_fusion
-from ctx_embed.index.storage.database import within
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.helpers.errors import error
 from tests.index.support.cross_encoder import save_cross_encoder

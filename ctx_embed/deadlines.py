@@ -1,0 +1,30 @@
+"""Deadlines: when the work of a thread must end, which reading, embedding and searching look at as they go."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from ctx_embed.errors import LateError
+
+# When the work of this thread must end, and how many seconds it has in all.
+_DEADLINE: ContextVar[tuple[float, float]] = ContextVar("deadline", default=(math.inf, math.inf))
+
+
+@contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """Give the block a deadline, which all work below obeys; None or a later one changes nothing."""
+    deadline = _DEADLINE.get() if seconds is None else min(_DEADLINE.get(), (time.monotonic() + seconds, seconds))
+    token = _DEADLINE.set(deadline)
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+def require_time() -> None:
+    """Raise LateError if the deadline has passed."""
+    stop, seconds = _DEADLINE.get()
+    if time.monotonic() > stop:
+        raise LateError(f"took longer than {seconds:g} s; ask for less, or give it a later deadline")
