@@ -75,10 +75,12 @@ def _write_json(file: TextIO, rows: Iterator[Row]) -> None:
 
 def _write_table(file: TextIO, rows: Iterator[Row], delimiter: str = ",") -> None:
     """Write a table with a header: texts, labels, probabilities, reasons, and ids and metadata if there are any."""
+    from ctx_embed.rows.writing import CSV_END, CsvOutput
+
     found = list(rows)
     why = ["explanation"] if any("explanations" in row for row in found) else []
     named = [name for name in ("id", "text", "metadata") if any(name in row for row in found)]
-    writer = csv.writer(file, lineterminator="\n", delimiter=delimiter)
+    writer = csv.writer(CsvOutput(file), lineterminator=CSV_END, delimiter=delimiter)
     writer.writerow([*named, "label", "probability", *why])
     for row in found:
         if "metadata" in row:

@@ -32,6 +32,7 @@ from ctx_embed.progress import Meter
 from ctx_embed.rows.opening import find_sources, opened, suffix_of
 from ctx_embed.rows.reading import Fields, estimated_count, read_documents
 from ctx_embed.rows.table import CSV, JSON, KINDS, LABELLED, PARQUET, TEXT, TSV, kind_of, open_parquet, open_rows
+from ctx_embed.rows.writing import CSV_END, CsvOutput
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.texts import well_formed
 
@@ -495,7 +496,7 @@ def copy_rows(
 def _copy_text(
     files: Sequence[str], kind: str, quoted: bool, chosen: Iterator[bool], output: IO[str], encoding: str | None
 ) -> None:
-    writer = csv.writer(output, lineterminator="\n", delimiter="," if kind == CSV else "\t")
+    writer = csv.writer(CsvOutput(output), lineterminator=CSV_END, delimiter="," if kind == CSV else "\t")
 
     def write(cells: Iterable[str]) -> None:
         if kind == CSV or quoted:

@@ -162,6 +162,8 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
         elif chosen == "csv":
             import csv
 
+            from ctx_embed.rows.writing import CSV_END, CsvOutput
+
             rows, first = list[dict[str, Any]](), ["query", "id", "score", "text", "snippet"]
             for hits in found:
                 for values in (hit.as_dict(hits.query) for hit in hits):
@@ -171,7 +173,7 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
                     fields = {f"metadata.{name}" if name in own else name: each for name, each in metadata.items()}
                     rows.append({"query": hits.query, **values, **fields})
             names = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]
-            writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+            writer = csv.DictWriter(CsvOutput(sys.stdout), names, restval="", lineterminator=CSV_END)
             writer.writeheader()
             for row in rows:
                 for name, value in row.items():

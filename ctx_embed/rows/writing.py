@@ -20,7 +20,22 @@ if TYPE_CHECKING:
 
 STANDARD_OUTPUT = Path("-")
 EMBEDDING = "embedding"
+CSV_END = "\r\n"
 SUFFIXES = (".npy", ".csv", ".jsonl", ".parquet")
+
+
+class CsvOutput:
+    """A file for ``csv.writer`` with the line terminator CSV_END: lines end in a line feed, and every cell reads back.
+
+    The writer quotes only cells that contain a character of its line terminator, so a lone carriage return needs both.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+
+    def write(self, row: str) -> None:
+        """Write a row, which ends in CSV_END."""
+        self.file.write(row.removesuffix(CSV_END) + "\n")
 
 
 def require_embeddings_file(path: Path) -> None:
@@ -81,7 +96,7 @@ def _write(file: IO[bytes], suffix: str, documents: Sequence[Document], embeddin
         parquet.write_table(pyarrow.table(arrays), file)
         return
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    table = csv.writer(text, lineterminator="\n")
+    table = csv.writer(CsvOutput(text), lineterminator=CSV_END)
     if suffix == ".csv":
         table.writerow([*columns, *(f"{EMBEDDING}_{place}" for place in range(embeddings.shape[1]))])
     for *row, embedding in zip(*columns.values(), embeddings, strict=True):
