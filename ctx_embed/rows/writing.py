@@ -25,10 +25,7 @@ SUFFIXES = (".npy", ".csv", ".jsonl", ".parquet")
 
 
 class CsvOutput:
-    """A file for ``csv.writer`` with the line terminator CSV_END: lines end in a line feed, and every cell reads back.
-
-    The writer quotes only cells that contain a character of its line terminator, so a lone carriage return needs both.
-    """
+    """A file for a ``csv.writer`` whose lines end in CSV_END, so that it quotes carriage returns; ours end in LF."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
