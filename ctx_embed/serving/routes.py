@@ -2,6 +2,9 @@
 
 import asyncio
 import base64
+import inspect
+import re
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
@@ -240,6 +243,12 @@ class SearchBody(create_model("SearchBody", __base__=Body, **_FIELDS)):  # type:
     )
 
 
+def _as_library(method: Callable[..., Any]) -> str:
+    """Return the description of a route that does what a method does: its docstring, without the arguments."""
+    said = inspect.cleandoc(method.__doc__ or "").partition("\n\nArgs:")[0]
+    return re.sub(r":\w+:`(\w+)`", r"`\1`", said.replace("``", "`"))
+
+
 class IdsBody(Body):
     """Ids of documents."""
 
@@ -386,15 +395,15 @@ async def get(served: Served, body: IdsBody) -> Answer:
     return Answer(b'{"documents":%b}' % found)
 
 
-@of_indexes.post("/{name}/ids", summary="List ids")
+@of_indexes.post("/{name}/ids", summary="List ids", description=_as_library(SearchIndex.ids))
 async def ids(served: Served, body: WhereBody) -> Answer:
-    """Return the ids of the documents that match a filter, in the order they were added."""
+    """See :meth:`SearchIndex.ids`."""
     return Answer(b'{"ids":%b}' % await served.analyse(lambda index: served.json_list(index.ids(body.where))))
 
 
-@of_indexes.post("/{name}/count", summary="Count documents")
+@of_indexes.post("/{name}/count", summary="Count documents", description=_as_library(SearchIndex.count))
 async def count(served: Served, body: WhereBody) -> Answer:
-    """Return how many documents match a filter."""
+    """See :meth:`SearchIndex.count`."""
     return await _counted(served, "count", await served.read(lambda index: index.count(body.where)), body.where)
 
 
@@ -421,39 +430,51 @@ async def facets(served: Served, body: FacetsBody) -> Answer:
     return Answer(b'{"values":%b}' % found)
 
 
-@of_indexes.post("/{name}/add", summary="Add documents", dependencies=WRITES)
+@of_indexes.post("/{name}/add", summary="Add documents", dependencies=WRITES, description=_as_library(SearchIndex.add))
 async def add(request: Request, served: Served, body: AddBody) -> Answer:
-    """Add all documents or none. They are on disk when this returns. An id that is taken is an error."""
+    """See :meth:`SearchIndex.add`."""
     service_of(request).require_texts(body.texts, "texts")
     added = await served.change(lambda index: index.add(body.texts, body.ids, body.metadata, body.embeddings))
     return Answer({"ids": added})
 
 
-@of_indexes.post("/{name}/upsert", summary="Add or replace documents", dependencies=WRITES)
+@of_indexes.post(
+    "/{name}/upsert",
+    summary="Add or replace documents",
+    dependencies=WRITES,
+    description=_as_library(SearchIndex.upsert),
+)
 async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
-    """Add all documents or none. A document whose id is taken replaces the one that has it."""
+    """See :meth:`SearchIndex.upsert`."""
     service_of(request).require_texts(body.texts, "texts")
     added = await served.change(lambda index: index.upsert(body.texts, body.ids, body.metadata, body.embeddings))
     return Answer({"ids": added})
 
 
-@of_indexes.post("/{name}/update_metadata", summary="Change metadata", dependencies=WRITES)
+@of_indexes.post(
+    "/{name}/update_metadata",
+    summary="Change metadata",
+    dependencies=WRITES,
+    description=_as_library(SearchIndex.update_metadata),
+)
 async def update_metadata(served: Served, body: UpdateBody) -> Answer:
-    """Change metadata fields of documents. Other fields stay, and nothing is embedded."""
+    """See :meth:`SearchIndex.update_metadata`."""
     updated = await served.change(lambda index: index.update_metadata(body.ids, body.changes))
     return Answer({"updated": updated})
 
 
-@of_indexes.post("/{name}/delete", summary="Delete documents", dependencies=WRITES)
+@of_indexes.post(
+    "/{name}/delete", summary="Delete documents", dependencies=WRITES, description=_as_library(SearchIndex.delete)
+)
 async def delete(served: Served, body: DeleteBody) -> Answer:
-    """Delete documents by id or by a filter; ids that no document has are skipped."""
+    """See :meth:`SearchIndex.delete`."""
     deleted = await served.change(lambda index: index.delete(body.ids, where=body.where))
     return await _counted(served, "deleted", deleted, body.where)
 
 
-@of_indexes.post("/{name}/topics", summary="Cluster the documents")
+@of_indexes.post("/{name}/topics", summary="Cluster the documents", description=_as_library(SearchIndex.topics))
 async def topics(served: Served, body: TopicsBody) -> Answer:
-    """Return clusters of the documents with their typical words and most central documents, largest first."""
+    """See :meth:`SearchIndex.topics`."""
     return Answer(b'{"topics":%b}' % await served.topics(body.count, body.seed))
 
 

@@ -1,6 +1,7 @@
 """What those who run the server rely on: probes, metrics, log, keys, limits, workers; and what strangers send."""
 
 import contextlib
+import inspect
 import json
 import random
 import re
@@ -62,6 +63,12 @@ def test_the_routes_are_documented_without_the_network(server):
     body = described["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["properties"]) == {"input", "model", "encoding_format", "dimensions", "user"}
     assert "securitySchemes" not in described["components"]
+    # What a route says of its effects is what the library says.
+    for name in ("add", "upsert", "update_metadata", "delete", "ids", "count", "topics"):
+        said = described["paths"][f"/v1/indexes/{{name}}/{name}"]["post"]["description"].replace("`", "")
+        documented = inspect.getdoc(getattr(SearchIndex, name)).replace(":meth:", "").replace("`", "")
+        assert documented.startswith(said)
+        assert documented[len(said) :].lstrip()[:5] in ("", "Args:")
     page = get(f"{server.url}/docs").text
     assert "https://" not in page
     assert get(f"{server.url}/static/docs/swagger-ui-bundle.js").status_code == 200
