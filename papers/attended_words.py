@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 from ctx_embed.progress import Meter
 from ctx_embed.systems.attention import AttentionWeights, attention_weights
 from papers.classifier_cells import quick_training, single_part, trained
-from papers.experiment import Cell, Claim, Column, Experiment, Figures, Found, Outcome, Settings, Verdict, number
+from papers.experiment import (
+    Cell,
+    Claim,
+    Column,
+    Experiment,
+    Figures,
+    Found,
+    Outcome,
+    Settings,
+    Verdict,
+    number,
+    of_paper,
+)
 from papers.inputs import Workplace
 from papers.lama import CHOICES, LAMA, LAMA_TABLE3, PAPER, TRAINING
 
@@ -29,23 +41,7 @@ CHOSEN = {
 TABLE4_PLACES = tuple(f"{task}: {name}" for task, classes in CLASSES.items() for name in classes.values())
 # A word must occur in at least this many texts of a class.
 LEAST = {"IMDB": 40, "R8": 4}
-PUBLISHED_WORDS = {
-    "R8: ship": ("kuwait", "gulf", "tanker", "cargo", "warships", "pentagon", "iranian", "shipping", "salvage"),
-    "R8: money-fx": (
-        "currencies",
-        "monetary",
-        "miyazawa",
-        "stoltenberg",
-        "accord",
-        "louvre",
-        "fed",
-        "cooperation",
-        "rate",
-        "poehl",
-        "stability",
-        "deficit",
-    ),
-}
+PUBLISHED_WORDS = of_paper("LAMA", "Table 4")
 
 
 def words_of(attention: AttentionWeights) -> Iterator[tuple[str, float]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +19,16 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 Figures = dict[str, Any]
 UNKNOWN = "—"
+# What the papers say, by paper and place; nothing else on the page is theirs.
+PAPERS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+
+
+def of_paper(paper: str, place: str) -> Any:
+    """Return what a paper says in a place: a table, or a table and the figure in it."""
+    (found,) = (values for name, values in PAPERS[paper].items() if name.startswith(place))
+    return found
+
+
 # Number of folds in a cross-validation, and those of them that a quick run computes.
 FOLDS, QUICK_FOLDS = 10, 2
 
@@ -164,7 +176,7 @@ def beside(name: str, digits: int = 1) -> Column:
 
 
 def span(values: Sequence[float]) -> str:
-    """Return the minimum and maximum of some values as text: "72.4 to 74.9", or one number if they are equal."""
+    """Return the minimum and maximum of some values as text: "7.5 to 8.0", or one number if they are equal."""
     least, most = f"{min(values):.1f}", f"{max(values):.1f}"
     return least if least == most else f"{least} to {most}"
 
