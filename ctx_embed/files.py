@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 
 from ctx_embed.errors import InputError, UnwritableError
+from ctx_embed.texts import composed
 
 try:
     import fcntl
@@ -86,6 +87,19 @@ def open_regular(path: str | Path) -> BufferedReader:
         file.close()
         raise
     return file
+
+
+def on_disk(folder: str, source: str) -> str:
+    """Return the path of a file in a folder by its path in NFC, whose names may be decomposed on the disk."""
+    path = os.path.join(folder, source)
+    if source.isascii() or os.path.lexists(path):
+        return path
+    found = folder
+    for name in source.split("/"):
+        with suppress(OSError):
+            name = next((each for each in os.listdir(found) if composed(each) == name), name)
+        found = os.path.join(found, name)
+    return found
 
 
 def is_pointer(file: BufferedReader) -> bool:

@@ -1,6 +1,7 @@
 """Texts and documents, and batches of texts of similar length."""
 
 import numbers
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,11 @@ def well_formed(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def composed(text: str) -> str:
+    """Return a name in NFC, as keyboards type it; macOS and some archives write é as e and an accent."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def as_texts(texts: Iterable[str]) -> list[str]:

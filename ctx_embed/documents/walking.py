@@ -1,17 +1,17 @@
 """List the files of a folder, sorted and in bounded memory, without hidden, ignored and excluded files."""
 
-import fnmatch
 import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import PathInside, open_regular
+from ctx_embed.texts import composed
 
 GENERATED = "generated"
 # The plural of some reasons in reports.
@@ -34,48 +34,71 @@ _MOST_RULES = 10_000
 _LATEST = 2**63 - 1
 # Rules with more characters are ignored: no path is that long.
 LONGEST_RULE = 1000
-# A pair of brackets, an escaped character, or all that follows a bracket that is never closed.
-_PART = re.compile(r"\[([!^])?(\]?(?:\\.|[^\]\\])*)\]|\\(.)|\[.*", re.DOTALL)
+# The signs of a glob: a set, which begins with any character and may hold classes, an escaped character, or any other.
+_SIGN = re.compile(
+    r"\[(?P<negated>[!^]?)(?P<set>\]?(?:\[:[^\]]*:\]|\\.|[^\]\\])*)\]|\\(?P<escaped>.)|(?P<plain>[^\[\\])", re.DOTALL
+)
+_SPACES = re.compile(r"\A((?:\\.|[^\\])*?) +\Z", re.DOTALL)
+_GLUED = re.compile(r"([^*?\[\\]*[^*?\[\\/])\*\*+(?:/|\Z)(.*)", re.DOTALL)
+_MEMBER = re.compile(r"\[:(?P<name>[^\]]*):\]|\\?(?P<first>.)(?:-\\?(?P<last>(?!\Z).))?", re.DOTALL)
+_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": " \\t",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": "!-/:-@\\[-`{-~",
+    "space": " \\t-\\r",
+    "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+}
 
 
 class Rules:
     """The rules of one .gitignore file, or some globs; the last rule that matches decides.
 
     A rule is a test for each name of a path (None stands for ``**``), and whether it is negated or for folders alone.
+    As in git, a rule with a set that is never closed or a backslash at its end matches nothing.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.rules: list[tuple[list[Callable[[str], object] | None], bool, bool]] = []
         for line in lines:
-            text = line.rstrip("\r\n")
-            bare = text.rstrip(" ")
-            # An escaped space at the end belongs to the name.
-            text = f"{bare} " if bare.endswith("\\") and bare != text else bare
+            text = line.removesuffix("\n").removesuffix("\r")
             if not text or text.startswith("#") or len(text) > LONGEST_RULE:
                 continue
+            # An escaped space at the end belongs to the name.
+            text = _SPACES.sub(r"\1", text)
             negated = text.startswith("!")
             text = text.removeprefix("!")
             only_folders = text.endswith("/")
-            text = text.rstrip("/")
-            names = text.lstrip("/").split("/")
-            if not text.strip("/"):
-                continue
-            if "/" not in text:
-                names.insert(0, "**")
-            if names[-1] == "**":
-                # Everything in a folder, but not the folder itself.
-                names.append("*")
-            parts: list[Callable[[str], object] | None] = []
-            for name in names:
-                if name == "**":
+            text = text.removesuffix("/")
+            # Two stars after the letters that begin a path may stand for slashes.
+            if "/" in text and (glued := _GLUED.fullmatch(text)):
+                begin, rest = glued.groups()
+                texts = [f"{begin}*/**/{rest}", f"{begin}{rest}"] if rest else [f"{begin}*", f"{begin}*/**"]
+            else:
+                texts = [text]
+            for each in texts:
+                names = _names(each.removeprefix("/"))
+                if names is None or not each:
+                    continue
+                if "/" not in each:
+                    names.insert(0, "**")
+                if names[-1] == "**":
+                    # Everything in a folder, but not the folder itself.
+                    names.append("*")
+                parts: list[Callable[[str], object] | None] = []
+                for name in names:
                     # Two ``**`` in a row mean the same as one.
-                    parts += [None] if not parts or parts[-1] is not None else []
-                elif any(character in name for character in "*?[\\"):
-                    # The regular expressions that Python makes of globs never backtrack, however many stars there are.
-                    parts.append(re.compile(fnmatch.translate(_PART.sub(_python, name))).match)
-                else:
-                    parts.append(name.__eq__)
-            self.rules.append((parts, negated, only_folders))
+                    if name != "**":
+                        parts.append(_test(name))
+                    elif not parts or parts[-1] is not None:
+                        parts.append(None)
+                self.rules.append((parts, negated, only_folders))
 
     def check(self, path: str, *, within: bool = False) -> bool | None:
         """Return whether the rules choose a path, which ends with a slash if it is a folder; None if none matches.
@@ -101,19 +124,46 @@ class Rules:
         return None
 
 
-def _python(part: re.Match[str]) -> str:
-    """Return a part of a glob in Python's syntax, which negates with ``[!...]`` and escapes with brackets only."""
-    if part[2]:
-        inside = re.sub(r"\\(.)", r"\1", part[2])
-        return f"[{'!' if part[1] else ''}{inside}]"
-    if part[3]:
-        return _literal(part[3])
-    # A bracket that is never closed stands for itself, and so do all after it.
-    return re.sub(r"\\(.)|\[", lambda sign: _literal(sign[1] or "["), part[0], flags=re.DOTALL)
+def _names(rule: str) -> list[str] | None:
+    """Return the parts of a rule between slashes, not those in sets; None if it matches nothing."""
+    names, stop = [""], 0
+    for sign in _SIGN.finditer(rule):
+        if sign.start() > stop:
+            return None
+        stop = sign.end()
+        if sign[0] == "/":
+            names.append("")
+        else:
+            names[-1] += sign[0]
+    return [re.sub(r"\A\*{3,}\Z", "**", name) for name in names] if stop == len(rule) else None
 
 
-def _literal(character: str) -> str:
-    return f"[{character}]" if character in "*?[" else character
+def _test(name: str) -> Callable[[str], object]:
+    """Return a test for a name of a path. It never backtracks, however many stars there are."""
+    # The regular expressions between stars.
+    between = [""]
+    for sign in _SIGN.finditer(name):
+        if sign["plain"] == "*":
+            between.append("")
+        elif sign["set"] is None:
+            between[-1] += "." if sign["plain"] == "?" else re.escape(sign["escaped"] or sign["plain"])
+        else:
+            members = "".join(_member(*member.groups()) for member in _MEMBER.finditer(sign["set"]))
+            matched = f"[{members}]" if members else r"[^\s\S]"
+            between[-1] += f"(?!{matched})." if sign["negated"] else matched
+    first, *others = between
+    # Each part is looked for once: its first place after a star is as good as any other.
+    inner = "".join(f"(?=(?P<g{number}>.*?{part}))(?P=g{number})" for number, part in enumerate(others[:-1]) if part)
+    end = f".*{others[-1]}" if others else ""
+    return re.compile(rf"{first}{inner}{end}\Z", re.DOTALL).match
+
+
+def _member(name: str | None, first: str | None, last: str | None) -> str:
+    """Return a member of a set in Python's syntax. The first letter of a range counts even if the last comes before."""
+    if first is None:
+        return _CLASSES.get(name or "", "")
+    last = max(first, last or first)
+    return f"{re.escape(first)}-{re.escape(last)}"
 
 
 class File(NamedTuple):
@@ -158,8 +208,14 @@ def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
     for glob in globs:
         if not Rules([glob]).rules:
             raise InputError(f"--include and --exclude must be globs such as '*.md', got {quoted(glob)}")
-    rules = Rules(globs)
-    return lambda path: rules.check(path, within=True) is True
+    # In a shell, ./ stands for the folder itself.
+    rules = Rules(re.sub(r"\A(!?)(?:\./)+", r"\1/", composed(glob)) for glob in globs)
+    return lambda path: rules.check(composed(path), within=True) is True
+
+
+def _octets(text: str) -> str:
+    """Return a character for each byte of a name, which git compares: its ``?`` is a byte."""
+    return text if text.isascii() else composed(text).encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def is_index(folder: str | Path) -> bool:
@@ -170,7 +226,7 @@ def is_index(folder: str | Path) -> bool:
 def walk(
     folder: str | Path, include: Sequence[str] = (), exclude: Sequence[str] = (), follow_links: bool = False
 ) -> Iterator[File | Skipped]:
-    """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
+    """Yield the regular files of a folder and what is skipped, sorted by ``source`` (in NFC, by code points).
 
     It skips hidden files, search indexes, files that a .gitignore in the folder names and, without ``include``, files
     whose names say that a program wrote them. It follows links to files in the folder, with ``follow_links`` also to
@@ -188,14 +244,16 @@ def walk(
         if found is None:
             listings.pop()
             continue
-        entry, source, is_folder = found
+        entry, source, is_folder, is_twin = found
         named = f"{source}/" if is_folder else source
-        said = (rule.check(named[len(prefix) :]) for prefix, rule in reversed(rules))
+        said = (rule.check(_octets(named[len(prefix) :])) for prefix, rule in reversed(rules))
         # The names of office programs' lock files begin with ~$.
         if entry.name.startswith((".", "~$")):
             yield Skipped(source, "hidden")
         elif source.encode("utf-8", "replace").decode() != source:
             yield Skipped(source, "its name is not UTF-8", failed=True)
+        elif is_twin:
+            yield Skipped(source, "another name differs only in how its accents are written", failed=True)
         elif next((ignored for ignored in said if ignored is not None), False):
             yield Skipped(source, "ignored by .gitignore")
         elif excluded is not None and excluded(named):
@@ -233,8 +291,11 @@ def walk(
 
 def _listing(
     path: str, prefix: str, rules: _Rules
-) -> tuple[_Rules, Iterator[tuple[os.DirEntry[str], str, bool]]] | None:
-    """Return the rules that hold in a folder and its sorted entries; None for a search index inside the folder."""
+) -> tuple[_Rules, Iterator[tuple[os.DirEntry[str], str, bool, bool]]] | None:
+    """Return the rules that hold in a folder and its sorted entries; None for a search index inside the folder.
+
+    An entry has its path in NFC, whether it is a folder, and whether the one before has the same path in NFC.
+    """
     with os.scandir(path) as scanned:
         entries = [(entry, entry.is_dir(follow_symlinks=False)) for entry in scanned]
     names = {entry.name for entry, _ in entries}
@@ -243,8 +304,12 @@ def _listing(
     if ".gitignore" in names:
         # Like git, ignore a .gitignore file that cannot be read.
         with suppress(OSError), open_regular(os.path.join(path, ".gitignore")) as file:
-            lines = file.read(_MOST_RULES * 100).decode("utf-8", "replace").split("\n")
-            rules = (*rules, (prefix, Rules(islice(lines, _MOST_RULES))))
+            lines = file.read(_MOST_RULES * 100).decode("utf-8-sig", "surrogateescape").split("\n")
+            rules = (*rules, (prefix, Rules(map(_octets, islice(lines, _MOST_RULES)))))
     # Add a slash to the name of a folder, so that it sorts like the paths of its files.
-    ordered = sorted((f"{entry.name}/" if is_folder else entry.name, entry, is_folder) for entry, is_folder in entries)
-    return rules, ((entry, f"{prefix}{entry.name}", is_folder) for _, entry, is_folder in ordered)
+    ordered = sorted((composed(entry.name) + "/" * folder, entry.name, entry, folder) for entry, folder in entries)
+    before = chain([""], (name for name, *_ in ordered))
+    return rules, (
+        (entry, f"{prefix}{name.rstrip('/')}", folder, name == last)
+        for last, (name, _, entry, folder) in zip(before, ordered, strict=False)
+    )

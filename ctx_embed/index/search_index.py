@@ -31,7 +31,7 @@ from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
 from ctx_embed.index.writing.chunking import checked_chunk
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.options import takes
-from ctx_embed.texts import Document, listed, require_explainable
+from ctx_embed.texts import Document, composed, listed, require_explainable
 
 if TYPE_CHECKING:
     from ctx_embed.index.analysis.exploring import Field, Pair, Similarity, Topic
@@ -277,9 +277,11 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         return condition
 
     def get(self, identifier: Id) -> Document | None:
-        """Return the document with an id, or None if there is none."""
+        """Return the document with an id, or None if there is none. Names of files may be in any Unicode form."""
         wanted = checked_id(identifier)
-        found = self._folder.find([wanted]).get(wanted)
+        named = composed(wanted) if isinstance(wanted, str) else wanted
+        both = self._folder.find([wanted, named])
+        found = both.get(wanted, both.get(named))
         return None if found is None else Document(found.text, found.id, found.metadata)
 
     def source(self, hit: Hit | Id) -> Location | None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ctx_embed.documents.formats import EXTRA
 from ctx_embed.documents.walking import PLURALS, File
 from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.files import on_disk
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.storage.database import ROWS_AT_ONCE, Database
 
@@ -197,7 +198,7 @@ def location_of(store: Database, metadata: dict[str, Any], line: int | None, pag
     if found is None:
         return None
     followed = [folder for folder in folders(store) if found.name.startswith(folder.prefix)]
-    candidates = [Path(folder.path) / found.name.removeprefix(folder.prefix) for folder in followed]
+    candidates = [Path(on_disk(folder.path, found.name.removeprefix(folder.prefix))) for folder in followed]
     # If the name is absolute, pathlib drops the folder.
     candidates += [Path.cwd() / found.name, store.folder.parent / found.name]
     for path in candidates:

@@ -23,6 +23,7 @@ from ctx_embed.documents.formats import extract, format_of, suffix_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, documents_of, holds_records, modified, record_documents
 from ctx_embed.documents.walking import File, Skipped, is_index, walk
 from ctx_embed.errors import InputError, quoted
+from ctx_embed.files import on_disk
 from ctx_embed.index.following import FolderOptions, records
 from ctx_embed.index.following.records import FollowedFolder, RecordedFile, Synced, known_folder
 from ctx_embed.index.storage.database import Database
@@ -108,7 +109,7 @@ def sync_folder(
             return result
         if not allow_empty:
             there = [record.source for record in before if record.problem is None]
-            gone = sum(not os.path.lexists(os.path.join(path, source)) for source in there)
+            gone = sum(not os.path.lexists(on_disk(path, source)) for source in there)
             if gone and (gone == len(there) or (gone >= MANY_FILES and 2 * gone > len(there))):
                 raise InputError(
                     f"{path}: {gone} of its {len(there)} files are gone; is its disk mounted? Nothing was changed; "

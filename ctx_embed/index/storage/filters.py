@@ -32,6 +32,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from ctx_embed.errors import InputError, described, listed_names, quoted, shortened
+from ctx_embed.texts import composed
 
 Value: TypeAlias = str | int | float | bool
 # The names on the path to a field: several for a field of an object.
@@ -259,19 +260,19 @@ class _Parser:
             self.optional.add(path)
             return Not(missing) if negated else missing
         if self.takes("contains"):
-            return Contains(path, self.value())
+            return Contains(path, self.value(path))
         negated = self.takes("not")
         if self.takes("in"):
             self.needed("'('", "(")
-            values = [self.value()]
+            values = [self.value(path)]
             while self.takes(","):
-                values.append(self.value())
+                values.append(self.value(path))
             self.needed("',' or ')'", ")")
             operator = "!=" if negated else "="
         else:
             expected = "'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is"
             token = self.needed(expected, *(() if negated else _OPERATORS))
-            operator, values = _OPERATORS[token.text], [self.value()]
+            operator, values = _OPERATORS[token.text], [self.value(path)]
         if all(type(value) in (int, float) for value in values):
             self.numeric.add(path)
         if operator not in ("=", "!="):
@@ -292,7 +293,7 @@ class _Parser:
             raise self.error(f"{quoted(token.text)} cannot be the name of a field")
         return tuple(names)
 
-    def value(self) -> Value:
+    def value(self, path: Path) -> Value:
         token = self.needed('a number, a "string", true or false', "string", "number", "true", "false")
         self.values_read += 1
         if self.values_read > _MOST_VALUES:
@@ -302,7 +303,7 @@ class _Parser:
             # SQLite ends a JSON string at NUL.
             if "\0" in text or text.encode("utf-8", "replace").decode() != text:
                 raise self.error(f"the string at character {token.place} has a NUL or a lone surrogate")
-            return text
+            return composed(text) if path == ("source",) else text
         if token.kind == "number":
             if len(token.text) > _LONGEST_NUMBER:
                 raise self.error(f"the number at character {token.place} has {len(token.text):,} characters")

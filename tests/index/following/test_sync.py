@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import unicodedata
 from contextlib import closing
 from functools import partial
 
@@ -243,6 +244,20 @@ def test_pages(index, folder):
     assert {hit.text: hit.page for hit in passages} == {FIRST: 1, SECOND: 2}
     index.sync(folder, documents="paragraphs")
     assert index.get("report.pdf:2").metadata["page"] == 2
+
+
+def test_a_name_means_the_same_in_any_unicode_form(index, tmp_path):
+    """Composed as keyboards write é, or decomposed as macOS does."""
+    folder, wanted = tmp_path / "notes", "privé/thé.md"
+    decomposed = unicodedata.normalize("NFD", wanted)
+    (folder / decomposed).parent.mkdir(parents=True)
+    (folder / decomposed).write_text("Tea is dear.\n")
+    assert (index.sync(folder).added, index.sync(folder).unchanged) == (1, 1)
+    for name in (wanted, decomposed):
+        assert index.get(name).metadata["source"] == wanted
+        assert index.count(f'source = "{name}"') == index.count(f'source contains "{name[:6]}"') == 1
+    assert index.source(wanted).path == folder / decomposed
+    assert index.sync(folder, exclude=[wanted[:6]], allow_empty=True).removed == 1
 
 
 def test_globs_are_stored_and_what_they_leave_out_is_removed(index, folder):
