@@ -17,7 +17,7 @@ ZIG := ziglang==0.17.1
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-.PHONY: help demo test check check-slow lint docs pages size picture clients aarch64 fuzz soak mutants kernel sanitize wheels release-check clean
+.PHONY: help demo test check check-slow lint docs pages size picture clients aarch64 fuzz soak mutants kernel wasm sanitize wheels release-check clean
 
 demo: $(VENV)/installed ## install without torch, and search the documentation of Python's library
 	$(BIN)/ctx-embed demo
@@ -83,6 +83,10 @@ mutants: $(VENV)/installed-dev ## faults planted one at a time, and the share th
 
 kernel: ## compile ctx_embed/kernel again after a change
 	$(PYTHON) build_kernel.py
+
+wasm: $(VENV)/installed-dev ## compile it for browsers, with the pinned compiler
+	$(BIN)/python -m pip install --quiet $(ZIG)
+	$(BIN)/python build_kernel.py wasm
 
 sanitize: $(VENV)/installed-dev ## the kernel's tests under the compiler's sanitizers
 	$(BIN)/pytest -q --slow tests/kernel/test_build.py -k "sanitizers or other_processors"

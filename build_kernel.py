@@ -1,6 +1,7 @@
 """Compiles ctx_embed/kernel/contextualizer.c to a shared library, with the standard library only.
 
 ``python build_kernel.py`` compiles in place; hatch_build.py calls it for wheels and editable installs.
+``python build_kernel.py wasm`` compiles it for browsers: js/src/kernel.wasm, which is committed.
 """
 
 import os
@@ -26,6 +27,9 @@ TARGETS = {
     "win_amd64": "x86_64-windows-gnu",
     "win_arm64": "aarch64-windows-gnu",
 }
+# For browsers: a module of these calls and memory, without imports.
+WASM = SOURCE.parents[2] / "js" / "src" / "kernel.wasm"
+WASM_FLAGS = ["-target", "wasm32-wasi", "-mexec-model=reactor", "-msimd128", "-Wl,--export=malloc,--export-dynamic"]
 # Without a processor's name, zig compiles for the one that it runs on.
 ZIG = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
 
@@ -82,5 +86,18 @@ def build(folder: Path, compiler: Sequence[str] | None = None, target: str | Non
     return None
 
 
+def build_wasm(path: Path) -> None:
+    """Compile the kernel to WebAssembly with the package ziglang. Equal sources and compilers give equal bytes."""
+    digest = f"{zlib.crc32(SOURCE.read_bytes()):08x}"
+    flags = ["-O3", "-g0", "-s", "-fvisibility=hidden", "-Wno-psabi", f'-DSOURCE="{digest}"']
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.copy(SOURCE, scratch)
+        command = [*ZIG[:-1], *WASM_FLAGS, *flags, SOURCE.name, "-o", path.name]
+        subprocess.run(command, cwd=scratch, check=True)
+        shutil.copyfile(Path(scratch, path.name), path)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["wasm"]:
+        sys.exit(build_wasm(WASM))
     sys.exit(build(SOURCE.parent) is None)

@@ -1,0 +1,41 @@
+"""Pieces: compressed files that are named by the hash of their bytes, so that caches never mix old and new ones."""
+
+import hashlib
+import zlib
+from pathlib import Path
+
+# Bytes of a hash that make a name.
+NAME = 12
+
+
+class Pieces:
+    """Writes pieces into a folder, and counts them and their bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = self.bytes = 0
+
+    def add(self, content: bytes) -> str:
+        """Write a piece, unless it is there, and return its name."""
+        packed = zlib.compress(content, 9)
+        name = hashlib.sha256(packed).digest()[:NAME].hex()
+        path = self.folder / "pieces" / name[:2] / f"{name[2:]}.bin"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(packed)
+            self.files += 1
+            self.bytes += len(packed)
+        return name
+
+    def add_list(self, contents: list[bytes]) -> str:
+        """Write pieces, and the list of their names as one more; return the name of the list."""
+        return self.add(b"".join(bytes.fromhex(self.add(content)) for content in contents))
+
+
+def varint(number: int) -> bytes:
+    """Return a number in seven bits a byte, the lowest first; the last byte is below 128."""
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])

@@ -1,0 +1,76 @@
+"""The module of js/ and the kernel in WebAssembly read and embed texts as Python does."""
+
+import importlib.util
+import zlib
+
+import numpy as np
+import pytest
+
+import build_kernel
+from ctx_embed import InputError
+from ctx_embed.numpy_model import Embedder
+from ctx_embed.site.model import require_readable
+from ctx_embed.site.pieces import Pieces, varint
+from tests.conftest import make_model
+from tests.site.conftest import written
+from tests.site.texts import HOSTILE, texts
+
+SENTENCES = ["the cat sat on the mat", "a dog's garden", "UNKNOWN zzz cat", "cats and dogs in the house", "", "!!"]
+
+
+def test_the_kernel_for_browsers_is_that_of_its_source():
+    digest = f"{zlib.crc32(build_kernel.SOURCE.read_bytes()):08x}".encode()
+    assert digest in build_kernel.WASM.read_bytes(), "contextualizer.c has changed: make wasm"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
+def test_the_pinned_compiler_makes_the_same_bytes(tmp_path):
+    build_kernel.build_wasm(tmp_path / "kernel.wasm")
+    assert (tmp_path / "kernel.wasm").read_bytes() == build_kernel.WASM.read_bytes()
+
+
+def test_the_module_alone(node):
+    node("pieces.test.js")
+
+
+def test_ids_vectors_and_words_are_those_of_python(of_default, node):
+    node("same.test.js", of_default)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "relative", "scale": "sum", "steps": 3},
+        pytest.param({"positions": "absolute", "initial_context": "learned"}, marks=pytest.mark.slow),
+        pytest.param({"dimension": 20, "rank": 5, "steps": 1}, marks=pytest.mark.slow),
+    ],
+)
+def test_so_are_those_of_other_models(options, tokenizer, tmp_path, node):
+    the, cat, s = map(tokenizer.token_to_id, ("the", "cat", "s"))
+    entries = tokenizer.get_vocab_size()
+    phrases = np.array([[the, cat], [entries, s], [s, entries + 1], [entries, the]])
+    model = make_model(tokenizer, phrases=phrases, **options)
+    model.save_pretrained(str(tmp_path))
+    some = [*SENTENCES, "the cat s the cat s s the cat the the cat " * 3, *HOSTILE[:-1], *texts(1400)[-1200:]]
+    node("same.test.js", written(tmp_path, Embedder.load(tmp_path), some))
+
+
+def test_models_that_browsers_cannot_run_are_refused_in_one_line(tokenizer, tmp_path):
+    make_model(tokenizer, initial_context="uniform").save_pretrained(str(tmp_path / "uniform"))
+    make_model(tokenizer, max_seq_length=4).save_pretrained(str(tmp_path / "short"))
+    with pytest.raises(InputError, match="initial_context than 'uniform'"):
+        require_readable(Embedder.load(tmp_path / "uniform"))
+    with pytest.raises(InputError, match="without max_seq_length"):
+        require_readable(Embedder.load(tmp_path / "short"))
+    with pytest.raises(InputError, match="that NumPy runs, got int"):
+        require_readable(3)
+
+
+def test_pieces_are_named_by_their_bytes(tmp_path):
+    pieces = Pieces(tmp_path)
+    name = pieces.add(b"abc")
+    assert (pieces.add(b"abc"), pieces.files) == (name, 1)
+    assert pieces.add(b"abd") != name
+    assert zlib.decompress((tmp_path / "pieces" / name[:2] / f"{name[2:]}.bin").read_bytes()) == b"abc"
+    assert [varint(number).hex() for number in (0, 127, 128, 300)] == ["00", "7f", "8001", "ac02"]
