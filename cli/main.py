@@ -267,7 +267,8 @@ class MainGroup(Group):
                     found = [warning for warning in _unknown_texts if warning.zeros == zeros and warning.texts != 1]
                     if len(found) > 1:
                         # How many texts there were is unknown: batches without such texts give no warning.
-                        found = [UnknownTextsWarning(sum(warning.count for warning in found), None, zeros)]
+                        first = [text for warning in found for text in warning.first]
+                        found = [UnknownTextsWarning(first, sum(warning.count for warning in found), None, zeros)]
                     for warning in found:
                         click.echo(f"Warning: {warning}", err=True)
                 _unknown_texts.clear()

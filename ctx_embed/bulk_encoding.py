@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.errors import InputError, UnknownTextsWarning
+from ctx_embed.errors import MOST_EXAMPLES, InputError, UnknownTextsWarning
 from ctx_embed.index.model import IndexModel
 from ctx_embed.numpy_model.embedder import available_threads
 from ctx_embed.options import require_size
@@ -168,7 +168,8 @@ def encode_dataset(
                 store.write_note(f"{RUN}{run.name}", {"signature": run.signature, "finished": True})
         rows = run.total("rows")
         if not run.was_complete and (texts := run.total("unknown")):
-            warnings.warn(UnknownTextsWarning(texts, rows), stacklevel=2)
+            first = [name for note in run.parts.values() for name in note["unread"]]
+            warnings.warn(UnknownTextsWarning(first, texts, rows), stacklevel=2)
         named = [line for note in run.parts.values() for line in note["named"]][:NAMED]
         return Encoded(rows, store.count(), run.total("bad"), named, embedder.dimension, run.was_complete)
 
@@ -235,8 +236,9 @@ def _embedded(
             found.append((identifier, well_formed(document.text), document.metadata))
     ids, texts, metadata = zip(*found, strict=True) if found else ((), (), ())
     vectors = embedder.documents(texts)
-    unknown = int((~vectors.any(axis=1)).sum())
-    note = {"rows": len(found), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids, "unknown": unknown}
+    unread = [ids[place] for place in (~vectors.any(axis=1)).nonzero()[0]]
+    note = {"rows": len(found), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids}
+    note |= {"unknown": len(unread), "unread": unread[:MOST_EXAMPLES]}
     return Batch(ids, texts, metadata, vectors), note
 
 

@@ -10,7 +10,7 @@ import re
 import reprlib
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,8 @@ _SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
 # Maximum number of characters of a quoted value, of names in a list, and of known names a wrong one is compared with:
 # difflib takes time in proportion to the product of lengths, and no other thread runs meanwhile.
 SHOWN, MOST_NAMES, MOST_COMPARED = 80, 20, 100
+# Maximum number of texts that a warning quotes.
+MOST_EXAMPLES = 3
 
 
 class _Quoter(reprlib.Repr):
@@ -80,17 +82,23 @@ class UnknownFieldsWarning(UserWarning):
 
 
 class UnknownTextsWarning(UserWarning):
-    """A model cannot read some texts: it knows fewer than half of their words, or no token of them."""
+    """A model cannot read some texts: it knows fewer than half of their words, or no token of them.
 
-    def __init__(self, count: int, texts: int | None, zeros: bool = True) -> None:
-        self.count, self.texts, self.zeros = count, texts, zeros
+    ``first`` are the first of these ``count`` texts, or their ids; ``texts`` is the number of all, None if unknown.
+    """
+
+    def __init__(self, first: Sequence[str], count: int, texts: int | None, zeros: bool = True) -> None:
+        self.first, self.count, self.texts, self.zeros = first[:MOST_EXAMPLES], count, texts, zeros
         if texts == 1:
             result = "embedded as zeros, so it is like no other text" if zeros else "embedded as any other such text"
-            super().__init__(f"the text has too few words that the model knows: it is {result}")
+            is_empty = not first[0] or first[0].isspace()
+            said = "is empty" if is_empty else f"{quoted(first[0])} has too few words that the model knows"
+            super().__init__(f"the text {said}: it is {result}")
         else:
             result = "embedded as zeros, so they are like no other text" if zeros else "all embedded alike"
             share = f"{count:,} texts" if texts is None else f"{count} of {texts} texts"
-            super().__init__(f"{share} have too few words that the model knows: they are {result}")
+            names = ", ".join([*map(quoted, self.first), *["..."] * (count > len(self.first))])
+            super().__init__(f"{share} have too few words that the model knows ({names}): they are {result}")
 
 
 def shortened(text: str, most: int = SHOWN) -> str:

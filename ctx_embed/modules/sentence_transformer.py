@@ -121,7 +121,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
         # Made here once, not by each thread.
         first.without_torch(np.empty(0, np.int32))
 
-        def embedded(texts: list[str]) -> tuple[NDArray[Any], int]:
+        def embedded(texts: list[str]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             ids, lengths = first.read(texts, options["prompt"], first.max_seq_length)
             contexts, empty = first.without_torch(ids).embed(ids, lengths), lengths == 0
             if first.normalized:
@@ -133,10 +133,10 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
                     for module in others:
                         features = module(features)
                     parts.append(features[VECTORS].numpy())
-            return np.concatenate(parts), int(empty.sum())
+            return np.concatenate(parts), empty
 
         vectors, unread = embed_in_batches(inputs, embedded, BATCH_TEXTS, options["show_progress_bar"])
         if unread:
-            warnings.warn(UnknownTextsWarning(unread, len(inputs), first.normalized), stacklevel=2)
+            warnings.warn(UnknownTextsWarning(unread, len(unread), len(inputs), first.normalized), stacklevel=2)
         found: Tensor = torch.from_numpy(np.ascontiguousarray(vectors[:, : options["truncate_dim"]]))
         return torch.nn.functional.normalize(found, p=2, dim=1) if options["normalize_embeddings"] else found

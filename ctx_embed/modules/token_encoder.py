@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
-from ctx_embed.errors import InputError, UnknownTextsWarning, described, quoted
+from ctx_embed.errors import MOST_EXAMPLES, InputError, UnknownTextsWarning, described, quoted
 from ctx_embed.files import replaced_file
 from ctx_embed.numpy_model.saved import LABELLED_TEXTS, PHRASES, SCALES, TABLE, Tensors, read_json, read_tokenizer
 from ctx_embed.options import require_size
@@ -331,10 +331,11 @@ class TokenEncoder(InputModule):
                 # The place in the batch would mislead: sentence-transformers sorts the caller's list by length.
                 raise InputError(f"each text must be a string, got {described(text)}")
         ids, lengths = self.read(inputs, prompt, kwargs.get("max_length") or self.max_seq_length)
-        unread = int((lengths == 0).sum())
-        if unread and not self.training and not self._warned:
+        unread = (lengths == 0).nonzero()[0]
+        if len(unread) and not self.training and not self._warned:
             self._warned = True
-            warnings.warn(UnknownTextsWarning(unread, len(lengths), self.normalized), stacklevel=2)
+            first = [inputs[place] for place in unread[:MOST_EXAMPLES]]
+            warnings.warn(UnknownTextsWarning(first, len(unread), len(lengths), self.normalized), stacklevel=2)
         padded_size = len(lengths) * int(lengths.max(initial=0))
         if padded_size > PADDED_TOKENS and padded_size > 2 * len(ids):
             offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)

@@ -102,18 +102,22 @@ def batches(texts: list[str], size: int) -> list[slice]:
 
 
 def embed_in_batches(
-    texts: list[str], embed: Callable[[list[str]], tuple[NDArray[Any], int]], size: int, show_progress: bool
-) -> tuple[NDArray[Any], int]:
-    """Embed texts batch by batch, several threads at once, and count those that the model cannot read.
+    texts: list[str],
+    embed: Callable[[list[str]], tuple[NDArray[Any], NDArray[np.bool_]]],
+    size: int,
+    show_progress: bool,
+) -> tuple[NDArray[Any], list[str]]:
+    """Embed texts batch by batch, several threads at once, and return those that the model cannot read, too.
 
-    ``embed`` embeds and counts at most ``size`` texts.
+    ``embed`` embeds at most ``size`` texts and marks those that it cannot read.
     """
     if len(texts) < 2 or len(parts := batches(texts, size)) == 1:
-        return embed(texts)
+        vectors, unread = embed(texts)
+        return vectors, [texts[place] for place in unread.nonzero()[0]]
     threads = available_threads()
     from concurrent.futures import ThreadPoolExecutor
 
-    vectors, unread = np.empty((0, 0), np.float32), 0
+    vectors, unread = np.empty((0, 0), np.float32), np.zeros(len(texts), np.bool_)
     meter = Meter("encoding", len(texts), shown=show_progress, leave=False)
     with meter, ThreadPoolExecutor(threads) as pool:
         given = (texts[part] for part in parts)
@@ -127,9 +131,9 @@ def embed_in_batches(
             if not len(vectors):
                 vectors = np.empty((len(texts), *converted.shape[1:]), converted.dtype)
             vectors[part] = converted
-            unread += empty
+            unread[part] = empty
             meter.update(len(converted))
-    return vectors, unread
+    return vectors, [texts[place] for place in unread.nonzero()[0]]
 
 
 def require_dimensions(truncate_dim: int | None, dimension: int | None) -> None:
@@ -408,17 +412,16 @@ class Embedder:
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
         before = self._prompt(prompt)
 
-        def embedded(part: list[str]) -> tuple[NDArray[Any], int]:
+        def embedded(part: list[str]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             ids, lengths = self.text_tokenizer.read(part, before, self.max_seq_length)
             require_time()
             contexts = self.contextualizer.embed(ids, lengths)
-            empty = len(lengths) - np.count_nonzero(lengths)
-            return self.finished(contexts, lengths, normalize, truncate_dim, precision), empty
+            return self.finished(contexts, lengths, normalize, truncate_dim, precision), lengths == 0
 
         vectors, unread = embed_in_batches(listed, embedded, batch_size, show_progress)
         if unread:
             zeros = self.saved.normalize if normalize is None else normalize
-            warnings.warn(UnknownTextsWarning(unread, len(listed), bool(zeros)), stacklevel=2)
+            warnings.warn(UnknownTextsWarning(unread, len(unread), len(listed), bool(zeros)), stacklevel=2)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:

@@ -54,13 +54,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(texts):
 
 def test_a_warning_is_one_line_without_code(texts):
     (texts / "notes.txt").write_text("Rain fell all night.\n日本語\n")
-    few = "too few words that the model knows: "
+    few = "too few words that the model knows"
     built = shell("CTX index build notes.txt notes.index").stderr
-    assert built.startswith(f"Warning: 1 of 2 texts have {few}they are embedded as zeros, so they are like no other")
+    assert built.startswith(
+        f"Warning: 1 of 2 texts have {few} ('日本語'): they are embedded as zeros, so they are like no other"
+    )
     assert built.count("\n") == 1
     warning, reason = shell("CTX index query notes.index 日本語 --mode dense").stderr.splitlines()
-    assert warning.startswith(f"Warning: the text has {few}it is embedded as zeros, so it is like no other text")
+    assert warning.startswith(
+        f"Warning: the text '日本語' has {few}: it is embedded as zeros, so it is like no other text"
+    )
     assert reason == "no hits: nothing is like the query"
+    warning, reason = shell("CTX index query notes.index ' '").stderr.splitlines()
+    assert warning.startswith("Warning: the text is empty: ")
     # The model names a script that it cannot read, so nothing else is said about unknown words.
     (texts / "notes.txt").write_text("кошка\nсобака\n")  # noqa: RUF001
     assert shell("CTX encode notes.txt -o x.npy").stderr.count("Warning") == 1
@@ -95,8 +101,11 @@ def test_one_warning_about_texts_of_unknown_words(texts):
     """They are embedded in batches, and by other processes."""
     (texts / "t.txt").write_text("".join(f"text {n}\n{chr(0x4E00 + n)}\n" for n in range(6000)))
     for command, warning in (
-        ("index build t.txt x", "6,000 texts have too few words that the model knows: they are embedded"),
-        ("encode t.txt --to y", "6000 of 12000 texts have too few words that the model knows: they are embedded"),
+        ("index build t.txt x", "6,000 texts have too few words that the model knows ('一', '丁', '丂', ...): they"),
+        (
+            "encode t.txt --to y",
+            "6000 of 12000 texts have too few words that the model knows ('t.txt:2', 't.txt:4', 't.txt:6', ...): they",
+        ),
         ("dedupe t.txt --meaning 0.99 -o x.txt", "the model knows too few words of 6000 texts"),
     ):
         *before, last = shell(f"CTX {command}").stderr.splitlines()

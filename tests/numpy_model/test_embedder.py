@@ -203,12 +203,12 @@ def test_threads_share_batches_and_answer_in_order(monkeypatch):
     three = threading.Barrier(3, timeout=60)
     texts = [chr(97 + number) * 4000 for number in range(12)]
 
-    def embed(part: list[str]) -> tuple[np.ndarray, int]:
+    def embed(part: list[str]) -> tuple[np.ndarray, np.ndarray]:
         three.wait()
-        return np.array([[ord(text[0])] for text in part]), 1
+        return np.array([[ord(text[0])] for text in part]), np.array([text[0] in "dk" for text in part])
 
     vectors, unread = embed_in_batches(texts, embed, 3, False)
-    assert (vectors[:, 0].tolist(), unread) == (list(range(97, 109)), 12)
+    assert (vectors[:, 0].tolist(), unread) == (list(range(97, 109)), [texts[3], texts[10]])
 
 
 def test_after_a_failure_no_further_batch_is_embedded(monkeypatch):

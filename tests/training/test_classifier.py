@@ -60,7 +60,7 @@ def test_twenty_texts_a_class(classifier):
     assert set(classifier.predict(["", " ", "\ud800"])) <= {"good", "bad"}
 
 
-@pytest.mark.filterwarnings("ignore:.*too few words")
+@pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownTextsWarning")
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("options", [{}, {"epochs": 1, "runs": 2}])
 def test_a_text_that_cannot_be_read_gets_the_shares_of_the_classes(tokenizer, tmp_path, options, normalized):
@@ -77,7 +77,7 @@ def test_a_text_that_cannot_be_read_gets_the_shares_of_the_classes(tokenizer, tm
         assert (why.label, why.meaning, why.logit) == ("no", 0, why.bias)
 
 
-@pytest.mark.filterwarnings("ignore:.*too few words")
+@pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownTextsWarning")
 def test_each_of_several_labels_has_its_share_for_a_text_that_cannot_be_read():
     labels = [["bad"], ["good"], ["good", "new"], ["good"]] * 10
     for y, columns in ((labels, 3), (np.array([[0, "bad" in row, "good" in row, "new" in row] for row in labels]), 4)):
