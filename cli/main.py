@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import Any
 
 import click
 
-from ctx_embed import __version__
+from ctx_embed import __version__, progress
 from ctx_embed.cli.terminal import guard
 from ctx_embed.errors import InputError, UnknownTextsWarning, left_out, shortened, unknown_name, without_secrets
 
@@ -41,6 +42,9 @@ COMMANDS = {
     "train": "Train an encoder and a linear head on labelled text.",
     "vocab": "Learn a vocabulary from text.",
 }
+# Commands that have commands, and what people call commands of ours.
+GROUPS = ("index", "eval", "export")
+MEANT = {"search": "index query", "embed": "encode", "classify": "predict"}
 # How to resume an interrupted command.
 RESUME = {
     "index build": "repeat the command with --resume to continue where it stopped",
@@ -52,6 +56,11 @@ RESUME = {
 }
 # The key under which a click context stores the name of the running command.
 RUNNING = "ctx_embed.running"
+# What a command says on standard error besides errors and warnings.
+LEVELS = {
+    ("-q", "--quiet"): "Show no progress.",
+    ("-v", "--verbose"): "Show each piece of work with its seconds, and where in the program an error was raised.",
+}
 # Maximum value of a count option: libraries fail for numbers of more than 64 bits.
 LARGEST = 2**31 - 1
 # Maximum characters of an error message, which may quote several arguments and paths.
@@ -134,6 +143,8 @@ def errors_in_one_line(resume: Callable[[], str], status: int = 1) -> Iterator[N
         said = f"{where}{'standard output is closed' if error.errno == errno.EBADF else error.strerror}"
     else:
         return
+    if progress.level == "all":
+        traceback.print_exc()
     # Names of files and libraries may bring along line ends and escape sequences.
     failure = click.ClickException(printable(shortened(said.replace("\n", " "), LONGEST_MESSAGE)))
     failure.exit_code = status  # type: ignore[misc]  # click reads that of the instance
@@ -155,8 +166,16 @@ class Count(click.IntRange):
         return number
 
 
+def _set_level(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Say less or more on standard error from here on."""
+    if value:
+        if progress.level != "long work":
+            raise click.UsageError("--quiet and --verbose cannot be combined", ctx)
+        progress.level = "nothing" if parameter.name == "quiet" else "all"
+
+
 class CliCommand(click.Command):
-    """A command whose help lists its options in sections, with defaults and ranges.
+    """A command whose help lists its options in sections, with defaults and ranges, and that has --quiet and --verbose.
 
     An option is listed in its ``section``, see :func:`ctx_embed.cli.options.options_of`, or else in "Options".
     """
@@ -164,6 +183,10 @@ class CliCommand(click.Command):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.context_settings = {"show_default": True, **self.context_settings}
+        for names, text in LEVELS.items():
+            self.params.append(
+                click.Option(names, is_flag=True, expose_value=False, is_eager=True, callback=_set_level, help=text)
+            )
         for option in self.params:
             if isinstance(option.type, click.IntRange) and option.type.max is None:
                 option.type = Count(option.type.min, min_open=option.type.min_open)
@@ -217,7 +240,13 @@ class Group(click.Group):
         """Return the command that the arguments start with; raise a usage error for an unknown one."""
         known = self.list_commands(ctx)
         if args[0] not in known and not ctx.resilient_parsing:
-            raise click.UsageError(str(unknown_name("command", args[0], known)), ctx)
+            meant = MEANT.get(args[0])
+            for name in GROUPS:
+                group = self.get_command(ctx, name) if name in known else None
+                if isinstance(group, Group) and args[0] in group.list_commands(ctx):
+                    meant = meant or f"{name} {args[0]}"
+            said = f"unknown command '{args[0]}': did you mean '{meant}'?"
+            raise click.UsageError(said if meant else str(unknown_name("command", args[0], known)), ctx)
         ctx.meta.setdefault(RUNNING, []).append(args[0])
         return super().resolve_command(ctx, args)
 
@@ -257,6 +286,7 @@ class MainGroup(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; print a user's or system error as one line and exit with 1."""
+        progress.level = "long work"
         with errors_in_one_line(lambda: RESUME.get(" ".join(ctx.meta.get(RUNNING, [])), "nothing was changed")):
             _respect_memory_limit()
             try:

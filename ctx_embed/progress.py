@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 # Seconds between two lines if standard error is not a terminal, for example under nohup, in CI or in a container.
 INTERVAL = 10.0
 _last_line: float | None = None
+# What is shown: nothing, long work, or each piece of work with its seconds.
+level: Literal["nothing", "long work", "all"] = "long work"
 _subject: ContextVar[str] = ContextVar("subject", default="")
 
 
@@ -34,7 +36,7 @@ def about(subject: str) -> Iterator[None]:
 
 def say(line: str) -> None:
     """Print a line on standard error, above a bar if one is shown."""
-    if sys.stderr is None:
+    if sys.stderr is None or level == "nothing":
         return
     if "tqdm" in sys.modules:
         from tqdm import tqdm
@@ -72,7 +74,7 @@ class Meter:
         self._began = time.monotonic()
         self._interval = interval
         self._note = ""
-        self._shown = shown and sys.stderr is not None
+        self._shown = shown and sys.stderr is not None and level != "nothing"
         self._printed = False
         self._bar: Any = None
         if self._shown and sys.stderr.isatty():
@@ -90,7 +92,7 @@ class Meter:
         """End the bar, or print the last line."""
         if self._bar is not None:
             self._bar.close()
-        elif self._printed:
+        elif self._printed or (self._shown and level == "all"):
             self._print(ended=True)
 
     def each(self, things: Iterable[T]) -> Iterator[T]:

@@ -39,6 +39,24 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
 
 
+def test_a_command_by_another_name_leads_to_it():
+    for given, meant in (("search", "index query"), ("build", "index build"), ("run", "eval run"), ("embed", "encode")):
+        said = shell(f"CTX {given} notes.index x").stderr
+        assert said.endswith(f"Error: unknown command '{given}': did you mean '{meant}'?\n")
+    assert "did you mean 'encode'? known are dedupe" in shell("CTX encod").stderr
+
+
+def test_a_command_says_less_or_more_on_request(texts):
+    assert " documents/s, after " in shell("CTX index build t.txt one.index -v").stderr
+    assert shell("CTX index build t.txt two.index").stderr == ""
+    for level in ("--quiet", "-q"):
+        assert shell(f"CTX encode t.txt -o x.npy --overwrite {level}").stderr == ""
+    more = shell("CTX encode none.txt -o y.npy --verbose").stderr
+    assert more.startswith("Traceback (most recent call last)")
+    assert more.endswith(shell("CTX encode none.txt -o y.npy -q").stderr)
+    assert "--quiet and --verbose cannot be combined" in shell("CTX encode t.txt -o x.npy -q -v").stderr
+
+
 @pytest.mark.parametrize("empty", [np.empty, torch.empty])
 def test_missing_memory_is_one_line(empty):
     said = pytest.raises(click.ClickException, match="there is not enough memory")
