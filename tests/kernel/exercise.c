@@ -217,6 +217,73 @@ static void exercise_kind(kind of, i64 path) {
     printf("%s: within %.0e of the equations\n", of.name, worst);
 }
 
+/* The nearest tokens of passages, and what a query's tokens add, in memory of exactly their size. */
+static void exercise_nearest(i64 path) {
+    static const i64 shapes[][3] = {{3, 1, 1}, {1, 2, 3}, {17, 2, 5}, {48, 3, 33}}, few[] = {5, 0, 1, 300, 17, 0};
+    double worst = 0;
+    EACH(shape, 4) for (int int8 = 0; int8 < 2; int8++, release(0)) {
+        i64 m = shapes[shape][0], M = (m + 15) / 16 * 16, Q = 4 + 4 * int8, n = 6, kept = 1 + below(m);
+        ctx_parameters p = parameters_of(KINDS[1], m, shapes[shape][1], shapes[shape][2], 90, int8, path);
+        batch of = batch_of(&p, few, n, 0);
+        ctx_model *model = keep(ctx_model_new(&p));
+        float *q = normals(Q * M, 1), *c = normals(n * M, 0.5), *best = memory(n * Q * 4);
+        EACH(i, (Q + n) * M) if (i % M >= kept) *(i < Q * M ? q + i : c + i - Q * M) = 0;
+        i32 *which = memory(n * Q * 4), *query = memory(Q * 4);
+        i64 *having = memory(Q * 8), tokens = of.begins[n - 1] + of.lengths[n - 1];
+        EACH(i, Q) query[i] = i ? of.ids[below(tokens)] : -1;
+        require(!ctx_nearest(model, query, q, Q, kept, of.ids, of.lengths, c, n, best, which, having), "memory", n);
+        EACH(i, Q) {
+            i64 wanted = 0;
+            EACH(passage, n) {
+                double highest = -1e9;
+                int has = 0;
+                EACH(t, of.lengths[passage]) {
+                    i64 entry = of.ids[of.begins[passage] + t];
+                    double square = 0, length = 1e-12, product = 0;
+                    has |= entry == query[i];
+                    EACH(j, kept) {
+                        double x = p.levels ? p.levels[entry * m + j] : p.rows[entry * m + j];
+                        square += x * x;
+                    }
+                    EACH(j, kept) {
+                        double x = p.levels ? p.levels[entry * m + j] : p.rows[entry * m + j];
+                        x = (square > 0 ? x / sqrt(square) : 0) + c[passage * M + j];
+                        length += x * x, product += x * q[i * M + j];
+                    }
+                    product /= sqrt(length);
+                    highest = product > highest ? product : highest;
+                }
+                wanted += has;
+                double found = best[passage * Q + i];
+                if (!of.lengths[passage]) require(which[passage * Q + i] == -1, "a token of nothing", passage);
+                else if (highest > -1) {
+                    require(fabs(found - highest) < 1e-3 * (1 + fabs(highest)), "not the nearest", passage);
+                    worst = fabs(found - highest) > worst ? fabs(found - highest) : worst;
+                }
+            }
+            require(having[i] == wanted, "passages are miscounted", i);
+        }
+        of.ids[tokens - 1] = 90;
+        require(ctx_nearest(model, query, q, Q, kept, of.ids, of.lengths, c, n, best, which, having) == -2, "id 90", 0);
+        /* All that the tokens add, and the biases, are the way from c^0 to c^K. */
+        float *x = memory(5 * M * 4), *added = memory(5 * M * 4), *context = normals(M, 1);
+        double *c0 = memory(m * sizeof *c0), *cK = memory(m * sizeof *cK);
+        EACH(j, M) if (j < m) c0[j] = cK[j] = context[j]; else context[j] = 0;
+        EACH(i, 5 * M) x[i] = 0;
+        EACH(i, 5) row_of(model, of.ids[i], x + i * M);
+        EACH(i, 5) EACH(j, p.levels ? m : 0) x[i * M + j] *= p.scales[of.ids[i]];
+        equations(&p, of.ids, NULL, 5, cK);
+        require(!ctx_added(model, x, 5, context, added), "no memory", 5);
+        EACH(j, m) {
+            EACH(i, 5) c0[j] += added[i * M + j];
+            EACH(k, p.K) c0[j] += p.bias[k * m + j];
+            require(fabs(context[j] - cK[j]) < 2e-3 * (1 + fabs(cK[j])), "another c^K", j);
+            require(fabs(c0[j] - cK[j]) < 2e-3 * (1 + fabs(cK[j])), "tokens add something else", j);
+        }
+    }
+    printf("nearest tokens: within %.0e of the equations\n", worst);
+}
+
 typedef struct {
     ctx_model *model;
     const batch *of;
@@ -433,6 +500,7 @@ int main(void) {
         if (!(ctx_paths() >> path & 1)) continue;
         printf("-- %s\n", path == AVX2 ? "AVX2" : "plain");
         EACH(i, sizeof KINDS / sizeof *KINDS) exercise_kind(KINDS[i], path), exercise_threads(KINDS[i], path);
+        exercise_nearest(path);
     }
     exercise_words();
     exercise_shared_words();
