@@ -40,10 +40,12 @@ typedef int32_t i32; typedef int64_t i64; typedef uint32_t u32; typedef uint64_t
 enum { LANES = 8 };
 #define EMBED embed_avx2
 #define NEAREST nearest_avx2
+#define ADDED added_avx2
 #else
 enum { LANES = 4 };
 #define EMBED embed_plain
 #define NEAREST nearest_plain
+#define ADDED added_plain
 #endif
 /* A tile is HEADS x BLOCK sums in registers, two vectors a head. CHUNK items are packed at once. */
 enum { PLAIN, AVX2, BLOCK = 2 * LANES, HEADS = 4, CHUNK = 128, ABSENT = -1, CLAIMED = -2 };
@@ -425,33 +427,83 @@ INLINE float dot(const float *a, const float *b, i64 M) {
     return sum(s0 + s1);
 }
 
-/* See ctx_nearest. slots (entries,): zeros; row (M,), half (Q,); held (tokens, Q + 1): of each
+/* See ctx_added. v, h (u,); total (M,). */
+void ADDED(const ctx_model *model, const float *x, i64 n, float *c, float *v, float *h,
+           float *total, float *y, float *added) {
+    i64 M = model->M, u = model->u, m = model->p.m;
+    const float *U = model->U, *V = model->V, *W = model->W, *b = model->b;
+    memset(added, 0, n * M * sizeof *added);
+    for (i64 k = 0; k < model->p.K; k++, U += u * M, V += u * M, W += u * M, b += M) {
+        EACH(r, u) v[r] = dot(V + r * M, c, M);
+        memset(total, 0, M * sizeof *total);
+        EACH(i, n) {
+            const float *own = x + i * M;
+            float *of = y + i * M, mean = 0;
+            for (i64 r = 0; r < u; r += BLOCK) {
+                vector s0 = {0}, s1 = {0};
+                EACH(j, M) {
+                    s0 += ALL(own[j]) * AT(U + r * M + j * BLOCK);
+                    s1 += ALL(own[j]) * AT(U + r * M + j * BLOCK + LANES);
+                }
+                AT(h + r) = s0 * AT(v + r), AT(h + r + LANES) = s1 * AT(v + r + LANES);
+            }
+            for (i64 j = 0; j < M; j += BLOCK) {
+                vector a0 = AT(b + j), a1 = AT(b + j + LANES);
+                EACH(r, u) {
+                    a0 += ALL(h[r]) * AT(W + j * u + r * BLOCK);
+                    a1 += ALL(h[r]) * AT(W + j * u + r * BLOCK + LANES);
+                }
+                AT(of + j) = a0 * AT(own + j), AT(of + j + LANES) = a1 * AT(own + j + LANES);
+            }
+            EACH(j, m) mean += of[j] / (float)m;
+            EACH(j, m) total[j] += of[j] -= mean;
+        }
+        float scale = 1 / sqrtf(dot(total, total, M) / (float)m + 1e-12f);
+        const float *gain = model->gain + k * M, *bias = model->bias + k * M;
+        EACH(i, n) EACH(j, M) added[i * M + j] += scale * gain[j] * y[i * M + j];
+        EACH(j, M) c[j] += scale * gain[j] * total[j] + bias[j];
+    }
+}
+
+/* See ctx_nearest. slots (a power of 2,): zeros, a table that finds entries (tokens,), which of the
+ * query each is (tokens,), or -1; last (Q,): -1; row (M,), half (Q,); held (tokens, Q + 1): of each
  * entry, the cosines of its row with q, and 1 over its length. */
-void NEAREST(const ctx_model *model, const float *q, i64 Q, i64 kept, const i32 *ids,
-             const i64 *lengths, const float *c, i64 n, i32 *slots, float *row, float *half,
-             float *held, float *best, i32 *which) {
+void NEAREST(const ctx_model *model, const i32 *query, const float *q, i64 Q, i64 kept,
+             const i32 *ids, const i64 *lengths, const float *c, i64 n, i32 *slots, i64 size,
+             i32 *entries, i32 *of_query, i32 *last, float *row, float *half, float *held,
+             float *best, i32 *which, i64 *having) {
     i64 M = model->M, used = 0;
     for (i64 p = 0; p < n; p++, c += M, best += Q, which += Q) {
         float square = dot(c, c, M) + 1e-12f;
         dots(q, Q, c, M, 1, half);
         EACH(i, Q) best[i] = -1, which[i] = -1;
         EACH(t, lengths[p]) {
-            i32 entry = *ids++, slot = slots[entry];
+            i32 entry = *ids++;
+            u64 at = (u64)entry * 0x9E3779B97F4A7C15ull >> 32;
+            while (slots[at &= size - 1] && entries[slots[at] - 1] != entry) at++;
+            int new = !slots[at];
+            if (new) entries[used] = entry, slots[at] = (i32)++used;
+            i64 place = slots[at] - 1;
             row_of(model, entry, row);
             for (i64 j = kept; j < model->p.m; j++) row[j] = 0;
-            float *of = held + (slot ? slot - 1 : used) * (Q + 1);
-            if (!slot) {
+            float *of = held + place * (Q + 1);
+            if (new) {
                 float length = sqrtf(dot(row, row, M));
-                slots[entry] = (i32)++used, of[Q] = length > 0 ? 1 / length : 0;
+                of[Q] = length > 0 ? 1 / length : 0;
                 dots(q, Q, row, M, of[Q], of);
+                of_query[place] = -1;
+                for (i64 i = Q; i-- > 0;) if (query[i] == entry) of_query[place] = (i32)i;
             }
             float scale = 1 / sqrtf(square + (of[Q] > 0) + 2 * dot(row, c, M) * of[Q]);
             EACH(i, Q) {
                 float cosine = (of[i] + half[i]) * scale;
                 if (cosine > best[i]) best[i] = cosine, which[i] = (i32)t;
             }
+            i32 first = of_query[place];
+            if (first >= 0 && last[first] != p) having[first]++, last[first] = (i32)p;
         }
     }
+    EACH(i, Q) for (i64 k = 0; k < i; k++) if (query[k] == query[i]) having[i] = having[k], k = i;
 }
 
 #if !defined(__AVX2__)
@@ -467,8 +519,11 @@ static void large_pages(void *memory, i64 bytes) {
 
 /* ---- Calls: the model ----------------------------------------------------------------------- */
 void embed_avx2(ctx_model *, work *, const i32 *, i64, const i64 *, const double *, i64, float *);
-void nearest_avx2(const ctx_model *, const float *, i64, i64, const i32 *, const i64 *,
-                  const float *, i64, i32 *, float *, float *, float *, float *, i32 *);
+void added_avx2(const ctx_model *, const float *, i64, float *, float *, float *, float *, float *,
+                float *);
+void nearest_avx2(const ctx_model *, const i32 *, const float *, i64, i64, const i32 *, const i64 *,
+                  const float *, i64, i32 *, i64, i32 *, i32 *, i32 *, float *, float *, float *,
+                  float *, i32 *, i64 *);
 
 /* The CRC-32 of this file when it was compiled, by which a stale library is known. */
 API const char *ctx_source(void) { return SOURCE; }
@@ -558,25 +613,48 @@ API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const do
     return 0;
 }
 
-/* For n packed passages and 4 k = Q query tokens, the highest cosine of q, a unit row (Q, M), and
- * d + c over the passage's tokens, and at which token: best, which (n, Q); -1 without tokens. d are
- * unit rows of `kept` features, c (n, M) what is added to each. Returns as ctx_embed does. */
-API i64 ctx_nearest(const ctx_model *model, const float *q, i64 Q, i64 kept, const i32 *ids,
-                    const i64 *lengths, const float *c, i64 n, float *best, i32 *which) {
-    i64 tokens = 0, entries = model->p.entries;
-    EACH(p, n) tokens += lengths[p];
-    EACH(i, tokens) if ((u32)ids[i] >= entries) return -2;
-    i64 products = (tokens < entries ? tokens : entries) * (Q + 1);
-    float *row = calloc(model->M + Q + entries + products, sizeof *row), *half = row + model->M;
-    if (!row) return -1;
+/* What each of n weighted tokens x (n, M) adds to c^K: added (n, M), the sum of its parts of all
+ * z^k. c (M,): c^0, which becomes c^K. All are padded with zeros. Returns 0; -1: no memory. */
+API i64 ctx_added(const ctx_model *model, const float *x, i64 n, float *c, float *added) {
+    i64 M = model->M, u = model->u;
+    float *v = malloc((2 * u + M + n * M) * sizeof *v), *h = v + u, *total = h + u, *y = total + M;
+    if (!v) return -1;
 #if defined(WITH_AVX2)
-    if (model->p.path == AVX2)
-        nearest_avx2(model, q, Q, kept, ids, lengths, c, n, (i32 *)(half + Q), row, half,
-                     half + Q + entries, best, which);
+    if (model->p.path == AVX2) added_avx2(model, x, n, c, v, h, total, y, added);
     else
 #endif
-        nearest_plain(model, q, Q, kept, ids, lengths, c, n, (i32 *)(half + Q), row, half,
-                      half + Q + entries, best, which);
+        added_plain(model, x, n, c, v, h, total, y, added);
+    free(v);
+    return 0;
+}
+
+/* For n packed passages and 4 k = Q query tokens, the highest cosine of q, a unit row (Q, M), and
+ * d + c over the passage's tokens, and at which token: best, which (n, Q); -1 without tokens. d are
+ * unit rows of `kept` features, c (n, M) what is added to each. having (Q,): how many passages have
+ * each id of `query`, -1 for none. Returns as ctx_embed does. */
+API i64 ctx_nearest(const ctx_model *model, const i32 *query, const float *q, i64 Q, i64 kept,
+                    const i32 *ids, const i64 *lengths, const float *c, i64 n, float *best,
+                    i32 *which, i64 *having) {
+    i64 tokens = 0, size = 16, M = model->M;
+    EACH(p, n) tokens += lengths[p];
+    EACH(i, tokens) if ((u32)ids[i] >= model->p.entries) return -2;
+    while (size < 2 * tokens) size *= 2;
+    float *row = malloc((M + 2 * Q + size + tokens * (Q + 3)) * sizeof *row), *half = row + M;
+    if (!row) return -1;
+    i32 *last = (i32 *)(half + Q), *slots = last + Q, *entries = slots + size;
+    i32 *of_query = entries + tokens;
+    float *held = (float *)(of_query + tokens);
+    memset(last, -1, Q * sizeof *last);
+    memset(slots, 0, size * sizeof *slots);
+    memset(having, 0, Q * sizeof *having);
+#if defined(WITH_AVX2)
+    if (model->p.path == AVX2)
+        nearest_avx2(model, query, q, Q, kept, ids, lengths, c, n, slots, size, entries, of_query,
+                     last, row, half, held, best, which, having);
+    else
+#endif
+        nearest_plain(model, query, q, Q, kept, ids, lengths, c, n, slots, size, entries, of_query,
+                      last, row, half, held, best, which, having);
     free(row);
     return 0;
 }

@@ -49,7 +49,7 @@ class Model:
         if not self._pointer:
             raise MemoryError("not enough memory for the model")
         weakref.finalize(self, kernel.ctx_free, self._pointer).atexit = False
-        self._embed, self._nearest = kernel.ctx_embed, kernel.ctx_nearest
+        self._embed, self._added, self._nearest = kernel.ctx_embed, kernel.ctx_added, kernel.ctx_nearest
 
     def embed(self, ids: NDArray[Any], lengths: Lengths, counts: Lengths | None, contexts: NDArray[np.float32]) -> bool:
         """Replace c^0 of packed texts by c^K in ``contexts`` (B, m); return False if an id is no row of the table."""
@@ -61,27 +61,52 @@ class Model:
             raise MemoryError("not enough memory to embed these texts")
         return not failed
 
-    def nearest(
-        self, tokens: NDArray[np.float32], ids: NDArray[Any], lengths: Lengths, contexts: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Return the highest cosines of unit rows (Q, kept) in n packed passages (n, Q), and at which token (n, Q).
+    def _padded(self, *rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return rows of several arrays (n, ..), padded with zeros to a multiple of 16 features."""
+        padded = np.zeros((sum(map(len, rows)), -(-self._features // 16) * 16), np.float32)
+        start = 0
+        for part in rows:
+            padded[start : start + len(part), : part.shape[1]] = part
+            start += len(part)
+        return padded
 
-        A passage's context (n, kept) is added to its tokens' unit rows. A passage without tokens has -1 in both.
+    def added(self, x: NDArray[np.float32], context: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return what each weighted token (n, m) of a text adds to c^K, (n, m); its c^0 is (1, m)."""
+        given = self._padded(context, x)
+        added = np.empty_like(given[1:])
+        if self._added(self._pointer, address(given) + given.strides[0], len(x), address(given), address(added)):
+            raise MemoryError("not enough memory to read this query")
+        return added[:, : x.shape[1]]
+
+    def nearest(
+        self,
+        query: NDArray[Any],
+        tokens: NDArray[np.float32],
+        ids: NDArray[Any],
+        lengths: Lengths,
+        contexts: NDArray[np.float32],
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32], Lengths]:
+        """Return what the Q ids of a query, with their unit rows (Q, kept), find in n packed passages.
+
+        It is the highest cosines (n, Q), at which tokens (n, Q), and how many passages have each id (Q,). A passage's
+        context (n, kept) is added to its tokens' unit rows. A passage without tokens has -1 in both.
         """
         ids, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
         (count, kept), n = tokens.shape, len(lengths)
-        # The kernel takes four tokens at a time, of rows that are padded with zeros.
+        # The kernel takes four tokens at a time.
         Q = -(-count // 4) * 4
-        rows = np.zeros((Q + n, -(-self._features // 16) * 16), np.float32)
-        rows[:count, :kept], rows[Q:, :kept] = tokens, contexts
+        names, having = np.full(Q, -1, np.int32), np.empty(Q, np.int64)
+        names[:count] = query
+        rows = self._padded(tokens, np.zeros((Q - count, kept), np.float32), contexts)
         best, places = np.empty((n, Q), np.float32), np.empty((n, Q), np.int32)
-        given = address(ids), address(lengths), address(rows) + Q * rows.strides[0], n, address(best), address(places)
-        failed = self._nearest(self._pointer, address(rows), Q, kept, *given)
+        given = address(ids), address(lengths), address(rows) + Q * rows.strides[0], n
+        found = address(best), address(places), address(having)
+        failed = self._nearest(self._pointer, address(names), address(rows), Q, kept, *given, *found)
         if failed == WITHOUT_MEMORY:
             raise MemoryError("not enough memory to compare these passages")
         if failed:
             raise IndexError("ids must be rows of the table")
-        return best[:, :count], places[:, :count]
+        return best[:, :count], places[:, :count], having[:count]
 
 
 class Words:
@@ -131,7 +156,8 @@ class Found:
         slots = 1 << size.bit_length()
         self._words, self._count, self._size = words, count, size
         # One array for all that C writes: to get the addresses of four takes longer than C needs for a short text.
-        self._scratch = np.zeros(count + 2 * size + (size + slots) // 2 + 2, np.int64)
+        self._scratch = np.empty(count + 2 * size + (size + slots) // 2 + 2, np.int64)
+        self._scratch[count + 2 * size + size // 2 :] = 0
         self._ends = address(self._scratch)
         self.spans = self._ends + 8 * count
         self._records = self.spans + 16 * size

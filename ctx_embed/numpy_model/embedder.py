@@ -262,22 +262,34 @@ class PackedContextualizer:
         return x
 
     def nearest_tokens(
-        self, tokens: Floats, ids: Ids, lengths: Lengths, contexts: Floats
-    ) -> tuple[Floats, NDArray[np.int32]]:
+        self, query: Ids, tokens: Floats, ids: Ids, lengths: Lengths, contexts: Floats
+    ) -> tuple[Floats, NDArray[np.int32], Lengths]:
         """Return :meth:`ctx_embed.kernel.library.Model.nearest`, with the kernel or by the equations."""
         if self._in_c is not None:
-            return self._in_c.nearest(tokens, ids, lengths, contexts)
+            return self._in_c.nearest(query, tokens, ids, lengths, contexts)
         entries, at = np.unique(ids, return_inverse=True)
         rows = unit_rows(self.table.rows(entries)[:, : tokens.shape[1]])
         products = rows @ tokens.T
         best, places = np.full((2, len(lengths), len(tokens)), -1, np.float32)
+        having = np.zeros(len(query), np.int64)
         for passage, (own, context) in enumerate(zip(np.split(at, lengths.cumsum()[:-1]), contexts, strict=True)):
             if len(own):
                 # The row of a token may be zero.
                 squares = rows[own].any(1) + 2 * (rows[own] @ context) + context @ context + 1e-12
                 cosines = (products[own] + tokens @ context) / np.sqrt(squares)[:, None]
                 best[passage], places[passage] = cosines.max(0), cosines.argmax(0)
-        return best, places.astype(np.int32)
+                having += np.isin(query, entries[own])
+        return best, places.astype(np.int32), having
+
+    def added_by_tokens(self, ids: Ids) -> Floats:
+        """Return what each token of a text adds to c^K, (n, m): the sum of its contributions to all z^k."""
+        offsets = np.array([0, len(ids)])
+        x, context = self.weighted(ids, offsets), self.first_contexts(ids, offsets[1:])
+        if self._in_c is not None:
+            return self._in_c.added(x, context)
+        contexts = second_order.direct(x, offsets, context, self.steps)
+        added: Floats = np.sum(list(second_order.contributions_of_steps(x, offsets, contexts, self.steps)), axis=0)
+        return added
 
     def contributions(self, ids: Ids) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return what each token of a text adds to z^k (K, n, m), its share (K, n), and c^0..c^K (K + 1, m)."""

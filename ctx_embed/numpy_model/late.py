@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed import second_order
 from ctx_embed.numpy_model.embedder import Ids, Lengths, PackedContextualizer
 from ctx_embed.numpy_model.saved import Floats
 from ctx_embed.vectors import unit_rows
@@ -38,8 +37,8 @@ class Late(NamedTuple):
     def scores(self) -> NDArray[np.float64]:
         """The scores (n,) of the passages, at least 0."""
         total = float(self.weights.sum())
-        # Summed row by row, so that equal passages have equal scores.
-        sums = np.array([float((row * self.weights).sum()) for row in self.cosines.astype(np.float64)])
+        # A product of matrices could give equal passages different sums.
+        sums = (self.cosines * self.weights.astype(np.float64)).sum(1)
         return np.maximum(sums, 0) / total if total > 0 else np.zeros(len(sums))
 
 
@@ -52,15 +51,8 @@ def late_interaction(
     they may have fewer features than the model.
     """
     query, kept = query[:MOST_TOKENS], len(of_query)
-    offsets = np.array([0, len(query)])
-    x = model.weighted(query, offsets)
-    contexts = second_order.direct(x, offsets, model.first_contexts(query, offsets[1:]), model.steps)
-    added = np.sum(list(second_order.contributions_of_steps(x, offsets, contexts, model.steps)), axis=0)
-    filled, ends = lengths > 0, lengths.cumsum()
-    having = np.zeros(len(query))
-    if filled.any():
-        starts = (ends - lengths)[filled]
-        having[:] = [np.count_nonzero(np.logical_or.reduceat(ids == token, starts)) for token in query]
-    weights = np.maximum(added @ added.sum(0), 0) * np.log(1 + (len(lengths) - having + 0.5) / (having + 0.5))
     tokens = unit_rows(unit_rows(model.table.rows(query)[:, :kept]) + np.float32(CONTEXT) * of_query)
-    return Late(*model.nearest_tokens(tokens, ids, lengths, np.float32(CONTEXT) * vectors), weights.astype(np.float32))
+    cosines, places, having = model.nearest_tokens(query, tokens, ids, lengths, np.float32(CONTEXT) * vectors)
+    added = model.added_by_tokens(query)
+    weights = np.maximum(added @ added.sum(0), 0) * np.log(1 + (len(lengths) - having + 0.5) / (having + 0.5))
+    return Late(cosines, places, weights.astype(np.float32))

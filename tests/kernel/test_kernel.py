@@ -141,7 +141,12 @@ def test_the_nearest_tokens_are_those_of_the_equations(path, seed, m, part, toke
     units = (draw / np.linalg.norm(draw, axis=1, keepdims=True)).astype(np.float32)
     queries, contexts = units[:tokens], units[tokens:] / np.float32(2)
     contexts[-1] = contexts[0]
-    best, places = model.compiled(path).nearest_tokens(queries, ids, counts, contexts)
+    # The query has tokens that no passage has, and one twice.
+    query = np.append(model.generator.integers(0, ENTRIES, tokens), ids)[-tokens:].astype(np.int32)
+    query[0] = query[-1]
+    best, places, having = model.compiled(path).nearest_tokens(query, queries, ids, counts, contexts)
+    passages = np.split(ids, counts.cumsum()[:-1])
+    assert having.tolist() == [sum(token in own for own in passages) for token in query]
     rows = model.values[ids, :kept].astype(np.float64)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     for number, own in enumerate(np.split(rows, counts.cumsum()[:-1])):
@@ -161,9 +166,30 @@ def test_the_nearest_tokens_are_those_of_the_equations(path, seed, m, part, toke
 @pytest.mark.parametrize("path", PATHS)
 def test_nearest_tokens_are_rows_of_the_table(path):
     model = Model(0, 16, 4, 1, ("none", "mean", "ones")).compiled(path)
+    rows = np.ones((1, 16), np.float32)
     for token in (-1, ENTRIES):
         with pytest.raises(IndexError):
-            model.nearest_tokens(np.ones((1, 16), np.float32), np.array([token]), np.array([1]), np.ones((1, 16)))
+            model.nearest_tokens(np.array([3]), rows, np.array([token]), np.array([1]), rows)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 1000),
+    m=st.sampled_from([15, 16, 17, 40, 96]),
+    u=st.sampled_from([1, 5, 16, 33]),
+    K=st.integers(1, 3),
+    options=options,
+    int8=st.booleans(),
+    length=st.integers(1, 40),
+)
+@pytest.mark.parametrize("path", PATHS)
+def test_tokens_add_to_the_context_what_the_equations_say(path, seed, m, u, K, options, int8, length):
+    model = Model(seed, m, u, K, options, int8=int8)
+    ids, _ = model.texts([length], ENTRIES)
+    exact = model.compiled(path).contributions(ids)[0].sum(0)
+    own = np.abs(model.compiled("numpy").added_by_tokens(ids) - exact).max()
+    found = np.abs(model.compiled(path).added_by_tokens(ids) - exact).max()
+    assert found <= 8 * own + 8e-6 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("path", PATHS)

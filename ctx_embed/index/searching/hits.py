@@ -77,7 +77,7 @@ class Hit:
             words, and with ``late`` of the late score, each divided by the query's best. For fused queries it is the
             sum of 1 / (60 + rank) over them. None in other searches.
         late: how well the words of the query find their nearest ones in the passage, 0 to 1, see
-            :mod:`ctx_embed.numpy_model.late`; None without ``late``, for passages beyond the best 50, for fused
+            :mod:`ctx_embed.numpy_model.late`; None without ``late``, for passages beyond the best 25, for fused
             queries, and if the model has none.
         reranked: the score that orders the hits of a search with a reranker. In the mode ``hybrid`` it is computed
             like ``fused`` if the reranker gives cosines. None without a reranker.

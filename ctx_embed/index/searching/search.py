@@ -21,6 +21,7 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import Bm25, asked, without_marks
 from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import Options
+from ctx_embed.index.storage.database import Passage
 from ctx_embed.index.storage.documents import Id, checked_id
 from ctx_embed.index.storage.faiss_file import NEIGHBOURS
 from ctx_embed.index.storage.filters import field_path
@@ -42,8 +43,9 @@ EXCLUDED_WEIGHT = 0.5
 # How many passages the first piece of a ranking has where all vectors are compared, and elsewhere: more, because order
 # holds only within a piece, and what ranks low by meaning and by words may be best. Each next piece is DEEPER times it.
 DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
-# How many passages late interaction looks at, and in how many characters of each.
-LOOKED_AT, LATE_CHARACTERS = 50, 20_000
+# How many passages late interaction looks at, with at most MOST_TIED of those tied with the last one, and in how many
+# characters of each.
+LOOKED_AT, MOST_TIED, LATE_CHARACTERS = 25, 25, 20_000
 # With a lowest relevance, hits are chosen among this number of passages.
 MOST_JUDGED = 1600
 # Number of passages to read at a time, between which the deadline is checked.
@@ -112,6 +114,8 @@ class Search:
         if options.rerank is not None or options.mmr is not None:
             self.pool = max(self.pool, int(options.candidates))
         self.dimension = dimension
+        # The passages that late interaction looked at last, by row.
+        self.looked_at: dict[int, Passage] = {}
         # The text of each query, empty if it is a vector, and their unit vectors (Q, dimension) once they are known.
         self.texts: list[str] = [""]
         self.vectors: Vectors | None = None
@@ -300,18 +304,22 @@ class Search:
 
     def _again(self, view: View, ranking: Ranking, text: str, vector: Vectors) -> Ranking:
         """Order a hybrid ranking by the mean of three shares; the third is 0 for passages that are not looked at."""
-        rows = ranking.rows[:LOOKED_AT]
-        passages = view.store.fetch(rows.tolist()).values()
-        texts = [passage.text[:LATE_CHARACTERS] for passage in passages]
+        before = ranking.values
+        count = int(np.count_nonzero(before[: LOOKED_AT + MOST_TIED] >= before[:LOOKED_AT].min(initial=np.inf)))
+        rows = ranking.rows[:count]
+        self.looked_at = view.store.fetch(rows.tolist())
+        texts = [passage.text[:LATE_CHARACTERS] for passage in self.looked_at.values()]
         found = None
         # What is like a document can be found without the model, but not looked at again.
         with suppress(OtherModelError):
-            found = self.model().late(text, vector, texts, view.vectors.get(rows)) if texts else None
+            found = self.model().late(text, vector, texts, view.vectors_of(rows)) if texts else None
         if found is None:
             return ranking
         late = np.full(len(ranking.rows), np.nan)
-        late[: len(rows)] = found.scores
-        values = (2 * ranking.values + shares_of_best(np.nan_to_num(late))) / 3
+        values = 2 * before
+        late[: len(rows)] = scores = found.scores
+        values[: len(rows)] += shares_of_best(scores)
+        values /= 3
         order = np.argsort(-values, kind="stable")
         first = ranking.rows[order], ranking.cosines[order], values[order]
         return Ranking(*first, ranking.by_words[order], ranking.ended, late[order])
@@ -322,7 +330,9 @@ class Search:
         while len(places) and (missing := self.pool - len(candidates.hits)):
             size = min(missing, PASSAGES_AT_ONCE)
             some, places = places[:size], places[size:]
-            passages = view.store.fetch(ranking.rows[some].tolist())
+            rows = ranking.rows[some].tolist()
+            passages = self.looked_at
+            passages = {row: passages[row] for row in rows} if passages.keys() >= set(rows) else view.store.fetch(rows)
             shares: Any = None
             if candidates.judged and unrelated is not None:
                 # The words of the query of which a passage has the most.

@@ -36,6 +36,8 @@ ROUNDING = 2e-6
 MOST_TIES = 64
 # Up to this number, vectors that FAISS's file lacks are cached; more are read again in each search.
 CACHED_ROWS = 32_768
+# Maximum number of vectors in memory that a search has read, and may read again.
+LAST_VECTORS = 1_000
 
 
 def read_settings(folder: str | Path) -> Settings:
@@ -203,6 +205,7 @@ class View:
         self.earlier: dict[str, Any] = {}
         # For each filter, the positions that match it, the next row, and the generation that last changed metadata.
         self._masks: dict[str, tuple[Mask, int, int]] = {}
+        self._last_vectors: dict[int, Vectors] = {}
         if before is not None and (before.compacted, before.settings.table) == (self.compacted, self.settings.table):
             first = stop = before.state.next_row
             rows, live, readable, self._deleted = before.rows, before.live, before.readable, before._deleted
@@ -321,12 +324,7 @@ class View:
     def ranked(self, query: Vectors, rows: Rows, most: int) -> tuple[Rows, Vectors]:
         """Return the ``most`` rows nearest to one query, nearest first, and their cosines; skip zero vectors."""
         rows = rows if query.any() else rows[:0]
-        known, of_known = self.computed.get("rest_vectors", (rows[:0], None))
-        places = np.searchsorted(known, rows)
-        if len(known) and (known.take(places, mode="clip") == rows).all():
-            vectors = of_known[places]
-        else:
-            vectors = self.vectors.get(rows)
+        vectors = self.vectors_of(rows)
         kept = vectors.any(axis=1)
         if not kept.all():
             rows, vectors = rows[kept], vectors[kept]
@@ -335,6 +333,22 @@ class View:
         cosines: Vectors = np.clip(sums, -1, 1).astype(np.float32)
         order = np.lexsort((rows, -cosines))[:most]
         return rows[order], cosines[order]
+
+    def vectors_of(self, rows: Rows) -> Vectors:
+        """Return the vectors (n, dimension) of rows, read again only if they are many or not among the last ones."""
+        known, of_known = self.computed.get("rest_vectors", (rows[:0], None))
+        places = np.searchsorted(known, rows)
+        if len(known) and (known.take(places, mode="clip") == rows).all():
+            found: Vectors = of_known[places]
+            return found
+        if not 0 < len(rows) <= LAST_VECTORS // 2:
+            return self.vectors.get(rows)
+        wanted = rows.tolist()
+        if new := [row for row in wanted if row not in self._last_vectors]:
+            if len(self._last_vectors) + len(new) > LAST_VECTORS:
+                self._last_vectors, new = {}, wanted
+            self._last_vectors |= zip(new, self.vectors.get(np.array(new)), strict=True)
+        return np.stack([self._last_vectors[row] for row in wanted])
 
     def compared(self, queries: Vectors, k: int, mask: Mask | None) -> list[Rows]:
         """Return the k readable rows in a mask (None: all) nearest to each query, and those tied with the k-th."""
