@@ -11,7 +11,7 @@ _LINE = re.compile(r"[^\n\f]+")
 _RUN = re.compile(r"(?:^|(?<=\f))[^\S\n\f]*[^\s][^\n\f]*(?:\n[^\S\n\f]*[^\s][^\n\f]*)*", re.MULTILINE)
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:\s|$)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
-_FENCE = re.compile(r"\s*(`{3,}|~{3,}|<!--(?!.*-->))")
+FENCE = re.compile(r"\s*(`{3,}|~{3,}|<!--(?!.*-->))")
 _COMMENT = "<!--"
 # A heading is the title of a text if it starts within this many characters.
 _TITLE_WITHIN = 10_000
@@ -39,16 +39,6 @@ _DEFINES = re.compile(
 )
 # Definitions are looked for in this many characters at the start of a line.
 _LONGEST_HEAD = 300
-# Front matter: fields in YAML between two lines of dashes at the top of Markdown.
-# Fields of front matter that become metadata, as lists of words; their singular forms; all fields that are searched.
-LISTS = {"tags", "aliases", "keywords", "categories"}
-_SINGULAR = {"tag": "tags", "alias": "aliases", "keyword": "keywords", "category": "categories"}
-_SAID = {*LISTS, "description", "summary", "subtitle"}
-_LONGEST_MATTER = 20_000
-_MATTER = re.compile(r"---[^\S\n]*\n(.*?\n)(?:---|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL)
-_FIELD = re.compile(r"([A-Za-z_][\w.-]*)[^\S\n]*:(?:[^\S\n]+([^\n]*))?\Z")
-_CONTINUED = re.compile(r"\s*\Z|\s|- |-\Z|#|[\]}]")
-_ITEM = re.compile(r"\"([^\"]*)\"|'([^']*)'|([^,\[\]\"']+)")
 
 
 class Block(NamedTuple):
@@ -113,25 +103,14 @@ def _part(text: str, start: int, stop: int, defined: bool) -> Block:
 
 
 def markdown(text: str) -> list[Block]:
-    """Return the headings, paragraphs, tables, code and comments of Markdown, and tags of its front matter."""
-    end, fields = front_matter(text)
-    # People search for names of things and for sentences, but not for settings.
-    said = [
-        Block(field.start, field.stop, prose=False)
-        for field in fields
-        if field.name in _SAID or (field.name != "title" and any(" " in value for value in field.values))
-    ]
-    return said + _paged(text, _markdown(text, end))
+    """Return the headings, paragraphs, tables, code and comments of Markdown."""
+    return _paged(text, _markdown(text))
 
 
 def title_of(text: str) -> str | None:
-    """Return the title of Markdown: the one in its front matter, else the first heading of the first level."""
-    end, fields = front_matter(text)
-    for field in fields:
-        if field.name == "title" and field.values:
-            return field.values[0]
-    start = text[: end + _TITLE_WITHIN]
-    for block in _markdown(start, end):
+    """Return the title of Markdown: the first heading of the first level."""
+    start = text[:_TITLE_WITHIN]
+    for block in _markdown(start):
         if block.depth == SECTION:
             heading = start[block.start : block.stop]
             words = heading.strip().strip("#") if _HEADING.match(heading) else heading.rpartition("\n")[0]
@@ -140,11 +119,11 @@ def title_of(text: str) -> str | None:
     return None
 
 
-def _markdown(text: str, at: int) -> Iterator[Block]:
+def _markdown(text: str) -> Iterator[Block]:
     fence, begun = "", -1
     start = stop = depth = -1
     table = False
-    for match in _LINE.finditer(text, at):
+    for match in _LINE.finditer(text):
         line = match[0]
         if fence:
             end = line.strip()
@@ -152,7 +131,7 @@ def _markdown(text: str, at: int) -> Iterator[Block]:
                 yield Block(begun, match.end(), NONE, prose=False)
                 fence = ""
             continue
-        opening, heading = _FENCE.match(line), _HEADING.match(line)
+        opening, heading = FENCE.match(line), _HEADING.match(line)
         # Whether the line continues the block above, without a blank line between.
         follows = start >= 0 and match.start() == stop + 1 and depth == NONE
         if follows and not table and (underline := _UNDERLINE.match(line)) and line.strip():
@@ -185,54 +164,6 @@ def _paged(text: str, blocks: Iterator[Block]) -> list[Block]:
         between = text[found[-1].stop : block.start] if found else ""
         found.append(block._replace(depth=PAGE) if "\f" in between else block)
     return found
-
-
-class Field(NamedTuple):
-    """A field of front matter: its name in lower case, its values, and where its lines start and stop in the text."""
-
-    name: str
-    values: list[str]
-    start: int
-    stop: int
-
-
-def front_matter(text: str) -> tuple[int, list[Field]]:
-    """Return where the text after the front matter begins, and the fields; 0 and none if there is no front matter.
-
-    The first line of dashes may also be a horizontal rule: front matter has only YAML fields up to the next such line.
-    """
-    found = _MATTER.match(text[:_LONGEST_MATTER]) if text.startswith("---") else None
-    if found is None:
-        return 0, []
-    fields: list[tuple[str, list[str], int]] = []
-    at = found.start(1)
-    for line in found[1].split("\n")[:-1]:
-        if named := _FIELD.match(line):
-            fields.append((named[1].lower(), [named[2] or ""], at))
-        elif not _CONTINUED.match(line) or not (fields or line.startswith("#") or not line.strip()):
-            return 0, []
-        elif fields:
-            fields[-1][1].append(line)
-        at += len(line) + 1
-    if not fields:
-        return 0, []
-    stops = [*(start for _, _, start in fields[1:]), at]
-    read = []
-    for (written, lines, start), stop in zip(fields, stops, strict=True):
-        name = _SINGULAR.get(written, written)
-        # The value is a text, a list in brackets or with a dash on each line, or words between commas.
-        first, *rest = (re.sub(r"(?:\A|\s)#\s.*", "", line).strip() for line in lines)
-        if first in (">", "|", ">-", "|-"):
-            first = ""
-        if any(line.startswith("-") for line in rest) and not first:
-            items = [line.removeprefix("-") for line in rest]
-        elif first.startswith("[") or (name in LISTS - {"aliases"} and first[:1] not in ("'", '"')):
-            items = ["".join(match.groups("")) for match in _ITEM.finditer(" ".join([first, *rest]))]
-        else:
-            items = [" ".join([first, *rest])]
-        unquoted = (re.sub(r"\A(['\"])(.*)\1\Z", r"\2", item.strip(), flags=re.DOTALL) for item in items)
-        read.append(Field(name, list(filter(None, unquoted)), start, start + len(text[start:stop].rstrip())))
-    return found.end(), read
 
 
 KINDS: dict[str, Callable[[str], list[Block]]] = {"prose": prose, "markdown": markdown, "code": code, "rows": rows}

@@ -4,7 +4,6 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from ctx_embed.documents.blocks import KINDS, Block, rows
 from ctx_embed.documents.decoding import Extracted, UnreadableFileError
@@ -57,10 +56,9 @@ def record_documents(file: File, text_field: str | None) -> Iterator[Document]:
 def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> Iterator[Document]:
     """Yield the documents of a file; the id of a paragraph or line is the source, a colon and its line in the text."""
     for extracted in texts:
-        general: dict[str, Any] = {"source": file.source, "modified": modified(file.modified)}
+        general = {**extracted.metadata, "source": file.source, "modified": modified(file.modified)}
         if extracted.title:
             general["title"] = extracted.title
-        general |= extracted.metadata
         identifier = file.source
         text, blocks = extracted.text, (rows if unit == LINES else KINDS[extracted.kind])(extracted.text)
         if unit not in (PARAGRAPHS, LINES):

@@ -27,14 +27,13 @@ def test_blocks_hold_all_text_in_order(text, kind):
     blocks = KINDS[kind](text)
     assert all(0 <= block.start < block.stop <= len(text) for block in blocks)
     assert all(left.stop <= right.start for left, right in pairwise(blocks))
-    if not text.startswith("---\n"):
-        ends = [0, *(end for block in blocks for end in block[:2]), len(text)]
-        assert not any(text[left:right].strip() for left, right in zip(ends[::2], ends[1::2], strict=True))
+    ends = [0, *(end for block in blocks for end in block[:2]), len(text)]
+    assert not any(text[left:right].strip() for left, right in zip(ends[::2], ends[1::2], strict=True))
 
 
 def test_paragraphs_pages_and_markdown():
     text = (
-        "---\ntitle: x\n---\n# One\ntext\nmore\n\n## Two ##\n```python\n# no heading\n\nx\n```\nafter\n\nUnder\n===\n"
+        "# One\ntext\nmore\n\n## Two ##\n```python\n# no heading\n\nx\n```\nafter\n\nUnder\n===\n"
         "| a | b |\n| - | - |\n\n#hash\n- item\n"
     )
     blocks = markdown(text)

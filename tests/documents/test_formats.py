@@ -12,11 +12,14 @@ from contextlib import suppress
 
 import psutil
 import pytest
+import yaml
+from hypothesis import given, strategies as st
+from markdown_it import MarkdownIt
 
-from ctx_embed.documents.blocks import markdown
 from ctx_embed.documents.decoding import MOST_BYTES, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
+from ctx_embed.documents.formats.markup import front_matter, plain_markdown
 from ctx_embed.errors import InputError
 from ctx_embed.rows.encodings import WrongBytesWarning
 from ctx_embed.rows.reading import read_documents
@@ -282,33 +285,77 @@ def test_a_pdf_without_text_or_cut_short(tmp_path):
 
 
 MARKDOWNS = [
-    # Content, title, metadata, and the blocks.
-    ("---\nThe river rose.\n\n---\n\nMore.\n", None, {}, ["---\nThe river rose.", "---", "More."]),
-    ("---\n\n# Fog\n\n---\n", "Fog", {}, ["---", "# Fog", "---"]),
-    ("***\n\nwords\n", None, {}, ["***", "words"]),
-    ("---\ntitle: Fog\ndraft: true\n---\n# No\n", "Fog", {}, ["# No"]),
-    (
-        "---\ntags: [sea, 'cold fog']\naliases:\n  - Haar\n- Sea fret # Scots\n---\nIt came.\n",
-        None,
-        {"tags": ["sea", "cold fog"], "aliases": ["Haar", "Sea fret"]},
-        ["tags: [sea, 'cold fog']", "aliases:\n  - Haar\n- Sea fret # Scots", "It came."],
-    ),
-    ("---\ntag: a, b\nalias: Fog, thick\n---\n", None, {"tags": ["a", "b"], "aliases": ["Fog, thick"]}, None),
-    ("---\nTitle: >\n  The long\n  fog\n...\nx\n", "The long fog", {}, ["x"]),
+    # Content, title, metadata, and the text; None for all of the content.
+    ("---\nThe river rose.\n\n---\n\nMore.\n", None, {}, None),
+    ("---\n\n# Fog\n\n---\n", "Fog", {}, None),
+    ("***\n\nwords\n", None, {}, None),
+    ("---\n---\nwords\n", None, {}, "words\n"),
+    ("---\ntitle: Fog\ndraft: true\n---\n# No\n", "Fog", {"title": "Fog", "draft": True}, "# No\n"),
+    ("---\ntitle: Fog: a study\n---\nIt came.\n", "Fog: a study", {"title": "Fog: a study"}, "It came.\n"),
+    ("---\nday: 2026-13-45\n---\nx\n", None, {"day": "2026-13-45"}, "x\n"),
+    ("---\nTitle: no\ntitle: >\n  The long\n  fog\n...\nx\n", "The long fog", None, "x\n"),
+    ("+++\ntitle = 'Fog # 5'\nday = 2026-06-01\n+++\nx\n", "Fog # 5", {"title": "Fog # 5", "day": "2026-06-01"}, "x\n"),
     ("words\ntitle: no\n", None, {}, None),
     ("```sh\n# install\n```\n\n~~~\nNo\n==\n~~~\n\n# Yes #\n", "Yes", {}, None),
     ("```\n# install\n```\nReal\n====\n", "Real", {}, None),
     ("## Second\n\nwords", None, {}, None),
-    ("<!--\n# Draft\n\n# Old\n-->\n# Fog\n", "Fog", {}, ["<!--\n# Draft\n\n# Old\n-->", "# Fog"]),
+    ("<!--\n# Draft\n\n# Old\n-->\n# Fog\n", "Fog", {}, None),
+    ("# Th&eacute;&acirc;tre\n", "Théâtre", {}, "# Théâtre\n"),
+    ("[1]: http://x.org/a\n[^1]: Kept.\n", None, {}, "\n[^1]: Kept.\n"),
+    ("a[0](x) ![p](data:image/png;base64,AA==) <img src='data:a/b,c' alt='d'>", None, {}, "a[0] ![p] <img alt='d'>"),
+    ("- a\n\n    [b](c)\n\nd\n\n    [e](f)\n", None, {}, "- a\n\n    [b]\n\nd\n\n    [e](f)\n"),
+    ("[a](\n<b c>) &#65;&#10;&notit; \\&amp;\n", None, {}, "[a]\n A &notit; \\&amp;\n"),
 ]
 
 
 def test_markdown(tmp_path):
-    for content, title, metadata, blocks in MARKDOWNS:
+    for content, title, metadata, text in MARKDOWNS:
         (tmp_path / "a.md").write_text(content)
         (found,) = texts(tmp_path / "a.md")
-        assert (found.title, found.metadata, found.text) == (title, metadata, content)
-        assert blocks in (None, [content[block.start : block.stop] for block in markdown(content)])
+        assert (found.title, found.text) == (title, content if text is None else text), content
+        assert metadata in (None, found.metadata)
+        # Lines are those of the file.
+        lines = found.text.count("\n") + found.line - 1
+        assert lines == content.count("\n")
+
+
+PLAIN = st.text("ab:#'\"\\é 1-&*[]{},", max_size=8)
+SCALARS = st.one_of(PLAIN, st.integers(-(2**40), 2**40), st.booleans(), st.none(), st.dates(), st.floats(-9, 9))
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PLAIN, inner, max_size=3))
+
+
+@given(st.dictionaries(st.text("abc_ ", min_size=1, max_size=5), VALUES, min_size=1, max_size=4), st.booleans())
+def test_front_matter_is_what_yaml_says(fields, flow):
+    matter = yaml.safe_dump(fields, allow_unicode=True, default_flow_style=flow)
+    start, found = front_matter(f"---\n{matter}---\nThe text.\n")
+    assert start == len(matter) + 8
+    assert found == json.loads(json.dumps(yaml.safe_load(matter), default=str))
+
+
+def test_hostile_front_matter_is_bounded():
+    grown = "a: &a [x, x, x, x]\n" + "".join(f"k{n}: &k{n} [*{f'k{n - 1}' if n else 'a'}, *a]\n" for n in range(60))
+    wide = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    for matter in (grown, wide, "a: &a [*a]\n", "a: " + "[" * 9000 + "\n", "a: !!binary x\n", f"a: {'9' * 9000}\n"):
+        start = time.process_time()
+        assert len(json.dumps(front_matter(f"---\n{matter}---\n")[1])) < 100_000
+        assert time.process_time() - start < 2
+
+
+PIECES = ["one", "two", "&amp;", "&eacute;", "&#233;", "&nope;", "&ampx", "`&lt;`", "[in](http://x.org/out)"]
+PIECES += ["![alt](a.png 'no')", "``a ` &gt;``", "\\&copy;", "[l](<b c>)", "[l](b c)", "f(x)", "a[b]", "*em*", "`"]
+BLOCKS = ["\n\n# ", "\n\n- ", "\n\n```\n&amp; [x](y)\n```\n\n", "\n\n    &amp; [x](y)\n\n", "\n\n[ref]: target\n\n"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from([" ", " ", " ", "\n\n", *BLOCKS])), max_size=12))
+def test_the_words_of_markdown_are_those_of_commonmark(parts):
+    text = "".join(piece + after for piece, after in parts)
+
+    def inline(tokens) -> str:
+        said = (inline(each.children) or ("\n" if "break" in each.type else each.content) for each in tokens or ())
+        return "".join(said)
+
+    expected = " ".join(inline(each.children or [each]) for each in MarkdownIt().parse(text))
+    assert re.findall(r"\w+", plain_markdown(text)) == re.findall(r"\w+", expected)
 
 
 def test_html(tmp_path):

@@ -11,8 +11,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from ctx_embed.documents.blocks import LISTS, front_matter, title_of
 from ctx_embed.documents.decoding import MOST_CHARACTERS, Extracted, UnreadableFileError, read_text
+from ctx_embed.documents.formats.markup import read_markdown
 from ctx_embed.documents.walking import GENERATED
 from ctx_embed.rows.opening import suffix_of as suffix_of
 from ctx_embed.texts import well_formed
@@ -106,8 +106,7 @@ def _plain(path: str, encoding: str | None) -> Iterator[Extracted]:
         raise UnreadableFileError(said)
     content = read_text(path, encoding)
     if kind == "markdown":
-        lists = {field.name: field.values for field in front_matter(content)[1] if field.name in LISTS and field.values}
-        yield Extracted(content, kind, title_of(content), 1, metadata=lists)
+        yield read_markdown(content)
         return
     if kind == "code":
         is_minified = suffix_of(path) in _MINIFIED and len(content) > _LONG_LINE * (2 + content.count("\n"))

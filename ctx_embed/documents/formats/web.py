@@ -8,6 +8,7 @@ from html import unescape
 
 from ctx_embed.documents.blocks import title_of
 from ctx_embed.documents.decoding import Extracted, UnreadableFileError, read_text
+from ctx_embed.documents.formats.markup import plain_markdown
 
 # Tags such as menus, whose contents nobody reads, and the attribute that marks any tag as one of these.
 _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
@@ -154,10 +155,12 @@ def notebook(path: str) -> Iterator[Extracted]:
         for cell in cells:
             source = cell.get("source", cell.get("input", ""))
             text = ("".join(source) if isinstance(source, list) else str(source)).strip()
-            texts.append(f"```{language}\n{text}\n```" if text and cell["cell_type"] == "code" else text)
+            if not text:
+                continue
+            texts.append(f"```{language}\n{text}\n```" if cell["cell_type"] == "code" else plain_markdown(text))
     except (ValueError, RecursionError) as error:
         raise UnreadableFileError(f"not a notebook ({error})") from None
     except (KeyError, TypeError, AttributeError):
         raise UnreadableFileError("not a notebook") from None
-    text = "\n\n".join(filter(None, texts))
+    text = "\n\n".join(texts)
     yield Extracted(text, "markdown", title=title_of(text))
