@@ -59,7 +59,7 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     PATH is a file, a folder or - for standard input; without PATH, standard input if it is a pipe or a file, else the
     current folder. Files are read, and folders are walked, as by 'index build': hidden files, binary files and those
     that .gitignore names are left out. Hits are printed as PATH:LINE:TEXT with the sentence or line that answers best,
-    best hit first; scores are in --json. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
+    best hit first; scores are in --json. "Words in quotation marks" must occur, as a phrase, unless --mode is dense.
 
     The best hits are known only once everything has been read; until then, a terminal shows the best one so far.
     Text files of any size are read in bounded memory.

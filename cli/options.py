@@ -155,18 +155,31 @@ FOLDER = "DIR"
 
 
 def named_values(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...], lists: bool = True
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...], fields: bool = False
 ) -> dict[str, Any]:
-    """Return the values of NAME=VALUE by name: JSON values, texts, or with ``lists`` numbers separated by commas."""
+    """Return the values of NAME=VALUE by name: JSON values, or texts.
+
+    Numbers may be several, separated by commas. But values of metadata ``fields`` are numbers only where they would be
+    written in the same way, like the cells of a table: 1.10 and 1e3 are texts.
+    """
+    from ctx_embed.rows.table import number_of
+
+    def as_written(text: str) -> Any:
+        number = number_of(text)
+        return text if number is None else number
+
+    hooks: Any = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), as_written) if fields else {}
     named: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"must be NAME=VALUE, got {text!r}.", context, parameter)
-        is_list = lists and "," in value and not value.startswith("[")
+        is_list = not fields and "," in value and not value.startswith("[")
         try:
-            named[name] = json.loads(f"[{value}]" if is_list else value)
-        except ValueError:
+            # JSON would lose the spaces around a text.
+            is_text = fields and value != value.strip()
+            named[name] = value if is_text else json.loads(f"[{value}]" if is_list else value, **hooks)
+        except (ValueError, RecursionError):
             named[name] = value
     return named
 

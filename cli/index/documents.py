@@ -116,8 +116,9 @@ def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -
     metavar="NAME=VALUE",
     multiple=True,
     required=True,
-    callback=partial(named_values, lists=False),
-    help="A field's new value, JSON or text; null removes the field. May be repeated.",
+    callback=partial(named_values, fields=True),
+    help="A field's new value: text, a number in its usual spelling (1.10 and 007 are text), true, false or JSON; null "
+    "removes the field. May be repeated.",
 )
 def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: dict[str, Any]) -> None:
     """Change metadata fields of documents by ID or by a filter; only a new title embeds passages again.

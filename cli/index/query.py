@@ -77,7 +77,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any)
 
     Scores are cosines. By default hits are ordered by `fused`, the mean of the cosine and the score by words, both as
     shares of the query's best; with --fuse, by the sum of 1 / (60 + rank) over the queries.
-    "Words in quotation marks" must occur as a phrase, unless --mode is dense.
+    "Words in quotation marks" must occur, as a phrase, unless --mode is dense.
     The relevance of a hit (0 to 1) is the share of questions without an answer here whose best hit would be worse.
 
     \b

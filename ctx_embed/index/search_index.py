@@ -412,8 +412,8 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
         Args:
             query: a text, a vector (dimension,) of the index's model, or a list of texts or vectors. Words in
-                ``"quotation marks"`` must occur as a phrase in the modes ``words`` and ``hybrid``, if any passage has
-                all phrases of the query.
+                ``"quotation marks"`` must occur in the modes ``words`` and ``hybrid``, several as a phrase, if any
+                passage has all that is quoted.
             k: the number of hits for each query, at least 1; there may be fewer.
             like: instead of a query, one or several ids: find passages similar to these documents, which are left out.
             **options: see :class:`ctx_embed.index.searching.options.Options`.

@@ -103,7 +103,7 @@ class Table:
             return {name: value for name, value in plain.items() if value is not None or name in self.needed}
         if self.kind not in (JSON, JSONL) and not isinstance(raw, str):
             filled = {name: cell for name, cell in row.items() if cell or name in self.needed}
-            return {name: _number(cell) if name in self.numbers else cell for name, cell in filled.items()}
+            return {name: number_of(cell) if name in self.numbers else cell for name, cell in filled.items()}
         if self.kind != JSON:
             if not row.strip():
                 return None
@@ -277,14 +277,14 @@ def _number_columns(header: Sequence[str], rows: Iterable[list[str]], needed: Ma
             continue
         for place, name in list(open_columns.items()):
             if cell := cells[place]:
-                number = _number(cell)
+                number = number_of(cell)
                 filled.add(place)
                 if number is None or (name in ("id", "_id") and isinstance(number, float)):
                     del open_columns[place]
     return {name for place, name in open_columns.items() if place in filled}
 
 
-def _number(cell: str) -> int | float | None:
+def number_of(cell: str) -> int | float | None:
     """Return a cell as a number; None for a text, and for a number that would be written in another way."""
     for kind, longest in ((int, 18), (float, 24)):
         with suppress(ValueError):

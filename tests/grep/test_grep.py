@@ -56,6 +56,7 @@ def test_the_place_of_the_answer(tree):
     assert grep("xylophone", tree, mode="words") == []
     for mode in ("hybrid", "words"):
         assert names('train "salted hashes"', tree, mode=mode) == {"security.md"}
+        assert names('train "salted"', tree, mode=mode) == {"security.md"}
     assert names('"hashes salted"', tree) == set()
 
 

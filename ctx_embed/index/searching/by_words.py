@@ -19,7 +19,7 @@ import re
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -47,7 +47,7 @@ is it its me my no not of on one or our over s she should so some t than that th
 those to under up us was we were what when where which who whom whose why will with would you your
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
-# Quotation marks enclose a phrase only at the edges of words; all others are punctuation.
+# Quotation marks enclose words only at the edges of words; all others are punctuation.
 _PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
 _MARKS = re.compile('["\u201c\u201d]')
 # Maximum number of distinct query words to search for; SQLite limits the size of an expression.
@@ -82,24 +82,30 @@ class Asked(NamedTuple):
     words: Sequence[str]
     # Those of the words that are in no phrase.
     loose: Sequence[str]
-    # Quoted words, two or more, as FTS5 strings; a passage must contain each one.
+    # One or more quoted words each, as FTS5 strings; a passage must contain each phrase.
     phrases: Sequence[str]
+    # Those of the words that are no function words because they are in capitals: IT, US, WHO.
+    acronyms: Collection[str]
 
 
 # Cached, because several steps of a search ask for the same query.
 @lru_cache(maxsize=16)
 def asked(query: str) -> Asked:
     """Return the words and phrases that a query asks for."""
-    read, words = normalised(query), words_of(query)
-    words = [word for word in words if word.lower() not in FUNCTION_WORDS] or words
-    quoted = _PHRASE.findall(read)
-    if not quoted:
-        return Asked(words, words, ())
-    cut = [words_of(phrase.lower()) for phrase in quoted]
-    phrases = [f'"{" ".join(of)}"' for of in cut if len(of) > 1]
-    loose = words_of(_PHRASE.sub(" ", read))
-    loose = [word for word in loose if word.lower() not in FUNCTION_WORDS] or loose
-    return Asked(words, loose, phrases[:MOST_WORDS])
+    read = normalised(query)
+    # A line that is all in capitals says nothing of its words.
+    mixed = [word for line in read.splitlines() if not line.isupper() for word in words_of(line)]
+    acronyms = {word for word in mixed if len(word) > 1 and word.isupper() and word.lower() in FUNCTION_WORDS}
+
+    def content_words(text: str) -> list[str]:
+        words = words_of(text)
+        return [word for word in words if word in acronyms or word.lower() not in FUNCTION_WORDS] or words
+
+    words = content_words(read)
+    if not (quoted := _PHRASE.findall(read)):
+        return Asked(words, words, (), acronyms)
+    phrases = [f'"{" ".join(of)}"' for of in (words_of(phrase.lower()) for phrase in quoted) if of]
+    return Asked(words, content_words(_PHRASE.sub(" ", read)), phrases[:MOST_WORDS], acronyms)
 
 
 def without_marks(text: str) -> str:
@@ -203,7 +209,7 @@ class Bm25:
                     ((low,),) = self.view.store.run(count, (term, counted))
                     if len(self._common) < REMEMBERED_WORDS:
                         self._common[term] = low, low if low < counted else passages
-                if low < most:
+                if low < most or term.strip('"').upper() in asked(query).acronyms:
                     rare.append(term)
             terms = rare or terms
         if not terms:

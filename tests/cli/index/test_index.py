@@ -155,6 +155,54 @@ def test_ids_that_are_numbers():
     assert succeeds("delete", path, "--", "-5", "8", "9") == f"2 of 3 documents deleted from {path}\n"
 
 
+def test_values_of_fields_print_as_they_were_typed():
+    path = built({"id": "a", "text": "a"})
+    texts = (
+        "1.10",
+        "007",
+        "1e3",
+        "+5",
+        "0x1",
+        "True",
+        "None",
+        "NaN",
+        "-Infinity",
+        "-0",
+        " 5",
+        "1_0",
+        "1,5",
+        "٣",
+        "[1",
+        "",
+    )
+    numbers = ("5", "-5", "0", "1.5", "-0.25", "1e-07", "100000000000000000")
+    typed = [*texts, *numbers, "9" * 30, "0." + "3" * 30, "true", "false", "2024-01-31"]
+    succeeds("set", path, "a", *(part for place, value in enumerate(typed) for part in ("-m", f"{place}={value}")))
+    stored = json.loads(succeeds("get", path, "a"))["metadata"]
+    for place, value in enumerate(typed):
+        found = stored[str(place)]
+        assert (found if isinstance(found, str) else json.dumps(found)) == value
+        assert isinstance(found, bool) == (value in ("true", "false"))
+        assert type(found) in (int, float) or value not in numbers
+        assert isinstance(found, str) or value not in texts
+    succeeds(
+        "set",
+        path,
+        "a",
+        "-m",
+        'x=["1", 1.10, {"y": 007}]',
+        "-m",
+        'y=["1", 1.10, {"y": 7}]',
+        "-m",
+        'z="5"',
+        "-m",
+        "0=null",
+    )
+    stored = json.loads(succeeds("get", path, "a"))["metadata"]
+    assert (stored["x"], stored["y"]) == ('["1", 1.10, {"y": 007}]', ["1", "1.10", {"y": 7}])
+    assert (stored["z"], "0" in stored) == ("5", False)
+
+
 def test_a_query_without_hits_says_why(index):
     def said(*options):
         result = run("query", index, "film", *options)

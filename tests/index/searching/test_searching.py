@@ -18,11 +18,12 @@ from ctx_embed.deadlines import within
 from ctx_embed.errors import LateError
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching import search as searching
-from ctx_embed.index.searching.by_words import Bm25
+from ctx_embed.index.searching.by_words import FUNCTION_WORDS, Bm25, tokens_of
 from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, densest
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import Ranking, maximal_marginal_relevance, reciprocal_rank_fusion
 from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.text.normalisation import words as words_of
 from tests.helpers.errors import error
 from tests.index.support.cross_encoder import save_cross_encoder
 from tests.index.support.hash_model import HashModel, hash_vectors
@@ -185,10 +186,10 @@ def test_phrases_must_occur(articles, cut, monkeypatch):
     assert ids(articles.search("\u201casked for a ransom\u201d football", mode="words")) == ["a23"]
     assert "a23" in ids(articles.search("asked for a ransom football", mode="words"))
     assert len(articles.search("asked for a ransom prices", mode="words")) > 1
-    # A phrase that no passage has, and a single word, are mere words.
-    for quoted in ('"ransom a for" football', '"ransom" football'):
+    # A phrase or a word that no passage has is mere words.
+    for quoted in ('"ransom a for" football', '"zebra" ransom'):
         plain = quoted.replace('"', "")
-        assert ids(articles.search(quoted, mode="words")) == ids(articles.search(plain, mode="words"))
+        assert ids(articles.search(quoted, mode="words")) == ids(articles.search(plain, mode="words")) != []
     assert ids(articles.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[0]) == ["a23"]
     assert len(articles.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[1]) == 5
     assert len(articles.search('"ransom a for"', 5, mode="hybrid")) == 5
@@ -206,6 +207,43 @@ def test_phrases_must_occur(articles, cut, monkeypatch):
     with closing(folder):
         (row,) = folder.read(lambda view: Bm25(view).best('"asked for a ransom" zebra', 10, None))
     assert ids(articles.search('"asked for a ransom" zebra', mode="words")) == [articles.ids()[row]] == ["a23"]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words"])
+def test_a_quoted_word_must_occur(articles, mode):
+    texts = {identifier: set(words_of(articles[identifier].text.lower())) for identifier in articles.ids()}
+    for word in ("ransom", "the", "and", "prices"):
+        having = {identifier for identifier, of in texts.items() if word in of}
+        assert having
+        for query in (f'"{word}"', f'"{word}" prices', f"prices \u201c{word.upper()}\u201d"):
+            # Stems may find more passages, but never one without any form of the word.
+            found = ids(articles.search(query, k=len(texts), mode=mode))
+            assert having <= set(found)
+            assert all(any(of.startswith(word) for of in texts[identifier]) for identifier in found)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "words"])
+def test_function_words_in_capitals_count(tmp_path, mode, monkeypatch):
+    words = sorted(word for word in FUNCTION_WORDS if len(word) > 1)
+    assert {"it", "us", "who", "or"} <= set(words)
+    with SearchIndex.create(tmp_path / "index") as index:
+        fillers = [f"Support of group {number}." for number in range(9)]
+        index.add([*fillers, *(f"Support of group 9, {word.upper()}." for word in words)], [*range(9), *words])
+
+        def by_words(query):
+            return {hit.id: round(hit.fused or hit.score, 6) for hit in index.search(query, k=len(index), mode=mode)}
+
+        monkeypatch.setattr("ctx_embed.index.searching.by_words.COMMON_PART", 1e-9)
+        for large in (20_000, 3):
+            monkeypatch.setattr("ctx_embed.index.searching.by_words.LARGE", large)
+            for word in words:
+                # Two of them may have one stem: it and its.
+                first = next(iter(by_words(f"{word.upper()} support")))
+                assert tokens_of([first]) == tokens_of([word])
+        # Without capitals, in capitals throughout, or alone, a function word is what it was.
+        assert by_words("it support") == by_words("IT SUPPORT") == by_words("It support")
+        for query in ("it", "IT"):
+            assert ids(index.search(query, k=1, mode=mode)) == ["it"]
 
 
 def test_what_cannot_be_searched_for_is_one_line(articles):
