@@ -56,12 +56,15 @@ def _chosen(wanted: str) -> tuple[Kernel | None, str]:
         raise InputError(f"{VARIABLE} must be numpy, {' or '.join(PATHS)}, got {quoted(wanted)}")
     library, reason, built_from = None, "", ""
     try:
-        if LIBRARY.exists():
-            library = Kernel(str(LIBRARY))
-            library.ctx_source.restype = ctypes.c_char_p
-            built_from = library.ctx_source().decode()
-        else:
-            reason = f"{LIBRARY.name} was not built; a C compiler and `pip install` make it"
+        content = LIBRARY.read_bytes()
+        # Loading a file that was cut short would end the process.
+        if content[-8:] != f"{zlib.crc32(content[:-8]):08x}".encode():
+            raise OSError("it is not as it was built; `make kernel` or another installation replaces it")
+        library = Kernel(str(LIBRARY))
+        library.ctx_source.restype = ctypes.c_char_p
+        built_from = library.ctx_source().decode()
+    except FileNotFoundError:
+        reason = f"{LIBRARY.name} was not built; a C compiler and `pip install` make it"
     except (OSError, AttributeError) as error:
         reason = f"{LIBRARY.name} cannot be loaded ({error!s:.200})"
     if not reason and SOURCE.exists() and built_from != f"{zlib.crc32(SOURCE.read_bytes()):08x}":

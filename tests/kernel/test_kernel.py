@@ -287,6 +287,36 @@ def test_a_path_that_does_not_exist_is_an_error(anew, monkeypatch):
     assert error(kernel) == "CTX_EMBED_KERNEL must be numpy, plain or avx2, got 'sse9'"
 
 
+# Loads altered copies of the library one after the other: SIGBUS or SIGSEGV would end this process.
+ALTERED = """
+import random, sys
+from pathlib import Path
+from ctx_embed import kernel
+whole, path, drawn = kernel.LIBRARY.read_bytes(), Path(sys.argv[1]), random.Random(0)
+size, pages = len(whole), range(4096, len(whole), 4096)
+altered = [whole[:length] for length in (0, 1, 7, 8, 9, size // 2, size - 9, size - 8, size - 1, *pages)]
+for place in drawn.sample(range(size), 200):
+    altered.append(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1:])
+altered += [whole + b"\\n", whole[:-8] + b"0" * 8, whole[:8192] + bytes(4096) + whole[12288:], bytes(size)]
+kernel.LIBRARY = path
+for content in altered:
+    path.write_bytes(content)
+    found, reason = kernel._chosen("")
+    assert found is None and "cannot be loaded (it is not as it was built" in reason, reason
+path.unlink()
+path.write_bytes(whole)
+print(len(altered), kernel._chosen("")[1])
+"""
+
+
+def test_an_altered_library_is_never_loaded(tmp_path):
+    if LIBRARY is None:
+        pytest.skip(REASON)
+    command = [sys.executable, "-c", ALTERED, str(tmp_path / loading.LIBRARY.name)]
+    count, name = subprocess.check_output(command, text=True).split()
+    assert (int(count) > 200, name) == (True, PATHS[-1])
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
