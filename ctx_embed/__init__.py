@@ -35,7 +35,10 @@ __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)
 
 
 def _use_one_thread() -> None:
-    """Let a forked child compute: it would wait for ever for OpenMP's threads, which do not survive a fork."""
+    """Let a forked child compute: it would wait for ever for pools of threads, which do not survive a fork."""
+    # Without this variable, tokenizers see to it themselves.
+    if "tokenizers" in sys.modules and "TOKENIZERS_PARALLELISM" in os.environ:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if "ctx_embed.modules" in sys.modules and (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
     if (faiss := sys.modules.get("faiss")) is not None:

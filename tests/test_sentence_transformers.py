@@ -243,11 +243,25 @@ if sys.argv[1] == "encoders":
     from ctx_embed.systems import untrained
     shipped, other = ctx_embed.load(device="cpu"), untrained("transformer")
     compute = lambda texts: [*shipped.encode(texts), *other.encode(texts[:100])]
+elif sys.argv[1] == "tokenizer":
+    from ctx_embed.runtime import Embedder
+    embedder = Embedder.load()
+    def compute(texts):
+        # Whole texts and words that no kernel has met: both go through the pool of threads.
+        embedder.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return embedder.encode([f"{text} {os.getpid()}é{place}" for place, text in enumerate(texts)])
 else:
     from ctx_embed import SearchIndex
+    folder = sys.argv[2] + ".notes"
+    os.mkdir(folder)
+    for number in range(20):
+        open(f"{folder}/{number}.html", "w").write(f"<p>{texts[number]}")
     index = SearchIndex.create(sys.argv[2], factory="IVF16,SQ8")
     index.add(texts)
-    compute = lambda texts: index.search(texts[:300], k=5)
+    def compute(texts):
+        index.sync(folder, checksum=True)
+        index.add([f"{text} {os.getpid()}" for text in texts[:50]])
+        return index.search(texts[:300], k=5)
 compute(texts)
 child = os.fork()
 if not child:
@@ -261,9 +275,9 @@ print("exit code", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.parametrize("kind", ["encoders", "search with FAISS"])
+@pytest.mark.parametrize("kind", ["encoders", "tokenizer", "an index with FAISS"])
 def test_a_child_computes_after_its_parent_did_on_several_threads(tmp_path, kind):
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "RAYON_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "true"}
     # A child that waits for threads never ends; the session ends it with its parent.
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT, kind, str(tmp_path / "index")]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
