@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,22 +16,8 @@ from ctx_embed.cli.main import command, counted, one_line
 from ctx_embed.cli.options import Command, named_values, overwrite_option, require_new
 from ctx_embed.errors import InputError
 
-if TYPE_CHECKING:
-    from ctx_embed.index import SearchIndex
-
-WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 # Maximum characters to show of a passage or a value.
 SHOWN_CHARACTERS = 240
-
-
-def chosen_ids(index: SearchIndex, values: Iterable[str]) -> list[str | int]:
-    """Return ids from the command line: an integer if the index has a document with it, otherwise a string."""
-    found: list[str | int] = []
-    for text in values:
-        # As in CSV files, 007 is a string.
-        number = int(text) if WHOLE_NUMBER.fullmatch(text) else 2**63
-        found.append(number if abs(number) < 2**63 and number in index else text)
-    return found
 
 
 def _where_option(does: str) -> Callable[[Command], Command]:
@@ -56,16 +41,15 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: i
         raise click.UsageError("give either IDs or --where")
 
     with opened(path) as index:
-        wanted = chosen_ids(index, ids)
         shown = 0
-        for document in map(index.get, wanted) if ids else index.documents(where, offset=offset, limit=most):
+        for document in map(index.get, ids) if ids else index.documents(where, offset=offset, limit=most):
             if document is not None:
                 click.echo(json.dumps(asdict(document), ensure_ascii=False))
                 shown += 1
         if not ids:
             matching = index.count(where)
             click.echo(f"{shown} of {counted(matching, 'document')}" if matching else "no documents", err=True)
-        elif missing := [identifier for identifier in wanted if index.get(identifier) is None]:
+        elif missing := [identifier for identifier in ids if index.get(identifier) is None]:
             raise InputError(f"{path}: no document has the id {', '.join(map(repr, missing))}")
 
 
@@ -131,7 +115,7 @@ def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: di
         raise click.UsageError("give either IDs or --where FILTER")
 
     with opened(path) as index:
-        changed = index.update_metadata(chosen_ids(index, ids) if where is None else index.ids(where), changes)
+        changed = index.update_metadata(ids if where is None else index.ids(where), changes)
         click.echo(f"metadata of {counted(changed, 'document')} set in {path}")
 
 
@@ -151,7 +135,7 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool) ->
         raise click.UsageError("give either IDs or --where FILTER")
 
     with opened(path) as index:
-        wanted = set(chosen_ids(index, ids))
+        wanted = set(ids)
         asked = len(wanted) if where is None else index.count()
         if dry_run:
             there = sum(index.get(identifier) is not None for identifier in wanted)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ctx_embed.cli.index.documents import SHOWN_CHARACTERS, chosen_ids
+from ctx_embed.cli.index.documents import SHOWN_CHARACTERS
 from ctx_embed.cli.main import command, one_line
 from ctx_embed.cli.options import Command, backend_option, options_of
 from ctx_embed.cli.terminal import styled
@@ -140,9 +140,6 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
     from ctx_embed.index.search_index import SearchIndex
 
     with SearchIndex.open(path, **of_index) as index:
-        for name in ("exclude", "like"):
-            if options.get(name):
-                options[name] = chosen_ids(index, options[name])
         hits_or_lists: Any = index.search(**options)
         found: list[Hits] = [hits_or_lists] if options.get("fuse") or "like" in options else hits_or_lists
         corrected: dict[str, str] = {}

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from ctx_embed.deadlines import within
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, quoted, unknown_name
@@ -265,7 +265,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         return self._folder.read(lambda view: view.store.unknown_fields(fields))
 
     def _condition(self, where: str | None) -> Condition:
-        """Parse a filter; warn the caller of a public method of fields that it compares in vain."""
+        """Parse a filter; raise InputError, or warn the caller of a public method, where it compares in vain."""
         if where is None:
             return ALL
         condition = parse_filter(where)
@@ -281,7 +281,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         wanted = checked_id(identifier)
         named = composed(wanted) if isinstance(wanted, str) else wanted
         both = self._folder.find([wanted, named])
-        found = both.get(wanted, both.get(named))
+        found = both.get(str(wanted), both.get(str(named)))
         return None if found is None else Document(found.text, found.id, found.metadata)
 
     def source(self, hit: Hit | Id) -> Location | None:
@@ -311,8 +311,9 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
         Args:
             texts: any strings, in a list, a series of any library, or a generator.
-            ids: one for each text, a string or a 64-bit integer (1 and "1" differ); None numbers the documents from the
-                first integer above those ever used (not the last 2**32 that fit). The ids are returned.
+            ids: one for each text, a string or a 64-bit integer; 1 and "1" are one id, which stays as first given.
+                None numbers the documents from the first integer above those ever used (not the last 2**32 that fit).
+                The ids are returned.
             metadata: one for each text, None or a dictionary of JSON values; scalars of NumPy and times are converted,
                 and fields that are NaN are left out.
             embeddings: vectors (documents, dimension) of the index's model; such documents are not cut into passages.
@@ -595,7 +596,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         return self.count()
 
     def __contains__(self, identifier: object) -> bool:
-        return isinstance(identifier, str | int) and self.get(identifier) is not None
+        return isinstance(identifier, str | numbers.Integral) and self.get(cast(Id, identifier)) is not None
 
     def __getitem__(self, identifier: Id) -> Document:
         """Return the document with an id; raise KeyError if there is none."""

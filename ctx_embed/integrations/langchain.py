@@ -90,27 +90,18 @@ class CtxVectorStore(VectorStore):
         """Add documents, or replace those with the same ids; a missing id becomes a random one."""
         listed = list(texts)
         chosen = [identifier or uuid.uuid4().hex for identifier in ids or [""] * len(listed)]
-        self.index.upsert(listed, [self._stored(identifier) for identifier in chosen], metadatas or None)
+        self.index.upsert(listed, chosen, metadatas or None)
         return chosen
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
         """Delete documents, or all if ``ids`` is None."""
-        self.index.delete(self.index.ids() if ids is None else [self._stored(identifier) for identifier in ids])
+        self.index.delete(self.index.ids() if ids is None else ids)
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return the documents with the given ids; ids that no document has are skipped."""
-        found = [self.index.get(self._stored(identifier)) for identifier in ids]
+        found = map(self.index.get, ids)
         return [Document(of.text, id=str(of.id), metadata=of.metadata) for of in found if of is not None]
-
-    def _stored(self, identifier: str) -> str | int:
-        """Return an id in the type that the index stores, which may be an integer."""
-        is_number = identifier.isdecimal() and len(identifier) < 19 and str(int(identifier)) == identifier
-        return (
-            int(identifier)
-            if is_number and identifier not in self.index and int(identifier) in self.index
-            else identifier
-        )
 
     def similarity_search_with_score(
         self, query: str | list[float], k: int = 4, **options: Any

@@ -19,7 +19,7 @@ from tests.index.support.hash_model import HashEmbedder, HashModel, hash_vectors
 from tests.index.support.stored import stored
 
 texts = st.one_of(st.sampled_from(["cat", "dog", "the cat", "house", ""]), st.text(max_size=8))
-ids = st.one_of(st.none(), st.integers(-3, 30), st.sampled_from(["a", "b", "1", "2", ""]))
+ids = st.one_of(st.none(), st.integers(-3, 30), st.sampled_from(["a", "b", "1", "2", "-3", "02", ""]))
 years = st.one_of(st.none(), st.integers(2018, 2023))
 batches = st.lists(st.tuples(texts, ids, years), max_size=5)
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ctx_embed.errors.UnknownFieldsW
 
 
 class Operations(RuleBasedStateMachine):
-    """An index next to a dictionary of (text, year) by id."""
+    """An index next to a dictionary of (id, text, year) by the text of the id."""
 
     @initialize(factory=st.sampled_from(["auto", "HNSW8", "IVF2,Flat", "SQ8"]))
     def create(self, factory: str) -> None:
@@ -48,14 +48,17 @@ class Operations(RuleBasedStateMachine):
 
     def keep(self, batch, returned) -> None:
         for (text, given, year), got in zip(batch, returned, strict=True):
-            assert given is None or given == got
+            name = str(got)
             # An automatic id was never in use before.
-            assert given is not None or (got not in self.model and got not in self.gone)
-            self.model[got] = (text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), year)
+            assert str(given) == name if given is not None else name not in self.model and name not in self.gone
+            # An id stays as it was first given.
+            first = self.model[name][0] if name in self.model else got if given is None else given
+            self.model[name] = (first, text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), year)
+            assert (type(got), got) == (type(first), first)
 
     @rule(batch=batches)
     def add(self, batch) -> None:
-        given = [identifier for _, identifier, _ in batch if identifier is not None]
+        given = [str(identifier) for _, identifier, _ in batch if identifier is not None]
         if len(set(given)) < len(given) or set(given) & set(self.model):
             with pytest.raises(InputError, match="ids must be unique"):
                 self.index.add(*self.arguments(batch))
@@ -68,7 +71,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(chosen=st.lists(ids.filter(lambda identifier: identifier is not None), max_size=4))
     def delete(self, chosen) -> None:
-        there = {identifier for identifier in chosen if identifier in self.model}
+        there = {str(identifier) for identifier in chosen if str(identifier) in self.model}
         assert self.index.delete(chosen) == len(there)
         self.gone |= there
         for identifier in there:
@@ -77,11 +80,12 @@ class Operations(RuleBasedStateMachine):
     @rule(identifier=ids.filter(lambda identifier: identifier is not None))
     def get(self, identifier) -> None:
         document = self.index.get(identifier)
-        if identifier not in self.model:
+        if str(identifier) not in self.model:
             assert document is None
         else:
-            text, year = self.model[identifier]
-            assert (document.text, document.metadata) == (text, {} if year is None else {"year": year})
+            first, text, year = self.model[str(identifier)]
+            assert (document.id, document.text) == (first, text)
+            assert document.metadata == ({} if year is None else {"year": year})
 
     @rule()
     def compact(self) -> None:
@@ -96,7 +100,7 @@ class Operations(RuleBasedStateMachine):
     @rule(query=texts, k=st.integers(1, 40), least=st.integers(2018, 2023))
     def search_with_a_filter(self, query, k, least) -> None:
         hits = self.index.search(query, k, where=f"year >= {least}", mode="dense")
-        there = {identifier for identifier, (_, year) in self.model.items() if year is not None and year >= least}
+        there = {first for first, _, year in self.model.values() if year is not None and year >= least}
         assert len(hits) == min(k, len(there))
         assert {hit.id for hit in hits} <= there
 
@@ -104,9 +108,9 @@ class Operations(RuleBasedStateMachine):
     def search_words(self, query) -> None:
         stems = {word.removesuffix("s") for word in query.split()}
         hits = self.index.search(query, 1000, mode="words")
-        there = {identifier for identifier, (text, _) in self.model.items() if stems & set(text.split())}
+        there = {first for first, text, _ in self.model.values() if stems & set(text.split())}
         assert {hit.id for hit in hits} >= there
-        assert {hit.id for hit in hits} <= set(self.model)
+        assert {str(hit.id) for hit in hits} <= set(self.model)
 
     @invariant()
     def all_is_found(self) -> None:
@@ -114,14 +118,16 @@ class Operations(RuleBasedStateMachine):
             return
         assert self.index.count() == len(self.model)
         hits = self.index.search("query", 1000, mode="dense")
-        assert {hit.id: hit.text for hit in hits} == {key: text for key, (text, _) in self.model.items()}
-        expected = np.sort(hash_vectors([text for text, _ in self.model.values()]) @ hash_vectors(["query"])[0])[::-1]
+        assert {hit.id: hit.text for hit in hits} == {first: text for first, text, _ in self.model.values()}
+        expected = np.sort(hash_vectors([text for _, text, _ in self.model.values()]) @ hash_vectors(["query"])[0])[
+            ::-1
+        ]
         np.testing.assert_allclose([hit.score for hit in hits], expected, atol=1e-6)
 
     def teardown(self) -> None:
         if hasattr(self, "index"):
             self.index.close()
-            assert stored(self.path) == {identifier: text for identifier, (text, _) in self.model.items()}
+            assert stored(self.path) == {first: text for first, text, _ in self.model.values()}
             shutil.rmtree(self.folder)
 
 

@@ -389,8 +389,10 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
                         # Refuse ids that the index already has, before their texts are embedded.
                         numbered = enumerate(some, edit.counted + 1)
                         numbers = {checked_id(of.id, number): number for number, of in numbered if of.id is not None}
-                        for taken in target.rows_of_ids(list(numbers)):
-                            raise TakenIdError(numbers[taken], taken)
+                        taken = target.rows_of_ids(numbers)
+                        for identifier in numbers if taken else ():
+                            if str(identifier) in taken:
+                                raise TakenIdError(numbers[identifier], identifier)
                     edit.add(some, replacing=replacing)
                     meter.update(len(some))
                     more = bool(some)
@@ -492,7 +494,10 @@ def merge_indexes(
     target = Path(path).absolute()
     require_free(target)
     # Skip numbers that another document was given as its id.
-    select = "SELECT max(id) FROM documents WHERE id < ? AND id NOT IN (SELECT id FROM automatic)"
+    select = (
+        "SELECT max(number) FROM (SELECT CAST(id AS INTEGER) AS number FROM documents "
+        "WHERE CAST(number AS TEXT) = CAST(id AS TEXT) AND number < ?) WHERE number NOT IN (SELECT id FROM automatic)"
+    )
     next_id = 0
     for folder in folders:
         with closing(Database(folder)) as store:

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
@@ -27,7 +27,7 @@ from ctx_embed.files import on_disk
 from ctx_embed.index.following import FolderOptions, records
 from ctx_embed.index.following.records import FollowedFolder, RecordedFile, Synced, known_folder
 from ctx_embed.index.storage.database import Database
-from ctx_embed.index.storage.documents import Id, checked_id, metadata_json
+from ctx_embed.index.storage.documents import Id, checked_id, forms_of, metadata_json
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import Edit
 from ctx_embed.progress import Meter
@@ -266,8 +266,8 @@ class _Step:
     def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
         """Replace a file's documents with those that it now contains, and record the file."""
         store, old, options = self.edit.store, self._ids_of(record), self.folder.options
-        # The metadata that the documents of the file get, by their ids.
-        new: dict[Id, dict[str, Any]] = {}
+        # The ids of the file's documents, by their texts, with the metadata that they get.
+        new: dict[str, tuple[Id, dict[str, Any]]] = {}
         problem: UnreadableFileError | None = None
         digest = b""
         # A table is stored as it is read, but as a whole or not at all.
@@ -317,24 +317,26 @@ class _Step:
             self.result.leave_out(file.source, str(problem), named=not problem.counted)
             self.result.removed += bool(old)
             return
-        self.edit.delete([identifier for identifier in old if identifier not in new])
+        self.edit.delete([identifier for identifier in old if str(identifier) not in new])
         store.run_many(
             "INSERT INTO origins VALUES (?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
-            ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in new.items()),
+            ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in new.values()),
         )
         self.result.documents += len(new)
         is_new = record is None or record.problem is not None
         self.result.added += is_new
         self.result.changed += not is_new
 
-    def _add(self, documents: list[Document], record: RecordedFile | None, new: dict[Id, dict[str, Any]]) -> None:
+    def _add(
+        self, documents: list[Document], record: RecordedFile | None, new: dict[str, tuple[Id, dict[str, Any]]]
+    ) -> None:
         """Add documents of a file to those that wait, and to ``new``, unless one of them cannot be stored."""
-        by_id: dict[Id, Document] = {}
+        by_id: dict[str, Document] = {}
         for number, document in enumerate(documents, len(new) + 1):
             try:
                 metadata_json(document.metadata, number)
-                identifier = checked_id(document.id, number)
+                identifier = str(checked_id(document.id, number))
             except InputError as error:
                 raise UnreadableFileError(str(error)) from None
             if identifier in by_id or identifier in new:
@@ -342,18 +344,18 @@ class _Step:
                 raise UnreadableFileError(f"{place}the id {quoted(identifier)} comes twice")
             by_id[identifier] = document
         select = "SELECT d.id, o.file, o.written FROM documents d LEFT JOIN origins o ON o.id = d.id WHERE d.id IN ({})"
-        stored = {identifier: of for identifier, *of in self.edit.store.run_among(select, list(by_id))}
-        waiting, own = {document.id for document in self._documents}, -1 if record is None else record.number
+        stored = {str(identifier): of for identifier, *of in self.edit.store.run_among(select, forms_of(by_id))}
+        waiting, own = {str(document.id) for document in self._documents}, -1 if record is None else record.number
         for identifier in by_id:
             if identifier in waiting or (identifier in stored and stored[identifier][0] != own):
                 raise _TryAgainError(f"the id {quoted(identifier)} belongs to a document from elsewhere")
-        for identifier, known in self.edit.store.find(list(stored)).items():
+        for identifier, known in self.edit.store.find(stored).items():
             # Metadata that people have changed in the stored documents stay.
             written, now, fields = json.loads(stored[identifier][1]), known.metadata, by_id[identifier].metadata
             changed = {name: value for name, value in now.items() if (name, value) not in written.items()}
             kept = {name: value for name, value in fields.items() if name in now or name not in written}
-            by_id[identifier] = replace(by_id[identifier], metadata={**kept, **changed})
-        new |= {identifier: document.metadata for identifier, document in by_id.items()}
+            by_id[identifier] = replace(by_id[identifier], id=known.id, metadata={**kept, **changed})
+        new |= {identifier: (cast(Id, document.id), document.metadata) for identifier, document in by_id.items()}
         self._documents += by_id.values()
         self._characters += sum(len(document.text) for document in by_id.values())
         if len(self._documents) >= writer.BATCH_DOCUMENTS or self._characters >= BATCH_CHARACTERS:

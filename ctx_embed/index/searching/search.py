@@ -272,11 +272,11 @@ class Search:
             """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
             return unit_rows(view.vectors.get(np.arange(row, row + passages)).mean(axis=0))
 
-        places = store.rows_of_ids(list(dict.fromkeys(self.like)))
+        places = store.rows_of_ids(self.like)
         for identifier in self.like:
-            if identifier not in places:
+            if str(identifier) not in places:
                 raise InputError(f"like: no document has the id {quoted(identifier)}")
-        liked = list(places.values())
+        liked = [place for _, *place in places.values()]
         if liked:
             beginning, length = "SELECT substr(text, 1, ?) FROM documents WHERE row = ?", LIKED_CHARACTERS // len(liked)
             beginnings = [text for row, _ in liked for (text,) in store.run(beginning, (length, row))]
@@ -288,16 +288,19 @@ class Search:
         excluded = store.rows_of_ids(self.exclude)
         others = [item for item in self.exclude if isinstance(item, str) and item not in excluded]
         for item in self.exclude:
-            if not isinstance(item, str) and item not in excluded:
+            if not isinstance(item, str) and str(item) not in excluded:
                 raise InputError(f"exclude: no document has the id {quoted(item)}")
         if self.exclude:
-            away = [*(self.model().queries(others) if others else ()), *(centre(*place) for place in excluded.values())]
+            away = [
+                *(self.model().queries(others) if others else ()),
+                *(centre(*place) for _, *place in excluded.values()),
+            ]
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
             # A query that the model cannot read has no meaning, so it stays zero.
             vectors = np.where(vectors.any(axis=1, keepdims=True), moved, np.float32(0))
         mask = (view.live if allowed is None else allowed).copy()
-        for row, passages in [*liked, *excluded.values()]:
+        for row, passages in [*liked, *(place for _, *place in excluded.values())]:
             first = int(view.positions(np.array([row]))[0])
             mask[first : first + passages] = False
         return mask, texts, vectors

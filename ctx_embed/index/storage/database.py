@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ctx_embed.deadlines import require_time
 from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, UnwritableError, quoted
 from ctx_embed.files import has_locks
-from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts
+from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts, forms_of, integer_of
 from ctx_embed.index.storage.filters import ALL, Condition, moment_of
 from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
 
@@ -74,7 +74,8 @@ class Settings:
 
 
 # Rows are numbered in the order of addition, one for each passage, and never used twice; a document has the row of its
-# first passage. `id` has no type, so SQLite distinguishes 1 and '1'. Long columns come last, so scans skip them.
+# first passage. `id` has no type: an id is stored as it was first given, as an integer or text, and found by either
+# form. Long columns come last, so scans skip them.
 SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, content TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE state (
@@ -537,10 +538,10 @@ class Database:
         found = self.run(select, (path or "$.id", path or "$.id", str(rows)))
         return [(row,) if path is None or kind in (None, "null") else (kind, value) for row, kind, value in found]
 
-    def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
-        """Return the documents with the given ids, by id; ids that do not exist are left out."""
-        found = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", ids)
-        return {document.id: document for document in self._stored(found)}
+    def find(self, ids: Iterable[Id]) -> dict[str, Stored]:
+        """Return the documents with the given ids, by the text of the id; ids that do not exist are left out."""
+        found = self.run_among(f"SELECT {COLUMNS} FROM documents WHERE id IN ({{}})", forms_of(ids))
+        return {str(document.id): document for document in self._stored(found)}
 
     def after(self, row: int, count: int, condition: Condition = ALL, offset: int = 0) -> list[Stored]:
         """Return up to ``count`` documents after a row that match a condition, in order, skipping the first ones."""
@@ -632,19 +633,20 @@ class Database:
         known = {str(name) for (name,) in names}
         return {name: sorted(known | {name} if is_text else known) for name, is_text in unknown.items()}
 
-    def rows_of_ids(self, ids: Sequence[Id]) -> dict[Id, tuple[int, int]]:
-        """Return row and passages of each document that has one of the given ids, by id."""
-        found = self.run_among("SELECT id, row, passages FROM documents WHERE id IN ({})", ids)
-        return {identifier: (row, count) for identifier, row, count in found}
+    def rows_of_ids(self, ids: Iterable[Id]) -> dict[str, tuple[Id, int, int]]:
+        """Return id, row and passages of each document that has one of the given ids, by the text of the id."""
+        found = self.run_among("SELECT id, row, passages FROM documents WHERE id IN ({})", forms_of(ids))
+        return {str(identifier): (identifier, row, count) for identifier, row, count in found}
 
     def record_automatic(self, automatic: Iterable[Id], given: Iterable[Id]) -> None:
         """Record which ids the index has assigned itself: only these may change in another index."""
-        self.run_many("DELETE FROM automatic WHERE id = ?", ((identifier,) for identifier in given))
+        self.run_many("DELETE FROM automatic WHERE id = ?", ((integer_of(identifier),) for identifier in given))
         self.run_many("INSERT OR IGNORE INTO automatic VALUES (?)", ((identifier,) for identifier in automatic))
 
-    def automatic(self, ids: Sequence[Id]) -> set[Id]:
+    def automatic(self, ids: Iterable[Id]) -> set[Id]:
         """Return which of the given ids the index has assigned itself."""
-        return {identifier for (identifier,) in self.run_among("SELECT id FROM automatic WHERE id IN ({})", ids)}
+        numbers = [number for number in map(integer_of, ids) if number is not None]
+        return {identifier for (identifier,) in self.run_among("SELECT id FROM automatic WHERE id IN ({})", numbers)}
 
 
 # SQLite's locks belong to a process, but it keeps their books in memory, which a fork copies: a child that goes on with

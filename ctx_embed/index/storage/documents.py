@@ -2,7 +2,8 @@
 
 import json
 import numbers
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ LARGEST_ID = 2**63 - 1
 LAST_IDS = LARGEST_ID - 2**32
 # Maximum depth of nested metadata; JSON readers, including SQLite's, fail at some greater depth.
 DEEPEST_METADATA = 100
+_NUMERAL = re.compile("0|-?[1-9][0-9]{0,18}")
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
@@ -34,6 +36,19 @@ def checked_id(identifier: Any, number: int | None = None) -> Id:
     if not -LARGEST_ID - 1 <= int(identifier) <= LARGEST_ID:
         raise InputError(f"{place}the id {quoted(identifier)} does not fit into 64 bits; give it as a string")
     return int(identifier)
+
+
+def integer_of(identifier: Id) -> int | None:
+    """Return the integer that an id is or spells: 7 for 7 and "7", None for "007"."""
+    if isinstance(identifier, str) and not _NUMERAL.fullmatch(identifier):
+        return None
+    return number if -LARGEST_ID - 1 <= (number := int(identifier)) <= LARGEST_ID else None
+
+
+def forms_of(identifiers: Iterable[Id]) -> list[Id]:
+    """Return each id as a string, and as an integer if it is one: 7 and "7" are one id."""
+    forms = ((str(identifier), integer_of(identifier)) for identifier in identifiers)
+    return [form for both in forms for form in both if form is not None]
 
 
 def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) -> list[Document]:

@@ -20,7 +20,17 @@ from ctx_embed.errors import InputError, UnwritableError, described, quoted
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import FAISS_SUFFIX, NEXT, Database, checksum, expanded, ranges_of
-from ctx_embed.index.storage.documents import LARGEST_ID, LAST_IDS, Id, Span, checked_id, embedded_texts, metadata_json
+from ctx_embed.index.storage.documents import (
+    LARGEST_ID,
+    LAST_IDS,
+    Id,
+    Span,
+    checked_id,
+    embedded_texts,
+    forms_of,
+    integer_of,
+    metadata_json,
+)
 from ctx_embed.index.storage.folder import IndexFolder, VectorTable, View
 from ctx_embed.index.storage.vectors import DTYPES, Vectors, schema
 from ctx_embed.index.writing.chunking import Cut, chunker
@@ -98,11 +108,15 @@ class Edit:
             return []
         first = self.counted + 1
         given = {number: checked_id(of.id, number) for number, of in enumerate(documents, first) if of.id is not None}
-        integers = {identifier for identifier in given.values() if isinstance(identifier, int)}
+        integers = {number for number in map(integer_of, given.values()) if number is not None}
         next_id = max(self.state.next_id, *(identifier + 1 for identifier in integers if identifier < LAST_IDS), 0)
         if next_id + len(documents) > LAST_IDS:
-            last = self.store.run("SELECT id FROM documents WHERE id BETWEEN ? AND ?", (next_id, LARGEST_ID))
+            numbers = "SELECT CAST(id AS INTEGER) AS number FROM documents WHERE number BETWEEN ? AND ?"
+            last = self.store.run(numbers, (next_id, LARGEST_ID))
             integers.update(identifier for (identifier,) in last)
+        # An id stays as it was first given. No document has an automatic id yet.
+        taken = self.store.rows_of_ids(given.values())
+        known = {text: identifier for text, (identifier, _, _) in taken.items()}
         ids, automatic = list[Id](), list[Id]()
         for number in range(first, first + len(documents)):
             if number not in given:
@@ -113,11 +127,10 @@ class Edit:
                     raise InputError(f"document {number}: no larger integer is left for its id; give it an id")
                 automatic.append(next_id)
                 next_id += 1
-            ids.append(given[number] if number in given else automatic[-1])
-        # No document has an automatic id yet.
-        taken = {identifier: row for identifier, (row, _) in self.store.rows_of_ids(list(given.values())).items()}
+            identifier = given[number] if number in given else automatic[-1]
+            ids.append(known.setdefault(str(identifier), identifier))
         if not replacing:
-            self._require_new(ids, first, taken)
+            self._require_new(ids, first, {text: row for text, (_, row, _) in taken.items()})
         texts, whole = [], []
         for number, document in enumerate(documents, first):
             if not isinstance(document.text, str):
@@ -127,7 +140,7 @@ class Edit:
             if not isinstance(document, Embedded) or (document.embedding is None and document.spans is None):
                 whole.append((texts[-1], getattr(document, "blocks", ())))
         cut = iter(self._writer.passages(whole))
-        prepared: dict[Id, _NewDocument] = {}
+        prepared: dict[str, _NewDocument] = {}
         for number, (identifier, document, text) in enumerate(zip(ids, documents, texts, strict=True), first):
             metadata = metadata_json(document.metadata, number)
             vectors: Any = None
@@ -140,29 +153,29 @@ class Edit:
                 spans = next(cut)
             embedded = embedded_texts(text, document.metadata, spans, self._vectors.settings.titled)
             vectors = [None] * len(spans) if vectors is None else vectors
-            prepared.pop(identifier, None)
-            prepared[identifier] = _NewDocument(identifier, metadata, text, spans, embedded, vectors)
-        self._store(list(prepared.values()), list(taken))
+            prepared.pop(str(identifier), None)
+            prepared[str(identifier)] = _NewDocument(identifier, metadata, text, spans, embedded, vectors)
+        self._store(list(prepared.values()), taken)
         self.store.record_automatic(automatic, given.values())
         self.state = replace(self.state, next_id=next_id)
         self.counted += len(documents)
         return ids
 
-    def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[Id, int]) -> None:
+    def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[str, int]) -> None:
         """Raise an error if an id belongs to another document, stored or in the same batch."""
-        numbers: dict[Id, int] = {}
+        numbers: dict[str, int] = {}
         for number, identifier in enumerate(ids, first):
-            row = taken.get(identifier)
+            row = taken.get(str(identifier))
             if row is not None and row < self._first_row:
                 raise TakenIdError(number, identifier)
-            other = numbers.setdefault(identifier, number)
+            other = numbers.setdefault(str(identifier), number)
             if row is not None:
                 between = "SELECT count(*) FROM documents WHERE row BETWEEN ? AND ?"
                 ((other,),) = self.store.run(between, (self._first_row, row))
             if other != number:
                 raise TakenIdError(number, identifier, f"is also that of document {other}")
 
-    def _store(self, documents: Sequence[_NewDocument], replaced: list[Id]) -> None:
+    def _store(self, documents: Sequence[_NewDocument], replaced: Iterable[Id]) -> None:
         """Write documents, their passages, words and vectors, which another thread embeds unless the text is known."""
         embedded = [text for document in documents for text in document.embedded]
         given = [vector for document in documents for vector in document.vectors]
@@ -214,9 +227,9 @@ class Edit:
         """Change metadata fields of documents, and remove fields set to None; return the number of documents."""
         metadata_json(changes, 1)
         checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
-        found = self.store.find(list(dict.fromkeys(checked)))
+        found = self.store.find(checked)
         for identifier in checked:
-            if identifier not in found:
+            if str(identifier) not in found:
                 raise InputError(f"no document has the id {quoted(identifier)}")
         again, titled = list[Document](), self._vectors.settings.titled
         for number, document in enumerate(found.values(), 1):
@@ -240,10 +253,10 @@ class Edit:
         checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
         if self.store.run("SELECT 1 FROM sqlite_master WHERE name = 'origins'"):
             # A document of a followed folder comes back when its file changes.
-            self.store.run_many("DELETE FROM origins WHERE id = ?", ((identifier,) for identifier in checked))
-        return self._delete(list(dict.fromkeys(checked)))
+            self.store.run_many("DELETE FROM origins WHERE id = ?", ((identifier,) for identifier in forms_of(checked)))
+        return self._delete(checked)
 
-    def _delete(self, ids: list[Id]) -> int:
+    def _delete(self, ids: Iterable[Id]) -> int:
         """Delete documents and their vectors; their rows are never used again."""
         found = self.store.find(ids)
         words = [(row, indexed(text)) for document in found.values() for row, text in document.texts()]
