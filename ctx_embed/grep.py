@@ -448,7 +448,7 @@ class Search:
             name,
             cosine,
             text[start:stop],
-            {},
+            {} if extracted.title is None else {"title": extracted.title},
             offset + start,
             first,
             page,
@@ -480,7 +480,9 @@ class Search:
             cosines = _embedded(self.model, [hit.text for hit in best]) @ self._query
             best = [replace(hit, score=float(cosine)) for hit, cosine in zip(best, cosines, strict=True)]
         elif self._unrelated is not None and self._query.any():
-            shares = word_shares(self.question, [hit.text for hit in best])
+            # A title is embedded with the passages of a text, so its words count, too.
+            titled = ["\n".join([*hit.metadata.values(), hit.text]) for hit in best]
+            shares = word_shares(self.question, titled)
             best = [
                 replace(hit, relevance=relevance(self._unrelated, hit.score, share, self._passages))
                 for hit, share in zip(best, shares, strict=True)

@@ -88,6 +88,36 @@ def test_hits_are_those_of_an_index(docs, mode):
             np.testing.assert_allclose([hit.relevance for hit in found], relevance, atol=0.2)
 
 
+def test_words_of_a_title_are_found(tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    parts = [
+        "The captain looked at the grey water and said nothing for an hour. " * 30,
+        "Anna mended the net on the quay while gulls shouted above her. " * 30,
+        "Bread was dear that winter, and the soup was thin. " * 30,
+    ]
+    titles = {
+        "Lighthouse keepers of Brittany": "lighthouse keepers",
+        "A history of the violin": "the history of violins",
+    }
+    for place, title in enumerate(titles):
+        body = "".join(f"<h2>Chapter</h2><p>{part}</p>" for part in parts[place:])
+        (folder / f"{place}.html").write_text(f"<html><head><title>{title}</title></head><body>{body}</body></html>")
+        plain = "".join(f"## Chapter\n\n{part}\n\n" for part in parts[place:])
+        (folder / f"{place}.md").write_text(f"---\ntitle: {title}\n---\n\n{plain}")
+    build_index([str(folder)], folder.with_suffix(".index"), chunk="passages")
+    with SearchIndex.open(folder.with_suffix(".index")) as index:
+        for place, query in enumerate(titles.values()):
+            own = {f"{place}.html", f"{place}.md"}
+            assert names(query, folder, k=4) >= own
+            hits = grep(query, folder, k=20)
+            assert {Path(hit.id).name for hit in hits} == own
+            # Passages that an index finds by the meaning of their title are hits, though they have none of its words.
+            found = {(hit.id, hit.start) for hit in index.search(query, k=20) if hit.id in own and hit.relevance > 0.4}
+            assert found <= {(Path(hit.id).name, hit.start) for hit in hits}
+            assert len(found) >= 4
+
+
 def test_files_are_named_once_and_lines_around_a_hit_are_shown(tmp_path):
     parts = "".join(f"## {n}\n\n{f'Number {n} is about nothing. ' * 40}\n\n" for n in range(5))
     for name in ("a", "b"):
