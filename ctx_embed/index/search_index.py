@@ -269,6 +269,8 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         if where is None:
             return ALL
         condition = parse_filter(where)
+        if condition.texts:
+            self._folder.read(lambda view: view.require_texts(condition))
         new = [field for field in condition.fields if field not in self._asked_fields]
         if new and self.warns_of_fields and self.count():
             self._asked_fields.update(new)

@@ -66,6 +66,9 @@ def test_hits_are_those_of_the_index_in_its_folder(ask, index_path, options):
     [
         ("search", {"query": "x", "k": 0}),
         ("search", {"query": "x", "where": "year >"}),
+        ("search", {"query": "x", "where": 'year > "2020"'}),
+        ("delete", {"where": 'year > "01.06.2024"'}),
+        ("add", {"texts": ["x"], "ids": ["1"]}),
         ("search", {"query": 5}),
         ("search", {"query": [1.0, 2.0]}),
         ("search", {"query": "x", "like": 1}),
@@ -139,6 +142,7 @@ def test_changes_are_made_and_seen(ask):
     assert ask("add", texts=["rain fell all night"], ids=["rain"]) == {"ids": ["rain"]}
     changed = {"texts": ["snow fell all night"], "ids": ["rain"], "metadata": [{"season": "winter"}]}
     assert ask("upsert", **changed) == {"ids": ["rain"]}
+    assert [document["id"] for document in ask("get", ids=[1, "1", "2"])["documents"]] == [1, 1, 2]
     documents = ask("get", ids=["rain", 7])["documents"]
     assert documents == [{"text": "snow fell all night", "id": "rain", "metadata": {"season": "winter"}}, None]
     assert ask("search", query="snow", k=1)["hits"][0]["id"] == "rain"
@@ -148,7 +152,7 @@ def test_changes_are_made_and_seen(ask):
     assert ask("update_metadata", ids=[3], changes={"topic": "cinema", "rated": True}) == {"updated": 1}
     (document,) = ask("get", ids=[3])["documents"]
     assert document["metadata"] == {"year": 2022, "topic": "cinema", "rated": True}
-    assert ask("update_metadata", ids=[3], changes={"topic": "film", "rated": None}) == {"updated": 1}
+    assert ask("update_metadata", ids=["3"], changes={"topic": "film", "rated": None}) == {"updated": 1}
     assert ask("add", texts=["its own vector"], ids=["v"], embeddings=[VECTOR]) == {"ids": ["v"]}
     assert ask("search", query=VECTOR, k=1)["hits"][0]["id"] == "v"
     assert ask("delete", ids=["v", "gone"]) == {"deleted": 1}
@@ -238,7 +242,12 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
         foreign = await answer(client, "search", query="日本語", mode="dense")
         assert foreign["warning"] == "The model knows no word of the query."
         assert (await client.call_tool("get", {"id": "cat.txt", "length": 10**9})).is_error
-        for where, said in (("year >", "filter"), ("yaer = 2020", "no document has a field 'yaer' (fields: ")):
+        assert (await answer(client, "get", id="1"))["id"] == (await answer(client, "get", id=1))["id"] == 1
+        for where, said in (
+            ("year >", "filter"),
+            ('year > "2020"', "the field 'year' has no text"),
+            ("yaer = 2020", "no document has a field 'yaer' (fields: "),
+        ):
             wrong = await client.call_tool("search", {"query": "x", "where": where})
             assert wrong.is_error
             assert said in wrong.content[0].text

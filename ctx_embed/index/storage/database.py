@@ -32,7 +32,7 @@ from ctx_embed.deadlines import require_time
 from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, UnwritableError, quoted
 from ctx_embed.files import has_locks
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts, forms_of, integer_of
-from ctx_embed.index.storage.filters import ALL, Condition, moment_of
+from ctx_embed.index.storage.filters import ALL, Condition, form_of_date, moment_of, name_of
 from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
 
 # The version of the file format.
@@ -624,7 +624,7 @@ class Database:
             having = "SELECT 1 FROM documents WHERE json_type(metadata, ?) IS NOT NULL"
             others = f"{having} AND json_type(metadata, ?) NOT IN ('text', 'null')" if numeric else having
             if not self.run(f"{others} LIMIT 1", (path,) * others.count("?")):
-                name = ".".join(re.findall('"([^"]*)"', path))
+                name = name_of(path)
                 unknown[name] = bool(self.run(f"{having} LIMIT 1", (path,)))
         if not unknown:
             return {}
@@ -632,6 +632,17 @@ class Database:
         names = self.run("SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry")
         known = {str(name) for (name,) in names}
         return {name: sorted(known | {name} if is_text else known) for name, is_text in unknown.items()}
+
+    def require_texts(self, path: str, date: str) -> None:
+        """Raise InputError if a field has no strings but numbers, or dates of another form than ``date`` has."""
+        having = "SELECT json_extract(metadata, ?) FROM documents WHERE json_type(metadata, ?) IN"
+        if not (found := self.run(f"{having} ('text', 'array') LIMIT 1", (path, path))):
+            if self.run(f"{having} ('integer', 'real', 'true', 'false') LIMIT 1", (path, path)):
+                values = "numbers, true or false; compare it with these, without quotation marks"
+                raise InputError(f"the field {quoted(name_of(path))} has no text, but {values}")
+        elif {form_of_date(date), form_of_date(found[0][0])} == {"ISO", "other"}:
+            dates = f"dates such as {quoted(found[0][0])}, and the filter {quoted(date)}"
+            raise InputError(f"the field {quoted(name_of(path))} has {dates}; write both as ISO dates")
 
     def rows_of_ids(self, ids: Iterable[Id]) -> dict[str, tuple[Id, int, int]]:
         """Return id, row and passages of each document that has one of the given ids, by the text of the id."""

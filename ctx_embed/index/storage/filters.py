@@ -11,12 +11,14 @@
     field       = name {"." name} | `any name`           a dot selects a field of an object
 
 A comparison with a value of another type, or with a field that a document lacks, is false, and so is `!=` if the field
-is missing or null. `not` turns true into false and false into true.
+is missing or null. `not` turns true into false and false into true. A string compared with a field that has only
+numbers, true and false is an error.
 
 A string that is an ISO 8601 date or date with time, such as "2024-01-31" or "2024-01-31T12:00:00+01:00", is compared
 with such fields as a time, to the nanosecond; without an offset (Z, +01:00, +0100 or +01), both are in UTC. A date
-stands for its whole day: both `<= "2024-01-31"` and `= "2024-01-31"` hold at any time of that day. Fields that are
-other strings are compared as strings.
+stands for its whole day: both `<= "2024-01-31"` and `= "2024-01-31"` hold at any time of that day. Other strings are
+compared as strings, but a date in another form, such as "31.01.2024", is an error with <, <=, > and >=, and wherever
+only one side is an ISO date.
 
 A filter has at most 1,000,000 characters, 200 comparisons, 10,000 values and 50 levels of parentheses and `not`.
 """
@@ -57,6 +59,15 @@ _TIME = re.compile(
     r"[T ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d+))?)?(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?", re.ASCII
 )
 _DAY = len("2024-01-31")
+_MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\\.?"
+# Strings that people write as dates; ISO dates are among them.
+_LIKE_DATE = re.compile(
+    r"(?:[a-z]+,? )?"
+    r"(?:\d{4}([./-])\d{1,2}\1\d{1,2}|\d{1,2}([./-])\d{1,2}\2\d{4}|\d\d([./])\d\d\3\d\d|\d{1,2}/\d{1,2}/\d\d"
+    rf"|\d{{1,2}}(?:\.|st|nd|rd|th)?[ -]{_MONTH},?[ -]\d{{4}}|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}})"
+    r"(?:[T ,]+\d[\d:.,+ -]*[a-z]{0,4})?",
+    re.ASCII | re.IGNORECASE,
+)
 # The ends of the first and last moment of a day, after the eight digits of its number: seconds, and nine more digits.
 _FIRST, _LAST = "0" * 15, "235959" + "9" * 9
 _FIELD = "json_extract(metadata, ?)"
@@ -124,12 +135,14 @@ class Condition:
     """A condition on the columns of the table `documents`, the values of its parameters, and the fields it compares.
 
     ``fields`` are paths, see :func:`field_path`, without those that ``is null`` says may be missing, each with whether
-    it is compared with numbers.
+    it is compared with numbers. ``texts`` are those compared with strings alone, each with one that stands for a date,
+    or an empty one.
     """
 
     sql: str
     values: tuple[Any, ...]
     fields: tuple[tuple[str, bool], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
 
 
 # Matches any document.
@@ -152,7 +165,8 @@ def parse_filter(text: str) -> Condition:
     parser, values = _Parser(text), list[Any]()
     sql = _sql(parser.whole(), values)
     fields = {_json_path(path): path in parser.numeric for path in parser.compared if path not in parser.optional}
-    return Condition(sql, tuple(values), tuple(fields.items()))
+    texts = {_json_path(path): date for path, date in parser.texts.items() if path not in parser.others}
+    return Condition(sql, tuple(values), tuple(fields.items()), tuple(texts.items()))
 
 
 def field_path(text: str) -> str:
@@ -167,8 +181,9 @@ def field_path(text: str) -> str:
 class _Parser:
     """Reads a filter token by token; ``token`` is the next token, None at the end.
 
-    ``compared`` are the fields of all comparisons so far, ``optional`` those that are tested with ``is null``, and
-    ``numeric`` those that are compared with numbers.
+    ``compared`` are the fields of all comparisons so far, ``optional`` those that are tested with ``is null``,
+    ``numeric`` those that are compared with numbers, ``texts`` those that are compared with strings, each with a date
+    among these, and ``others`` those that are compared with anything else.
     """
 
     def __init__(self, text: str, kind: str = "filter", example: str = "year >= 2020") -> None:
@@ -181,6 +196,8 @@ class _Parser:
         self.compared: list[Path] = []
         self.optional: set[Path] = set()
         self.numeric: set[Path] = set()
+        self.texts: dict[Path, str] = {}
+        self.others: set[Path] = set()
         if len(text) > _LONGEST:
             raise self.error(f"it has {len(text):,} characters, more than {_LONGEST:,}")
         self.tokens = self.scan()
@@ -260,7 +277,9 @@ class _Parser:
             self.optional.add(path)
             return Not(missing) if negated else missing
         if self.takes("contains"):
-            return Contains(path, self.value(path))
+            part = self.value(path)
+            self.note(path, [part], dates=False)
+            return Contains(path, part)
         negated = self.takes("not")
         if self.takes("in"):
             self.needed("'('", "(")
@@ -273,12 +292,23 @@ class _Parser:
             expected = "'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is"
             token = self.needed(expected, *(() if negated else _OPERATORS))
             operator, values = _OPERATORS[token.text], [self.value(path)]
-        if all(type(value) in (int, float) for value in values):
-            self.numeric.add(path)
+        self.note(path, values)
         if operator not in ("=", "!="):
+            if form_of_date(values[0]) == "other":
+                raise self.error(f'{quoted(values[0])} is no ISO date; write dates as "2024-01-31"')
             return Comparison(path, operator, values[0])
         among = Among(path, tuple(values))
         return among if operator == "=" else Junction("and", (Not(missing), Not(among)))
+
+    def note(self, path: Path, values: Sequence[Value], dates: bool = True) -> None:
+        """Record the types of the values that a field is compared with."""
+        if dates and all(type(value) in (int, float) for value in values):
+            self.numeric.add(path)
+        for value in values:
+            if not isinstance(value, str):
+                self.others.add(path)
+            elif not self.texts.setdefault(path, "") and dates and form_of_date(value):
+                self.texts[path] = value
 
     def needed(self, expected: str, *kinds: str) -> _Token:
         token = self.takes(*kinds)
@@ -414,6 +444,18 @@ def moment_of(value: Value) -> str | None:
     if (time := _time_of_day(value[_DAY:])) is None:
         return None
     return (f"{int(day) + time[0]:08d}" if time[0] else day) + time[1]
+
+
+def form_of_date(value: Value) -> str:
+    """Return "ISO" for a date in ISO 8601, "other" for one in another form, and otherwise an empty string."""
+    if moment_of(value) is not None:
+        return "ISO"
+    return "other" if isinstance(value, str) and _LIKE_DATE.fullmatch(value) else ""
+
+
+def name_of(path: str) -> str:
+    """Return the name of a field, given its :func:`field_path`."""
+    return ".".join(re.findall('"([^"]*)"', path))
 
 
 def unknown_fields_message(unknown: Mapping[str, Sequence[str]]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.database import DATABASE, MAPPED, ROWS_AT_ONCE, ChangedError, Database, Settings, rows_of
 from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
-from ctx_embed.index.storage.filters import parse_filter
+from ctx_embed.index.storage.filters import Condition, form_of_date, parse_filter
 from ctx_embed.index.storage.vectors import DTYPES, Mask, Rows, Vectors
 
 Result = TypeVar("Result")
@@ -206,6 +206,8 @@ class View:
         # For each filter, the positions that match it, the next row, and the generation that last changed metadata.
         self._masks: dict[str, tuple[Mask, int, int]] = {}
         self._last_vectors: dict[int, Vectors] = {}
+        # The fields that filters may compare with strings, each with the form of a date among these.
+        self._texts: set[tuple[str, str]] = set()
         if before is not None and (before.compacted, before.settings.table) == (self.compacted, self.settings.table):
             first = stop = before.state.next_row
             rows, live, readable, self._deleted = before.rows, before.live, before.readable, before._deleted
@@ -237,6 +239,13 @@ class View:
         if len(found) and found.max() >= len(self.rows):
             raise self.store.damaged("it has rows beyond its last one")
         return found
+
+    def require_texts(self, condition: Condition) -> None:
+        """Raise InputError if a filter compares strings with numbers, or ISO dates with others."""
+        for path, date in condition.texts:
+            if (path, form_of_date(date)) not in self._texts:
+                self.store.require_texts(path, date)
+                self._texts.add((path, form_of_date(date)))
 
     def allowed(self, where: str) -> Mask:
         """Return which positions (n,) a metadata filter lets a search find."""

@@ -153,7 +153,6 @@ FOUND_ON = {
     'on > "2024-01-31T23:00Z" and on < "2024-02-01"': "de",
     'on in ("2024-01-30", "2024", 20240131)': "agi",
     'on not in ("2024-01-30", "2024-02-01")': "bcdeghi",
-    'on >= "2024-13-45"': "h",
     'on <= "9999-12-31"': "abcdefg",
 }
 
@@ -161,6 +160,63 @@ FOUND_ON = {
 def test_dates_are_compared_as_times(index):
     index.add(["text"] * len(DATES), list(DATES), [{"on": value} for value in DATES.values()])
     assert {where: "".join(index.ids(where)) for where in FOUND_ON} == FOUND_ON
+
+
+OTHER_DATES = (
+    *("01.06.2024", "1.6.2024 10:00", "1/6/2024", "06/01/24", "01.06.24", "2024/06/01", "2024.6.1", "01-06-2024"),
+    *("2024-6-1", "2024-13-45", "2023-02-29", "2024-06-01 25:00", "2024-06-01T10", "1 June 2024", "1st Jun 2024"),
+    *("June 1, 2024", "jun. 1st 2024", "1-Jan-2024", "Sat, 1 Jun 2024 10:00:00 +0200"),
+)
+
+
+def test_a_date_that_is_no_iso_date_is_an_error(index):
+    index.add(["a", "b"], [1, 2], [{"on": "2024-06-03", "written": "03.06.2024"}, {"on": "2023-06-03T10:00Z"}])
+    for written in OTHER_DATES:
+        for operator in ("<", "<=", ">", ">="):
+            # Whatever the index holds.
+            said = error(index.ids, f'nosuch {operator} "{written}"')
+            assert f"'{written}' is no ISO date; write dates as \"2024-01-31\"" in said
+        for where in (f'on = "{written}"', f'on != "{written}"', f'not (on in ("x", "{written}"))'):
+            expected = (
+                f"the field 'on' has dates such as '2024-06-03', and the filter '{written}'; write both as ISO dates"
+            )
+            assert error(index.ids, where) == expected
+        assert index.ids(f'written = "{written}"') == []
+    for operator in ("<", "<=", ">", ">=", "=", "!="):
+        assert "the field 'written' has dates such as '03.06" in error(index.ids, f'written {operator} "2024-06-01"')
+    assert index.ids('written = "03.06.2024"') == [1]
+    assert index.ids('on contains "01.06.2024"') == []
+    # Versions, addresses, numbers and parts of ISO dates are strings.
+    for text in ("1.10.2", "10.0.0.1", "2024", "2024-06", "20240601", "555-12-12", "3/4", "May", "June 2024", ""):
+        assert index.ids(f'on > "{text}" or on <= "{text}"') == [1, 2]
+
+
+def test_a_string_compared_with_numbers_is_an_error(index):
+    fields = [{"n": 5, "mixed": 5, "flag": True, "list": [4], "by": {"n": 5}}, {"n": 7.5, "mixed": "400"}, {"n": None}]
+    index.add(["a", "b", "c"], [1, 2, 3], fields)
+    forms = (
+        '{} = "400"',
+        '{} != "400"',
+        '{} > "400"',
+        '{} in ("4", "400")',
+        '{} contains "4"',
+        'not {} <= "2024-01-31"',
+    )
+    for form in (*forms, 'n = 5 and not {} = "400"', '{} is null or {} < "400"'):
+        for field in ("n" if "n = 5" not in form else "flag", "flag", "by.n"):
+            where = form.replace("{}", field)
+            expected = f"the field '{field}' has no text, but numbers, true or false; compare it with these, without"
+            for _ in range(2):
+                assert error(index.ids, where) == error(index.count, where) == f"{expected} quotation marks"
+            assert error(index.search, "a", where=where) == error(index.delete, where=where) == error(index.ids, where)
+        assert index.ids(form.replace("{}", "mixed")) is not None
+    # What else the field is compared with decides.
+    assert index.ids('n = "unknown" or n > 5') == [2]
+    assert index.ids('list contains "4"') == []
+    index.add(["d"], [4], [{"n": "400"}])
+    assert index.ids('n = "400"') == [4]
+    index.delete(4)
+    assert "has no text" in error(index.ids, 'n = "400"')
 
 
 # Times as people and programs write them, with their nanoseconds since 2024-05-01T17:00Z.
