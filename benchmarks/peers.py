@@ -132,8 +132,7 @@ mpnet_option = click.option("--mpnet", type=click.Path(path_type=Path), help="Th
 @click.option("--only", help="Only encoders whose names contain this.")
 def quality(data: Path, work: Path, mpnet: Path | None, only: str | None) -> None:
     """Measure the scores of all encoders."""
-    from ctx_embed.eval import as_encoder
-    from ctx_embed.eval.encoders import load_encoder
+    from ctx_embed.eval import as_encoder, load_encoder
 
     work.mkdir(parents=True, exist_ok=True)
     named: dict[str, Callable[[], Any]] = {

@@ -23,7 +23,7 @@ from pyarrow import parquet
 
 from ctx_embed import SearchIndex, stores
 from ctx_embed.bulk_encoding import encode_dataset
-from ctx_embed.index.model import IndexModel
+from ctx_embed.model import Model
 from ctx_embed.stores.columns import vectors_of
 from ctx_embed.stores.indexing import index_parquet
 
@@ -90,7 +90,7 @@ def addresses(work: Path, server: str) -> dict[str, tuple[str, Path]]:
 
 def exact(directory: Path, queries: list[str]) -> list[set[Any]]:
     """Return the ids of the ten nearest rows of a directory of Parquet to each query."""
-    vectors = IndexModel(None).queries(queries)
+    vectors = Model.of().queries(queries)
     best: list[list[tuple[float, str]]] = [[] for _ in queries]
     for part in sorted(directory.glob("part-*.parquet")):
         table = parquet.read_table(part, columns=["id", "embedding"])

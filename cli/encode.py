@@ -66,8 +66,7 @@ def encode(
         from ctx_embed.bulk_encoding import encode_dataset
         from ctx_embed.stores import open as open_store
 
-        chosen = {**options, "model": None if options["model"] == "default" else options["model"]}
-        found = encode_dataset(inputs, target, text_field=field, progress=True, **chosen)
+        found = encode_dataset(inputs, target, text_field=field, progress=True, **options)
         for line in found.named[:SHOWN]:
             click.echo(printable(f"left out: {line}"), err=True)
         if found.bad:
@@ -104,14 +103,12 @@ def encode(
     if not documents:
         raise InputError(f"{source_name(source)}: no texts to embed")
 
-    from ctx_embed.encoders import embed, load_encoder
+    from ctx_embed.model import Model
 
-    encoder = load_encoder(options["model"], options["backend"])
-    if encoder.remark:
-        click.echo(f"Warning: {encoder.remark}", err=True)
+    encoder = Model.of(options["model"], options["backend"])
     for block in chain([documents], blocks):
         texts = [document.text for document in block]
-        embeddings = embed(encoder, texts, batch_size or encoder.batch_size)
+        embeddings = encoder.encode(texts, batch_size, progress=True)
         write_embeddings(output, block, embeddings)
     if not is_printed:
         count, dimension = embeddings.shape

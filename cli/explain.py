@@ -63,15 +63,11 @@ def explain(
     for number, text in enumerate(texts, 1):
         require_explainable(text, f"text {number}" if len(texts) > 1 else "the text")
 
-    from ctx_embed.encoders import load_encoder
     from ctx_embed.explanations import explain as explained, write
+    from ctx_embed.model import Model
 
-    encoder = load_encoder(model, None)
-    if encoder.model is None:
-        raise InputError(f"--model must be a SentenceTransformer, got {model}, which has no attention to explain")
-    explanations = [explained(encoder.model, well_formed(text)) for text in texts]
-    if encoder.remark:
-        click.echo(f"Warning: {encoder.remark}", err=True)
+    encoder = Model.of(model)
+    explanations = [explained(encoder, well_formed(text)) for text in texts]
     if output:
         write(explanations, output, well_formed(model), contexts=contexts)
         click.echo(f"{counted(len(texts), 'text')} explained in {output}")

@@ -31,12 +31,9 @@ def onnx(model: str, output: Path) -> None:
     Example: ctx-embed export onnx default -o onnx-model
     """
     from ctx_embed.export import export_onnx
-    from ctx_embed.loading import load_embedder
-    from ctx_embed.numpy_model import Embedder
+    from ctx_embed.model import Model
 
-    embedder = load_embedder(model, "numpy")
-    assert isinstance(embedder, Embedder)
-    difference = export_onnx(embedder, output)
+    difference = export_onnx(Model.of(model, "numpy").backend, output)
     click.echo(f"{output}: model.onnx, tokenizer.json and phrases.json; differs from the model by {difference:.1e}")
 
 

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from ctx_embed.errors import InputError
-from ctx_embed.options import declared, types_of
+from ctx_embed.options import BACKENDS, DTYPE_NAMES, declared, types_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -95,7 +95,7 @@ encoding_option = click.option(
 )
 backend_option = click.option(
     "--backend",
-    type=click.Choice(["numpy", "torch"]),
+    type=click.Choice(BACKENDS),
     help="Run the model with NumPy or torch.  [default: numpy; torch for models that NumPy does not run]",
 )
 
@@ -141,7 +141,7 @@ def dtype_option(default: str) -> Callable[[Command], Command]:
     """Return a decorator that adds ``--dtype``: how vectors are stored; ``default`` ends its help text."""
     return click.option(
         "--dtype",
-        type=click.Choice(["float32", "float16", "int8"]),
+        type=click.Choice(DTYPE_NAMES),
         help=f"Store vectors as float32, float16 (half the size) or int8 (a quarter).  {default}",
     )
 

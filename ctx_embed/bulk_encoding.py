@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from threadpoolctl import threadpool_limits
 
 from ctx_embed.errors import MOST_EXAMPLES, InputError, UnknownTextsWarning
-from ctx_embed.index.model import IndexModel
+from ctx_embed.model import Model
 from ctx_embed.numpy_model.embedder import available_threads
 from ctx_embed.options import require_size
 from ctx_embed.progress import Meter
@@ -96,7 +96,7 @@ def encode_dataset(
         id_field: the field with the id; None: ``id`` or ``_id``, if a row has one of them.
         encoding: the encoding of all files but Parquet; None: UTF-8, or detected.
         model: a name or a folder; None: the default model.
-        backend: what runs the model, see :func:`ctx_embed.loading.load_embedder`.
+        backend: what runs the model, see :meth:`ctx_embed.model.Model.of`.
         part_rows: the maximum number of rows in a part.
         progress: whether to show a bar on standard error, if that is a terminal.
 
@@ -120,7 +120,7 @@ def encode_dataset(
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
         sampled = _sample(sources, fields, encoding)
-        embedder = IndexModel(model, backend)
+        embedder = Model.of(model, backend)
         store.ensure(Collection.of(embedder, fields_of(each.metadata for each in sampled)))
         stack.enter_context(store.writing())
         made_by = [embedder.fingerprint, embedder.dimension]
@@ -218,7 +218,7 @@ def _parts(
 
 
 def _embedded(
-    table: Table, rows: Sequence[tuple[int, Raw]], fields: Fields, embedder: IndexModel
+    table: Table, rows: Sequence[tuple[int, Raw]], fields: Fields, embedder: Model
 ) -> tuple[Batch, dict[str, object]]:
     """Return the documents of some rows with their vectors, and the note of a part with these rows."""
     found, errors = [], []

@@ -37,7 +37,7 @@ from ctx_embed.text.normalisation import normalised
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
-    from ctx_embed.index.model import Model
+    from ctx_embed.model import Given
 
 __all__ = ["Deduplicated", "dedupe"]
 
@@ -231,7 +231,7 @@ def dedupe(
     text_field: str | None = None,
     threshold: float = THRESHOLD,
     meaning: float | None = None,
-    model: str | Path | Model | None = None,
+    model: Given = None,
     encoding: str | None = None,
     progress: bool = False,
 ) -> Deduplicated:
@@ -362,13 +362,13 @@ def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
             meter.update()
 
 
-def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Model | None) -> Iterator[Pairs]:
+def _near_embeddings(texts: StoredTexts, meaning: float, model: Given) -> Iterator[Pairs]:
     """Yield the pairs of distinct texts with the same numbers whose embeddings have a high cosine."""
     import faiss
 
-    from ctx_embed.index.model import IndexModel
+    from ctx_embed.model import Model
 
-    embedder = IndexModel(model)
+    embedder = Model.of(model)
     embedded: list[Rows] = [texts.distinct[:0]]
     path = texts.folder / "vectors"
     with path.open("wb") as file, texts.meter(len(texts.distinct), "embedding") as meter:

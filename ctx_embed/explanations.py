@@ -10,22 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, naming_left_out, quoted
 from ctx_embed.files import replaced_file, require_file
-from ctx_embed.numpy_model import Embedder
-from ctx_embed.numpy_model.embedder import Ids, PackedContextualizer
+from ctx_embed.model import Model
+from ctx_embed.numpy_model.embedder import Ids
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import require_explainable, well_formed
 from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from sentence_transformers import SentenceTransformer
+
+    from ctx_embed.model import Given
 
 __all__ = ["ContextPath", "Contributions", "Explanation", "contributions", "explain", "write"]
 
@@ -139,7 +140,7 @@ class Contributions:
     first: NDArray[np.float64]
 
 
-def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
+def explain(model: Given, text: str) -> Explanation:
     """Return the weights of a text's tokens. The result is empty if the model knows none of them.
 
     Args:
@@ -151,13 +152,14 @@ def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
             is too long.
     """
     require_explainable(text)
-    read = _contextualizer(model, text)
+    given = Model.of(model)
+    read = given.read([text])
     if read is None:
         from ctx_embed.systems.attention import attention_weights
 
-        (found,) = attention_weights(cast("SentenceTransformer", model), [text])
+        (found,) = attention_weights(given.backend, [text])
         return Explanation(text, found.tokens, found.weights, found.axes)
-    contextualizer, tokenizer, ids = read
+    contextualizer, tokenizer, ids, _ = read
     _, shares, contexts = contextualizer.contributions(ids)
     path = None
     if len(ids):
@@ -171,7 +173,7 @@ def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
     return Explanation(text, _entries(tokenizer, ids), shares.astype(np.float32), ("step", "token"), path)
 
 
-def contributions(model: SentenceTransformer | Embedder, text: str) -> Contributions:
+def contributions(model: Given, text: str) -> Contributions:
     """Return what each token of a text adds to each update z^k, as vectors (8 n K m bytes).
 
     A token's share in ``explain(model, text).weights`` is the projection of its vector on the sum of all, relative to
@@ -185,11 +187,12 @@ def contributions(model: SentenceTransformer | Embedder, text: str) -> Contribut
         InputError: the model's first module is not a Contextualizer, or the text is too long.
     """
     require_explainable(text)
-    read = _contextualizer(model, text)
+    given = Model.of(model)
+    read = given.read([text])
     if read is None:
-        first = type(cast("SentenceTransformer", model)[0]).__name__
+        first = type(given.backend[0]).__name__
         raise InputError(f"the model's first module must be a Contextualizer, got {first}")
-    contextualizer, tokenizer, ids = read
+    contextualizer, tokenizer, ids, _ = read
     vectors, _, contexts = contextualizer.contributions(ids)
     bias = contextualizer.steps.bias.astype(np.float64)
     return Contributions(
@@ -199,22 +202,6 @@ def contributions(model: SentenceTransformer | Embedder, text: str) -> Contribut
         np.diff(contexts, axis=0),
         contexts[0],
     )
-
-
-def _contextualizer(
-    model: SentenceTransformer | Embedder, text: str
-) -> tuple[PackedContextualizer, TextTokenizer, Ids] | None:
-    """Return a model's Contextualizer in NumPy, its tokenizer, and the ids of a text; None for another system."""
-    if isinstance(model, Embedder):
-        return model.contextualizer, model.text_tokenizer, model.tokens([text])[0]
-    from ctx_embed.modules import Contextualizer
-    from ctx_embed.systems.attention import token_encoder, token_ids
-
-    module = token_encoder(model)
-    if not isinstance(module, Contextualizer):
-        return None
-    ids = token_ids(model, text).cpu().numpy()
-    return module.without_torch(ids), module.text_tokenizer, ids
 
 
 def _entries(tokenizer: TextTokenizer, ids: Ids) -> tuple[str, ...]:

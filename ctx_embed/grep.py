@@ -31,15 +31,23 @@ from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records
 from ctx_embed.documents.walking import File, is_index, patterns, walk
 from ctx_embed.errors import InputError, described, quoted
 from ctx_embed.index.following.records import Synced
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
-from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE, Hit, counted, highlights, relevance, word_shares
+from ctx_embed.index.searching.hits import (
+    DEFAULT_RELEVANCE,
+    Hit,
+    counted,
+    highlights,
+    relevance,
+    unrelated_cosines,
+    word_shares,
+)
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.searching.search import DEPTH, shares_of_best
 from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.writing.chunking import passages_of
+from ctx_embed.model import Model
 from ctx_embed.rows import encodings
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8
 from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
@@ -351,11 +359,11 @@ class Search:
         self.files = files
         self._around = (before, after)
         self.lines = self.hidden = 0
-        self.model: IndexModel = IndexModel(model, backend)
+        self.model = Model.of(model, backend)
         self._query = self.model.queries([self.question])[0]
-        self._cut = passages_of(self.model.model)
+        self._cut = passages_of(self.model)
         self._words = None if self.mode == "dense" else WordCounts(self.question)
-        self._unrelated = self.model.unrelated if self.mode != "words" else None
+        self._unrelated = unrelated_cosines(self.model.quiet_queries) if self.mode != "words" else None
         self._depth = max(2 * k, DEPTH)
         self._passages = 0
         self._nearest: list[_Candidate] = []
@@ -505,7 +513,7 @@ class Search:
         ]
 
 
-def _embedded(model: IndexModel, texts: Sequence[str]) -> Vectors:
+def _embedded(model: Model, texts: Sequence[str]) -> Vectors:
     with warnings.catch_warnings():
         # Many passages of source code have too few words that the model knows.
         warnings.simplefilter("ignore")

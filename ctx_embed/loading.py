@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -11,26 +10,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, left_out, missing_extra, nearest_name, quoted, unknown_name
+from ctx_embed.errors import InputError, left_out, missing_extra, nearest_name, quoted
 from ctx_embed.numpy_model.embedder import require_dimensions
 from ctx_embed.numpy_model.saved import (
     DEFAULT_MODEL,
     DEFAULT_NAME,
     Entry,
-    UnsupportedModelError,
     modules_of,
     read_json,
     require_contents,
     settings_of,
 )
+from ctx_embed.options import DEFAULT
 
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from ctx_embed.numpy_model import Embedder
-
-BACKENDS = ("numpy", "torch")
 # The name of all-MiniLM-L6-v2, which the extra `peers` installs.
 PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
@@ -103,9 +99,9 @@ def require_device(device: str | torch.device | None) -> None:
         raise InputError(f"device {quoted(device)} cannot be used here ({reason})") from None
 
 
-def _local_folder(given: str | Path | None, **hub: Any) -> Path:
+def local_folder(given: str | Path | None, **hub: Any) -> Path:
     """Return the folder of the default model (None or ``default``), of a path, or of a name on the hub, downloaded."""
-    if given is None or str(given) == "default":
+    if given is None or str(given) == DEFAULT:
         return DEFAULT_MODEL
     path = str(given)
     if os.path.exists(path):
@@ -120,7 +116,7 @@ def _local_folder(given: str | Path | None, **hub: Any) -> Path:
         return Path(get_model_path())
     from huggingface_hub import constants, snapshot_download
 
-    near = nearest_name(path, ("default", PEER))
+    near = nearest_name(path, (DEFAULT, PEER))
     name = path if "/" in path else f"sentence-transformers/{path}"
     try:
         return Path(snapshot_download(name, ignore_patterns=OTHER_FRAMEWORKS, **hub))
@@ -158,34 +154,16 @@ def _quiet_transformers() -> Iterator[None]:
 
 def model_folder(path: str | Path | None, **hub: Any) -> Path:
     """Return the folder of the default model (None or ``default``), of a path or of a name on the hub."""
-    folder = _local_folder(path, **hub)
+    folder = local_folder(path, **hub)
     require_contents(folder, *(entry.home for entry in modules_of(folder)))
     return folder
-
-
-def load_embedder(
-    path: str | Path | None = None, backend: str | None = None, *, local_files_only: bool = False
-) -> Embedder | SentenceTransformer:
-    """Load a model that only embeds: in NumPy, without importing torch, where the model allows it."""
-    if backend is not None and backend not in BACKENDS:
-        raise unknown_name("backend", backend, BACKENDS)
-    if backend != "torch":
-        from ctx_embed.numpy_model import Embedder
-
-        try:
-            return Embedder.load(_local_folder(path, local_files_only=local_files_only))
-        except UnsupportedModelError as error:
-            if backend == "numpy":
-                raise
-            logging.getLogger(__name__).info("%s", error)
-    return load(path, local_files_only=local_files_only)
 
 
 def load_cross_encoder(name: str) -> Any:
     """Return the CrossEncoder of a folder, or of a name on the hub, without running code from its folder."""
     from sentence_transformers import CrossEncoder
 
-    folder = _local_folder(name)
+    folder = local_folder(name)
     for file in ("config.json", "config_sentence_transformers.json"):
         if not (folder / file).is_file():
             continue
@@ -255,7 +233,7 @@ def load(
     from ctx_embed.saved_card import Card, IdentifiedCard
 
     require_device(device)
-    folder = _local_folder(
+    folder = local_folder(
         path, cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
     )
     entries, config = modules_of(folder), settings_of(folder)

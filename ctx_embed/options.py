@@ -14,6 +14,8 @@ from ctx_embed.errors import InputError, quoted, unknown_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Options = TypeVar("Options")
+# The shipped model, what runs a model, and how vectors are stored, by name.
+DEFAULT, BACKENDS, DTYPE_NAMES = "default", ("numpy", "torch"), ("float32", "float16", "int8")
 KINDS = {int: "a whole number", float: "a finite number", bool: "True or False"}
 WITHIN = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
 

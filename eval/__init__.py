@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.encoders import as_encoder as as_encoder
-    from ctx_embed.eval.encoders import load_encoder as load_encoder
+    from ctx_embed.eval.encoders import as_encoder as as_encoder, load_encoder as load_encoder
     from ctx_embed.eval.evaluation import (
         Evaluation as Evaluation,
         EvaluationOptions as EvaluationOptions,
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from ctx_embed.eval.tasks import DataReader as DataReader, find_tasks as find_tasks
 
 _HOMES = {
-    "ctx_embed.encoders": "as_encoder",
-    "ctx_embed.eval.encoders": "load_encoder",
+    "ctx_embed.eval.encoders": "as_encoder load_encoder",
     "ctx_embed.eval.evaluation": "Evaluation EvaluationOptions ProbeEvaluator compare evaluate",
     "ctx_embed.eval.reports": "write_report",
     "ctx_embed.eval.tasks": "DataReader find_tasks",

@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import load_encoder
+from ctx_embed.eval.encoders import Encoder, load_encoder
 from ctx_embed.eval.tasks import TaskData
 from ctx_embed.texts import length_batches, well_formed
 
@@ -66,7 +65,7 @@ def measure(encoder: Encoder, texts: Sequence[str], max_seconds: float = MAX_SEC
         done += len(batch)
         if time.perf_counter() - start > max_seconds:
             break
-    return Cost(done / (time.perf_counter() - start), done, encoder.parameters, None)
+    return Cost(done / (time.perf_counter() - start), done, encoder.model.parameters, None)
 
 
 def cost_of(encoder: Encoder, texts: Sequence[str]) -> Cost:

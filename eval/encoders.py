@@ -1,24 +1,62 @@
 """Encoders of an evaluation by name, and their embeddings, which are stored so that a run resumes."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed import encoders
-from ctx_embed.encoders import Encoder, embed
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
+from ctx_embed.fingerprint import identity
+from ctx_embed.model import Model
 
 RANDOM_DIMENSION = 256
 WORDS = "+words"
 WORD = r"(?u)\b\w+\b"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What an evaluation scores: a model, or features that are fitted in each training fold.
+
+    Attributes:
+        name: its name in reports.
+        model: what embeds texts, unless it is fitted.
+        fingerprint: a hash of its weights, tokenizer and configuration; None if unknown.
+        key: a hash of all that determines its embeddings; they are stored under it, or never if it is None.
+        fit: takes all texts; returns features, never stored.
+        words: whether a classifier over it reads words too; this is for probes only.
+        probes_only: whether its cosines are meaningless, so that only linear probes use it.
+        by_name: whether :func:`load_encoder` can make it from its name, as another process must.
+    """
+
+    name: str
+    model: Model
+    fingerprint: str | None = None
+    key: str | None = None
+    fit: Callable[[Sequence[str]], Any] | None = None
+    words: bool = False
+    probes_only: bool = False
+    by_name: bool = False
+
+    def encode(self, texts: Sequence[str], *, progress: bool = False) -> Any:
+        """Return the embeddings (texts, d) of texts; sparse features of these texts if it is fitted."""
+        if self.fit is not None:
+            rows = np.arange(len(texts))
+            return self.fit(texts)(rows, rows)[1]
+        return self.model.encode(texts, progress=progress)
+
+    @property
+    def transformer(self) -> Any:
+        """The SentenceTransformer that a protocol may train; None if it has none."""
+        return self.model.backend if hasattr(self.model.backend, "preprocess") else None
 
 
 class Tfidf:
@@ -47,23 +85,35 @@ class Tfidf:
         return sparse.csr_array(weighted(counts[train])), sparse.csr_array(weighted(counts[other]))
 
 
+def as_encoder(encoder: Any, name: str | None = None, *, by_name: bool = False) -> Encoder:
+    """Return a model, or anything with ``encode(list[str]) -> array``, as an :class:`Encoder`."""
+    if isinstance(encoder, Encoder):
+        return encoder
+    model = Model.of(encoder)
+    known = key = None
+    with suppress(InputError):
+        known, settings = model.fingerprint, model.backend
+        # The fingerprint leaves out prompts, truncation and the maximum length.
+        prompt = getattr(settings, "prompts", {}).get(getattr(settings, "default_prompt_name", None) or "")
+        limits = (getattr(settings, limit, None) for limit in ("max_seq_length", "truncate_dim"))
+        key = identity(type(settings).__name__, known, prompt, *limits)
+    return Encoder(name or model.name, model, known, key, by_name=by_name)
+
+
 def load_encoder(name: str) -> Encoder:
-    """Return the encoder of that name, a baseline or one of :func:`ctx_embed.encoders.load_encoder`.
+    """Return the encoder of that name: a baseline, or a model on torch, see :meth:`ctx_embed.model.Model.of`.
 
     ``NAME+words`` is the classifier of :func:`ctx_embed.classify.fitting.fitted_head` over the encoder NAME and words.
     All of it, with its own cross-validation, is fitted in each training fold.
     """
+    if name in BASELINES:
+        return BASELINES[name]
     if not name.endswith(WORDS) or Path(name).exists():
-        return encoders.load_encoder(name, others=BASELINES)
+        return as_encoder(Model.of(name, "torch", others=BASELINES), by_name=True)
     encoder = load_encoder(name.removesuffix(WORDS))
     if encoder.fit is not None:
         raise InputError(f"{name}: {encoder.name} reads words already; name an encoder of meaning, such as default")
     return replace(encoder, name=name, words=True, probes_only=True)
-
-
-def _tfidf_rows(texts: list[str]) -> Any:
-    rows = np.arange(len(texts))
-    return Tfidf(texts)(rows, rows)[1]
 
 
 def _random_rows(texts: list[str]) -> NDArray[np.float64]:
@@ -71,13 +121,13 @@ def _random_rows(texts: list[str]) -> NDArray[np.float64]:
     return np.stack([np.random.default_rng(seed).normal(size=RANDOM_DIMENSION) for seed in seeds])
 
 
+# All embeddings are equal, so a probe predicts the most frequent class of its training rows.
+_MAJORITY = Model(SimpleNamespace(encode=lambda texts: np.zeros((len(texts), 1)), parameters=0))
+_RANDOM = Model(SimpleNamespace(encode=_random_rows, parameters=0))
 BASELINES = {
-    "tfidf": Encoder("tfidf", _tfidf_rows, fit=Tfidf, by_name=True),
-    # All embeddings are equal, so a probe predicts the most frequent class of its training rows.
-    "majority": Encoder(
-        "majority", lambda texts: np.zeros((len(texts), 1)), parameters=0, probes_only=True, by_name=True
-    ),
-    "random": Encoder("random", _random_rows, None, "random-1", 0, by_name=True),
+    "tfidf": Encoder("tfidf", Model(None), fit=Tfidf, by_name=True),
+    "majority": Encoder("majority", _MAJORITY, probes_only=True, by_name=True),
+    "random": Encoder("random", _RANDOM, key="random-1", by_name=True),
 }
 
 
@@ -93,9 +143,9 @@ class EmbeddingCache:
         self._rows: dict[str, NDArray[np.float32]] = {}
 
     def __call__(self, texts: Sequence[str]) -> Any:
-        """Return the embeddings of ``texts``, (n, d), see :func:`embed`; sparse if the encoder is fitted on them."""
+        """Return :meth:`Encoder.encode` of texts."""
         if self.encoder.fit is not None:
-            return self.encoder.encode(list(texts))
+            return self.encoder.encode(texts)
         path = None
         if self.folder is not None:
             digest = hashlib.sha256()
@@ -107,7 +157,7 @@ class EmbeddingCache:
                 return np.load(file)["embeddings"]
         unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
         if unseen:
-            self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
+            self._rows.update(zip(unseen, self.encoder.encode(unseen, progress=True), strict=True))
         embeddings = np.stack([self._rows[text] for text in texts])
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,10 +21,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from ctx_embed import __version__, progress
-from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.errors import DamagedError, InputError, unknown_name
 from ctx_embed.eval.cost import Cost, cost_of, sample_of
-from ctx_embed.eval.encoders import WORDS, EmbeddingCache, load_encoder
+from ctx_embed.eval.encoders import WORDS, EmbeddingCache, Encoder, as_encoder, load_encoder
 from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, read_results
 from ctx_embed.eval.scoring import score as scoring
 from ctx_embed.eval.scoring.probes import (
@@ -179,7 +178,7 @@ class Evaluation:
                     "name": encoder.name,
                     "fingerprint": encoder.fingerprint,
                     "cost": asdict(self.costs[encoder.name]) if encoder.name in self.costs else None,
-                    "remark": encoder.remark,
+                    "remark": encoder.model.remark,
                 }
                 for encoder in self.encoders
             ],
@@ -288,8 +287,6 @@ def evaluate(
     sample = sample_of(result.data)
     for encoder in result.encoders:
         embed = EmbeddingCache(encoder, cache)
-        if encoder.remark:
-            tell(encoder.remark)
         for task in found:
             if task.name in result.data and suits(encoder, task):
                 if count := _labelled(encoder, task, result.data[task.name]):
@@ -313,7 +310,7 @@ def evaluate(
 
 def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
     """Return how many rows of a probe task have a text that the encoder was trained on with a label."""
-    hashes = getattr(encoder.model[0], "labelled_texts", None) if encoder.model is not None else None
+    hashes = encoder.model.labelled_texts
     if hashes is None or task.kind != "probe":
         return 0
     columns = zip(*(row[1:] for rows in data.subsets.values() for row in rows), strict=True)
@@ -323,7 +320,7 @@ def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
 def _score(task: Task, data: TaskData, embed: EmbeddingCache, folder: Path | None, options: EvaluationOptions) -> Score:
     """Return the score of one encoder on one task, stored or computed now."""
     encoder = embed.encoder
-    known = encoder.key or (encoder.name if encoder.by_name and encoder.model is None else None)
+    known = encoder.key or (encoder.name if encoder.by_name else None)
     what = (f"{known}{WORDS * encoder.words}", task.kind, data.sha256, sorted(data.subsets))
 
     def kept(make: Callable[[], dict[str, Any]], *how: Any) -> dict[str, Any]:

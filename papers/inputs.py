@@ -15,7 +15,7 @@ from ctx_embed.eval.tasks import TASKS, DataReader, TaskData
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load
 from ctx_embed.modules.token_encoder import fast_tokenizer
-from ctx_embed.training.vocabulary import read_tokenizer
+from ctx_embed.training.vocabulary import read_vocabulary
 from papers.experiment import Settings
 
 
@@ -50,7 +50,7 @@ class Workplace:
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         # The file may set padding and truncation, which are ignored.
-        return fast_tokenizer(read_tokenizer(self.vocabulary))
+        return fast_tokenizer(read_vocabulary(self.vocabulary))
 
     @cache  # noqa: B019 (lives as long as the run)
     def _task(self, name: str) -> TaskData:

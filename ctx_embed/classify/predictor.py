@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctx_embed.classify.head import ClassWeight, Floats, Head, class_weights, words_of
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError
-from ctx_embed.fingerprint import fingerprint
-from ctx_embed.numpy_model import Embedder, UnsupportedModelError
-from ctx_embed.numpy_model.embedder import unpacked
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, modules_of, write_contents
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+from ctx_embed.model import Model
+from ctx_embed.numpy_model.saved import modules_of
+from ctx_embed.options import DEFAULT
 
 # Maximum number of parts to show of each kind, and of words whose removal from a text is tried.
 MOST_PARTS, MOST_WORDS = 10, 200
@@ -52,19 +47,19 @@ class Explanation:
 class Predictor:
     """An encoder and the head over it."""
 
-    encoder: SavedEncoder | TorchEncoder
+    encoder: Model
     head: Head
 
     @classmethod
     def load(cls, folder: str | Path, device: str | None = None) -> Predictor:
         """Open a classifier made by ``ctx-embed train``; without a ``device``, use torch only if the model needs it."""
         folder = Path(folder)
-        if str(folder) == "default" and not folder.exists():
+        if str(folder) == DEFAULT and not folder.exists():
             raise InputError("default: the default model has no labels; train it with `ctx-embed train --from default`")
         modules_of(folder)
         head = Head.load(folder)
         encoder = open_encoder(folder, device)
-        if head.weight.shape[1] != (dimension := encoder.dimension):
+        if head.weight.shape[1] != (dimension := encoder.raw_dimension):
             raise InputError(
                 f"{folder}: the head reads {head.weight.shape[1]} dimensions, but the encoder has {dimension}; "
                 "make the classifier again with ctx-embed train"
@@ -75,7 +70,7 @@ class Predictor:
         """Return the outputs of the head, (texts, classes)."""
         if not texts:
             return np.empty((0, len(self.head.labels)), np.float32)
-        return self.head.logits(self.encoder.embed(texts), texts)
+        return self.head.logits(self.encoder.raw(texts), texts)
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
         """Return the most likely label of each text, or with several labels a tuple of them."""
@@ -87,7 +82,7 @@ class Predictor:
         words = list(dict.fromkeys(words_of(text)[:MOST_WORDS]))
         # Leave out all occurrences of a word, and compare with the whole text in the same spelling.
         others = [" ".join(other for other in words_of(text) if other != word) for word in (None, *words)]
-        embeddings = self.encoder.embed([text, *others])
+        embeddings = self.encoder.raw([text, *others])
         logits, meanings = head.logits(embeddings[:1], [text]), head.of_meaning(embeddings)
         found = []
         for label in head.chosen(logits)[0] if head.multi_label else head.chosen(logits):
@@ -117,15 +112,13 @@ class Predictor:
         self.head.save(folder)
 
 
-def fitted_predictor(
-    encoder: SavedEncoder | TorchEncoder, data: Labelled, class_weight: ClassWeight, words: bool = True
-) -> Predictor:
+def fitted_predictor(encoder: Model, data: Labelled, class_weight: ClassWeight, words: bool = True) -> Predictor:
     """Return the encoder with a head fitted over it, which reads words too unless ``words`` is False."""
     from ctx_embed.classify.fitting import fitted_head
 
     labels = data.classes()
     weights = class_weights(class_weight, data, labels)
-    return Predictor(encoder, fitted_head(encoder.embed(data.texts), data, labels, weights, words))
+    return Predictor(encoder, fitted_head(encoder.raw(data.texts), data, labels, weights, words))
 
 
 def _largest(parts: dict[str, float]) -> list[tuple[str, float]]:
@@ -133,104 +126,12 @@ def _largest(parts: dict[str, float]) -> list[tuple[str, float]]:
     return [(name, part) for name, part in ordered[:MOST_PARTS] if not np.isclose(part, 0, atol=1e-4)]
 
 
-class TorchEncoder:
-    """A SentenceTransformer that returns embeddings before any normalisation."""
-
-    def __init__(self, model: SentenceTransformer) -> None:
-        self.model = model
-        # Hashes of the labelled texts that it was trained on, see ctx_embed.training.labelled_texts.
-        self.labelled_texts: NDArray[np.uint64] | None = getattr(model[0], "labelled_texts", None)
-
-    @property
-    def fingerprint(self) -> str:
-        """The identity of the model, see :func:`ctx_embed.fingerprint.fingerprint`."""
-        return fingerprint(self.model)
-
-    def modules(self) -> list[dict[str, Any]]:
-        """Return the name and config of each module."""
-        modules: list[Any] = list(self.model.children())
-        return [{"module": type(module).__name__, **getattr(module, "get_config_dict", dict)()} for module in modules]
-
-    @property
-    def dimension(self) -> int:
-        """The dimension m of the embeddings."""
-        from ctx_embed.classify.embedding import dimension_of
-
-        return dimension_of(self.model)
-
-    def embed(self, texts: Sequence[str]) -> Floats:
-        """Return (texts, m) float32."""
-        from ctx_embed.classify.embedding import embedded
-
-        return embedded(self.model, texts)
-
-    def save(self, folder: Path) -> None:
-        """Write the model folder."""
-        self.model.save_pretrained(str(folder))
-
-
-class SavedEncoder:
-    """A saved Contextualizer that returns embeddings before any normalisation, without torch.
-
-    Its pickle holds the model's files; for the model of this package, only its fingerprint.
-    """
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder, self._saved = embedder, embedder.saved
-        # The classifier's head reads the whole embedding.
-        embedder.truncate_dim = None
-        self.dimension = embedder.dimension
-
-    @property
-    def fingerprint(self) -> str:
-        """The identity of the model, see :func:`ctx_embed.fingerprint.fingerprint`."""
-        return self._embedder.fingerprint
-
-    @property
-    def labelled_texts(self) -> NDArray[np.uint64] | None:
-        """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
-        return self._saved.labelled_texts
-
-    def modules(self) -> list[dict[str, Any]]:
-        """Return the name and config of each module."""
-        saved = self._saved
-        return [{"module": "Contextualizer", **saved.config}, *[{"module": "Normalize"}] * saved.normalize]
-
-    def embed(self, texts: Sequence[str]) -> Floats:
-        """Return (texts, m) float32; zeros for a text that the model cannot read."""
-        found = self._embedder.encode(texts, normalize=False, prompt="")
-        unread = self._embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))
-        found[(found == unread).all(1)] = 0
-        return found
-
-    def save(self, folder: Path) -> None:
-        """Write the model's files."""
-        write_contents(folder, self._saved.contents())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._saved.folder == DEFAULT_MODEL:
-            return SavedEncoder, (self._embedder,)
-        return _unpacked, (self._saved.contents(),)
-
-
-def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | TorchEncoder:
+def open_encoder(path: str | Path, device: str | None = None) -> Model:
     """Open a model folder, ``default``, or a name on the hub; a named device needs torch."""
-    folder = DEFAULT_MODEL if str(path) == "default" else Path(path)
-    if device is None and folder.is_dir():
-        try:
-            return _shipped_encoder() if folder == DEFAULT_MODEL else SavedEncoder(Embedder.load(folder))
-        except UnsupportedModelError:
-            pass
-    from ctx_embed.loading import load
-
-    return TorchEncoder(load(path, device))
+    return _shipped() if device is None and str(path) == DEFAULT else Model.of(path, device=device)
 
 
 @cache
-def _shipped_encoder() -> SavedEncoder:
-    """Return the encoder of the shipped model, opened once for all classifiers over it."""
-    return SavedEncoder(Embedder.load())
-
-
-def _unpacked(contents: dict[str, bytes]) -> SavedEncoder:
-    return SavedEncoder(unpacked(contents))
+def _shipped() -> Model:
+    """Return the shipped model, opened once for all classifiers over it."""
+    return Model.of()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import numbers
+import shlex
 import shutil
 import sqlite3
 import threading
@@ -18,8 +19,7 @@ from ctx_embed.deadlines import within
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, quoted, unknown_name
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.following import FolderOptions
-from ctx_embed.index.model import IndexModel
-from ctx_embed.index.searching.hits import Hit, Hits, counted
+from ctx_embed.index.searching.hits import Hit, Hits, counted, unrelated_cosines
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import Candidates, Reranker, Search
 from ctx_embed.index.storage import faiss_file
@@ -27,18 +27,19 @@ from ctx_embed.index.storage.database import DATABASE, Database, Settings
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, checked_id, documents_of
 from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
 from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
-from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
+from ctx_embed.index.storage.vectors import FLOAT32, checked_dtype
 from ctx_embed.index.writing.chunking import checked_chunk
+from ctx_embed.model import Model
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
-from ctx_embed.options import takes
+from ctx_embed.options import DEFAULT, takes
 from ctx_embed.texts import Document, composed, listed, require_explainable
 
 if TYPE_CHECKING:
     from ctx_embed.index.analysis.exploring import Field, Pair, Similarity, Topic
     from ctx_embed.index.analysis.verification import Problems
     from ctx_embed.index.following.records import Location, Synced
-    from ctx_embed.index.model import Model
     from ctx_embed.index.writing.writer import Writer
+    from ctx_embed.model import Given
 
 # Pages that SQLite copies at a time.
 COPIED_PAGES = 4096
@@ -65,7 +66,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
     warns_of_fields = True
     """Whether a filter that compares a field which no document has is warned of, once for each field."""
 
-    def __init__(self, folder: IndexFolder, embedder: IndexModel | None = None, backend: str | None = None) -> None:
+    def __init__(self, folder: IndexFolder, embedder: Model | None = None, backend: str | None = None) -> None:
         if not isinstance(folder, IndexFolder):
             raise InputError(f"open an index with SearchIndex.open({str(folder)!r}) or make one: SearchIndex.create")
         self._embedder = embedder
@@ -91,11 +92,11 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
     def create(
         cls,
         path: str | Path,
-        model: str | Path | Model | None = None,
+        model: Given = None,
         factory: str = faiss_file.AUTO,
         chunk: str = "none",
         backend: str | None = None,
-        dtype: str = DEFAULT,
+        dtype: str = FLOAT32,
         exist_ok: bool = False,
     ) -> SearchIndex:
         """Create an empty index in a folder that does not exist yet or is empty.
@@ -128,10 +129,12 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             return cls.open(folder, model, backend=backend)
         checked_chunk(chunk)
         checked_dtype(dtype)
-        embedder = IndexModel(model, backend)
+        embedder = Model.of(model, backend)
         faiss_file.checked_factory(factory, embedder.dimension)
         of_model = embedder.fingerprint, embedder.reference, embedder.dimension
-        settings = Settings(uuid.uuid4().hex, *of_model, factory, chunk, dtype, embedder.unrelated)
+        settings = Settings(
+            uuid.uuid4().hex, *of_model, factory, chunk, dtype, unrelated_cosines(embedder.quiet_queries)
+        )
         try:
             with replaced_folder(folder, new=True) as beside:
                 Database.create(beside, settings)
@@ -147,7 +150,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
     def open(
         cls,
         path: str | Path,
-        model: str | Path | Model | None = None,
+        model: Given = None,
         memory_map: bool = False,
         backend: str | None = None,
     ) -> SearchIndex:
@@ -162,7 +165,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         """
         folder = IndexFolder(path, memory_map)
         try:
-            embedder = None if model is None else IndexModel.for_index(folder.folder, folder.settings, model, backend)
+            embedder = None if model is None else model_for(folder.folder, folder.settings, model, backend)
             return cls(folder, embedder, backend)
         except BaseException:
             folder.close()
@@ -179,13 +182,13 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         return self._opened.settings.factory
 
     @property
-    def embedder(self) -> IndexModel:
+    def embedder(self) -> Model:
         """The model; if the index was opened without one, it is loaded when first used."""
         if self._other_model:
             raise OtherModelError(self._other_model)
         opened = self._opened
         try:
-            model = self._embedder or IndexModel.for_index(opened.folder, opened.settings, None, self._backend)
+            model = self._embedder or model_for(opened.folder, opened.settings, None, self._backend)
         except OtherModelError as error:
             self._other_model = str(error)
             raise
@@ -456,9 +459,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         """
         return self.writer.compact(None if dtype is None else checked_dtype(dtype))
 
-    def reembed(
-        self, model: str | Path | Model | None = None, *, backend: str | None = None, progress: bool = False
-    ) -> int:
+    def reembed(self, model: Given = None, *, backend: str | None = None, progress: bool = False) -> int:
         """Embed all stored texts again with another model; documents, ids, metadata and passages stay as they are.
 
         Until everything is ready, others search the old vectors, and may also change the index. After an interruption,
@@ -469,7 +470,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         """
         from ctx_embed.index.writing.writer import reembed
 
-        embedder = IndexModel(model, backend)
+        embedder = Model.of(model, backend)
         with self._changing:
             if not reembed(self._folder, embedder, progress=progress):
                 return 0
@@ -573,7 +574,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
         for name, value in (("query", query), ("text", text)):
             require_explainable(value, f"the {name}")
-        embedder, model = self.embedder, self.embedder.model
+        embedder, model = self.embedder, self.embedder.backend
         if not isinstance(model, NumpyEmbedder):
             raise InputError("only a Contextualizer explains similarities; this index has a model of another kind")
         (of_query,), (of_text,) = embedder.queries([query]), embedder.documents([text])
@@ -629,3 +630,38 @@ def checked_count(name: str, value: Any, least: int) -> None:
     """Check that the value of an argument is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be an integer of at least {least}, got {quoted(value)}")
+
+
+def model_for(folder: Path, settings: Settings, given: Given, backend: str | None = None) -> Model:
+    """Return the model of an index, by default where the settings say that it is.
+
+    Raise OtherModelError if it is a different one, or cannot be loaded.
+    """
+    try:
+        model = Model.of(settings.model if given is None else given, backend, local_files_only=given is None)
+    except InputError as error:
+        if given is not None:
+            raise
+        raise OtherModelError(
+            f"{_built(folder, settings)}, which cannot be loaded ({error}): say where it is now with --model PATH "
+            f"(in Python model=PATH), or embed the documents with another model: {_reembed(folder, None)}"
+        ) from None
+    if (fingerprint := model.fingerprint, model.dimension) != (settings.model_fingerprint, settings.dimension):
+        given = "this one" if model.reference is None else f"the model {quoted(model.reference)}"
+        raise OtherModelError(
+            f"{_built(folder, settings)}, dimension {settings.dimension}; {given} has the fingerprint "
+            f"{fingerprint[:12]}, dimension {model.dimension}: open it with the model it was built "
+            f"with, or embed its documents again: {_reembed(folder, model.reference)}"
+        )
+    return model
+
+
+def _built(folder: Path, settings: Settings) -> str:
+    recorded = "a model of unknown origin" if settings.model is None else f"the model {quoted(settings.model)}"
+    return f"{folder}: built with {recorded}, fingerprint {settings.model_fingerprint[:12]}"
+
+
+def _reembed(folder: Path, reference: str | None) -> str:
+    """Return the command that embeds the documents of an index again, with a model or the default one."""
+    option = "" if reference in (None, DEFAULT) else f" --model {shlex.quote(str(reference))}"
+    return f"ctx-embed index reembed {shlex.quote(str(folder))}{option}"

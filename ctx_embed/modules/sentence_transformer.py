@@ -12,10 +12,12 @@ import sentence_transformers
 import torch
 from numpy.typing import NDArray
 from sentence_transformers.sentence_transformer.modules import Dense, Dropout, LayerNorm, Normalize
+from sentence_transformers.util import batch_to_device
 from torch import Tensor
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.modules.contextualizer import Contextualizer
+from ctx_embed.modules.token_encoder import Features
 from ctx_embed.numpy_model.embedder import BATCH_TEXTS, PRECISIONS, embed_in_batches, int8, require_dimensions
 from ctx_embed.texts import as_texts
 from ctx_embed.vectors import comparable
@@ -27,6 +29,22 @@ READ_VECTORS = (Dense, Dropout, LayerNorm, Normalize)
 SERIAL_VALUES = (1 << 15) - 1
 # The names of encode's arguments after the texts, in their order.
 _ARGUMENTS = list(signature(sentence_transformers.SentenceTransformer.encode).parameters)[2:]
+
+
+def raw_embeddings(
+    model: sentence_transformers.SentenceTransformer, texts: list[str], token_dropout: float = 0.0
+) -> Tensor:
+    """Return the embeddings (texts, m) before any normalisation: a Contextualizer's c^K, zeros without tokens."""
+    features: Any = batch_to_device(model.preprocess(texts), model.device)
+    if token_dropout > 0 and "attention_mask" in features:
+        seen = torch.rand(features["attention_mask"].shape, device=model.device) >= token_dropout
+        features["attention_mask"] = features["attention_mask"] * seen
+    for module in model:
+        # Skip normalisation: embeddings of unit length would limit the logits.
+        if not isinstance(module, Normalize):
+            features = module(features)
+    found: Tensor = features[VECTORS]
+    return found * features["attention_mask"].any(1, keepdim=True) if isinstance(features, Features) else found
 
 
 class SentenceTransformer(sentence_transformers.SentenceTransformer):

@@ -28,10 +28,10 @@ from ctx_embed.numpy_model.saved import (
     SavedContextualizer,
     TokenTable,
     computed_fingerprint,
-    fingerprint,
+    saved_fingerprint,
     write_contents,
 )
-from ctx_embed.options import require_size
+from ctx_embed.options import DEFAULT, require_size
 from ctx_embed.progress import Meter
 from ctx_embed.second_order import Steps
 from ctx_embed.text.tokenizer import Phrases, TextTokenizer
@@ -341,14 +341,14 @@ class Embedder:
     @property
     def _name(self) -> str:
         """What :meth:`load` takes: the folder, or ``default``, whose place differs between machines."""
-        return "default" if self.saved.folder == DEFAULT_MODEL else str(self.saved.folder)
+        return DEFAULT if self.saved.folder == DEFAULT_MODEL else str(self.saved.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {name: getattr(self, name) for name in PICKLED}
-        if self.saved.folder != DEFAULT_MODEL and not self.saved.is_in_folder():
-            return unpacked, (self.saved.contents(),), state
-        # A pickle holds no files that can be read again where it is unpickled.
-        return Embedder.load, (self._name,), state
+        if self.saved.folder == DEFAULT_MODEL:
+            return Embedder.load, (self._name,), state
+        # Its files: their folder may be gone, or hold another model, where the pickle is read.
+        return unpacked, (self.saved.contents(),), state
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         self.__dict__.update({name: pickled[name] for name in PICKLED[1:]})
@@ -370,7 +370,7 @@ class Embedder:
             UnsupportedModelError: the model needs torch; load it with :func:`ctx_embed.load`.
             InputError: there is no model, or it is damaged.
         """
-        folder = DEFAULT_MODEL if path is None or str(path) == "default" else Path(str(path))
+        folder = DEFAULT_MODEL if path is None or str(path) == DEFAULT else Path(str(path))
         return cls(SavedContextualizer(folder))
 
     @property
@@ -386,7 +386,7 @@ class Embedder:
         if length not in self._fingerprints:
             is_saved, changed = length == self.saved.config["max_seq_length"], {"max_seq_length": length}
             of_changed = None if is_saved else computed_fingerprint(self.saved, changed)
-            self._fingerprints[length] = of_changed or fingerprint(self.saved)
+            self._fingerprints[length] = of_changed or saved_fingerprint(self.saved)
         return self._fingerprints[length]
 
     def encode(

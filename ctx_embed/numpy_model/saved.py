@@ -30,6 +30,7 @@ from ctx_embed import second_order
 from ctx_embed.errors import InputError, described, nearest_name, quoted
 from ctx_embed.files import POINTER, is_pointer, open_regular, replaced_file
 from ctx_embed.fingerprint import CONFIGS, digest, reads_normalised
+from ctx_embed.options import DEFAULT
 from ctx_embed.text import normalisation
 from ctx_embed.text.tokenizer import parts_of
 
@@ -124,7 +125,7 @@ def read_json(path: Path, *, is_object: bool = True) -> Any:
 def modules_of(folder: Path) -> list[Entry]:
     """Return the modules that ``modules.json`` lists, each inside the folder."""
     if not folder.exists():
-        near = nearest_name(folder, ("default",))
+        near = nearest_name(folder, (DEFAULT,))
         raise InputError(f"{folder}: no such model folder{'; ' if near else ''}{near}")
     path = folder / "modules.json"
     if not path.exists():
@@ -287,10 +288,6 @@ class Tensors:
         found = os.fstat(self._descriptor)
         return found.st_size, found.st_mtime_ns
 
-    def is_at(self, path: Path) -> bool:
-        """Return whether a path is that of the open file, unchanged."""
-        return os.path.samestat(path.stat(), os.fstat(self._descriptor)) and self._state() == self._opened
-
     def require_unchanged(self) -> None:
         """Raise an InputError if the open file was written to: its numbers are then another model's, or gone."""
         if self._state() != self._opened:
@@ -396,15 +393,6 @@ class SavedContextualizer:
         """Return all files of the model by their names in its folder."""
         return {path.relative_to(self.folder).as_posix(): bytes(self.content(path)) for path in self._paths}
 
-    def is_in_folder(self) -> bool:
-        """Return whether the folder still holds the files that were loaded."""
-        try:
-            return self.tensors.is_at(self.tensors.path) and all(
-                path.read_bytes() == content for path, content in self._contents.items()
-            )
-        except OSError:
-            return False
-
     @property
     def labelled_texts(self) -> NDArray[np.uint64] | None:
         """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
@@ -473,7 +461,7 @@ def computed_fingerprint(saved: SavedContextualizer, changes: Mapping[str, Any] 
     return digest(modules, tensors())
 
 
-def fingerprint(saved: SavedContextualizer) -> str:
+def saved_fingerprint(saved: SavedContextualizer) -> str:
     """Return the fingerprint of a saved model, computed again only if one of its files has changed.
 
     The default model has its fingerprint in a file beside it; any other is read from the user's cache, or computed and

@@ -21,7 +21,7 @@ from ctx_embed.index.following.records import named_location
 from ctx_embed.index.searching.by_words import respelled
 from ctx_embed.index.searching.hits import Hits, snippets
 from ctx_embed.index.storage.folder import read_settings
-from ctx_embed.numpy_model import Embedder
+from ctx_embed.model import Model
 from ctx_embed.serving.observing import BATCHES, LOG
 from ctx_embed.serving.settings import Settings
 from ctx_embed.serving.wire import ApiError, json_list
@@ -119,13 +119,13 @@ class Found(NamedTuple):
     known: bool
 
 
-def opened(path: Path, models: dict[str, Any]) -> SearchIndex:
+def opened(path: Path, models: dict[str, Model]) -> SearchIndex:
     """Return an index with its model, from ``models`` if loaded before; without a model it searches by words."""
     index = SearchIndex.open(path, models.get(read_settings(path).model_fingerprint))
     # No warnings in the log: answers have warnings of their own.
     index.warns_of_fields = False
     try:
-        models.setdefault(index.embedder.fingerprint, index.embedder.model)
+        models.setdefault(index.embedder.fingerprint, index.embedder)
     except OtherModelError as error:
         LOG.warning(str(error))
     return index
@@ -134,7 +134,7 @@ def opened(path: Path, models: dict[str, Any]) -> SearchIndex:
 class OpenIndex:
     """An index in a folder, opened at first use, and again once the folder holds another index or its model changed."""
 
-    def __init__(self, path: Path, models: dict[str, Any]) -> None:
+    def __init__(self, path: Path, models: dict[str, Model]) -> None:
         self._path = path
         self._models = models
         self._lock = threading.Lock()
@@ -169,7 +169,7 @@ class OpenIndex:
 class ServedIndex:
     """An index under its name. Threads and processes do all of its work, including the JSON of the results."""
 
-    def __init__(self, path: Path, models: dict[str, Any], settings: Settings) -> None:
+    def __init__(self, path: Path, models: dict[str, Model], settings: Settings) -> None:
         self.path = path
         self.name = path.name
         self._most = settings.answer_bytes
@@ -210,17 +210,7 @@ class ServedIndex:
         with within(self._search_seconds):
             found = index.search(query, document=True, **options)
             lists = [found] if isinstance(found, Hits) else found
-            texts = [text for text in (query if isinstance(query, list) else [query]) if isinstance(text, str)]
-            model = model_of(index)
-            known = [True] * len(lists)
-            if texts and options.get("mode") != "words" and isinstance(model, Embedder):
-                known = [bool(length) for length in model.tokens(texts)[1]]
-                # A fused search has one list for several texts.
-                known = known if len(known) == len(lists) else [all(known)] * len(lists)
-            return [
-                Found(self.json_list(hit_values(hits, marks, document)), is_known)
-                for hits, is_known in zip(lists, known, strict=True)
-            ]
+            return [Found(self.json_list(hit_values(hits, marks, document)), hits.known) for hits in lists]
 
     def json_list(self, values: Iterable[Any], part: bool = False) -> bytes:
         """Return a JSON array that is no larger than an answer may be, see :func:`ctx_embed.serving.wire.json_list`."""
@@ -313,14 +303,6 @@ def _topics(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:
         found = index.topics(count, seed)
     names = ("size", "words", "examples", "label")
     return json_list(({name: getattr(topic, name) for name in names} for topic in found), most_bytes)
-
-
-def model_of(index: SearchIndex) -> Any:
-    """Return the model of an index; None if it cannot be loaded and the index answers by words alone."""
-    try:
-        return index.embedder.model
-    except OtherModelError:
-        return None
 
 
 def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Iterator[dict[str, Any]]:

@@ -16,8 +16,7 @@ from ctx_embed.classify.predictor import Predictor
 from ctx_embed.deadlines import within
 from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.index.searching.search import Reranker
-from ctx_embed.loading import load_embedder
-from ctx_embed.numpy_model import Embedder
+from ctx_embed.model import Model
 from ctx_embed.numpy_model.saved import DEFAULT_NAME
 from ctx_embed.serving.indexes import Batcher, ServedIndex
 from ctx_embed.serving.observing import BATCHES, TEXTS, TOKENS
@@ -42,28 +41,18 @@ class EmbeddingModel:
     """A model, from a folder or ``default``, that embeds the texts of all requests in batches."""
 
     def __init__(self, name: str, aliases: Sequence[str] = (), seconds: float | None = None) -> None:
-        self.model: Any = load_embedder(name)
+        self.model = Model.of(name)
         self.names = tuple(dict.fromkeys((*names_of(name), "default", *aliases)))
         self._seconds = seconds
         self._short = Batcher(self._embed, lambda _: BATCH_TEXTS)
         self._long = Batcher(self._embed, lambda _: 1)
-        self.dimension: int = self._encoded(["a"])[0].shape[1]
-
-    def _encoded(self, texts: list[str]) -> tuple[Floats, NDArray[np.int64]]:
-        """Return the vector of each text, and its number of tokens."""
-        if isinstance(self.model, Embedder):
-            ids, lengths = self.model.tokens(texts)
-            vectors = self.model.finished(self.model.contextualizer.embed(ids, lengths), lengths)
-            # orjson requires rows that are contiguous in memory.
-            return np.ascontiguousarray(vectors, np.float32), lengths
-        encodings = self.model.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return self.model.encode(texts, show_progress_bar=False), np.array([len(ids) for ids in encodings], np.int64)
+        self.dimension = self.model.dimension
 
     def _embed(self, _: None, requests: list[Sequence[str]]) -> list[tuple[Floats, int]]:
         """Return the vectors and the number of tokens of each request's texts."""
         texts = [text for request in requests for text in request]
         with within(self._seconds):
-            vectors, tokens = self._encoded(texts)
+            vectors, tokens = self.model.encode_and_count(texts)
         BATCHES.labels("embed").observe(len(requests))
         TEXTS.inc(len(texts))
         TOKENS.inc(int(tokens.sum()))
@@ -150,8 +139,7 @@ class Service:
         self.classifiers = _by_name(ServedClassifier, others)
         self.rerankers = _by_name(ServedReranker, settings.reranker)
         # The models of indexes, by fingerprint: indexes of the same model share it.
-        model = self.model.model
-        shared = {model.fingerprint: model} if hasattr(model, "fingerprint") else {}
+        shared = {self.model.model.fingerprint: self.model.model}
         self.indexes = {name: ServedIndex(path, shared, settings) for name, path in folders.items()}
 
     async def facts(self) -> list[dict[str, Any]]:

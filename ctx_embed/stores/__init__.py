@@ -14,12 +14,12 @@ from ctx_embed.index.storage.database import DATABASE
 from ctx_embed.stores.store import Batch, Collection, Store
 
 if TYPE_CHECKING:
-    from ctx_embed.index.model import Model
+    from ctx_embed.model import Given
 
 __all__ = ["Batch", "Collection", "Store", "open"]
 
 
-def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
+def open(address: str | Path, model: Given = None) -> Store:
     """Open a store of embeddings, a context manager; nothing is connected or loaded before it is used.
 
     Args:

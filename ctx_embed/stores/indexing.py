@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.building.build import Built, build_index
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import read_settings
+from ctx_embed.model import Model
 from ctx_embed.stores.parquet import Parquet
 from ctx_embed.stores.store import RUN, Collection
 
 if TYPE_CHECKING:
-    from ctx_embed.index.model import Model
+    from ctx_embed.model import Given
 
 
 def index_parquet(
     directories: str | Path | Sequence[str | Path],
     path: str | Path,
     *,
-    model: str | Path | Model | None = None,
+    model: Given = None,
     **options: Any,
 ) -> Built:
     """Index the output of ``ctx-embed encode --to DIRECTORY`` with its vectors; of rows with the same id, use the last.
@@ -45,7 +45,7 @@ def index_parquet(
     if model is None:
         adds = options.get("mode") in ("append", "upsert")
         model = read_settings(Path(path)).model if adds else collections[0].model
-    embedder = IndexModel(model)
+    embedder = Model.of(model)
     collections[0].require(stores[0].name, Collection.of(embedder))
     given = embedder.reference if isinstance(model, str | Path | None) else model
     return build_index([store.name for store in stores], path, model=given, stores=stores, **options)

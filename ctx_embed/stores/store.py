@@ -10,20 +10,19 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described, quoted, without_secrets
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, moment_of, parse
+from ctx_embed.model import Model
 from ctx_embed.texts import as_list, well_formed
 
 if TYPE_CHECKING:
-    from ctx_embed.index.model import Model
+    from ctx_embed.model import Given
 
 COLLECTION = "collection"
 # Prefix of the notes that record encoding runs; the highest number is the newest.
@@ -54,7 +53,7 @@ class Collection:
     fields: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, embedder: IndexModel, fields: Mapping[str, str] | None = None) -> Collection:
+    def of(cls, embedder: Model, fields: Mapping[str, str] | None = None) -> Collection:
         """Return the record for vectors that ``embedder`` makes."""
         return cls(embedder.fingerprint, embedder.dimension, embedder.reference, fields=dict(fields or {}))
 
@@ -101,7 +100,7 @@ class Store(AbstractContextManager["Store"], ABC):
     # Whether several processes may upsert at once.
     parallel = True
     # Embeds queries; None: the model that made the vectors.
-    model: str | Path | Model | None = None
+    model: Given = None
 
     def __init__(self, name: str) -> None:
         self.name = without_secrets(name)
@@ -141,12 +140,12 @@ class Store(AbstractContextManager["Store"], ABC):
         return there
 
     @cached_property
-    def embedder(self) -> IndexModel:
+    def embedder(self) -> Model:
         """The model that made the vectors, loaded at the first search; without torch if the model allows it."""
         collection = self.require_collection()
         try:
             own = self.model is None
-            embedder = IndexModel(collection.model if own else self.model, local_files_only=own)
+            embedder = Model.of(collection.model if own else self.model, local_files_only=own)
         except InputError as error:
             raise InputError(f"{self.name}: its model cannot be loaded ({error}); give model=PATH") from None
         collection.require(self.name, Collection.of(embedder))

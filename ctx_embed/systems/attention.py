@@ -180,7 +180,8 @@ def attention_weights(model: SentenceTransformer, texts: Iterable[str]) -> list[
         entries = module.text_tokenizer.entry_texts()
         found: list[AttentionWeights] = []
         for text in texts:
-            ids = token_ids(model, text)
+            features = module.preprocess([text], prompt=model.prompts.get(model.default_prompt_name or ""))
+            ids = features["input_ids"].flatten().to(module.embedding.weight.device)
             (weights,) = module.attention_weights(ids, [len(ids)])
             tokens = tuple(entries[token] for token in ids.tolist())
             found.append(AttentionWeights(tokens, weights.float().cpu().numpy(), module.weight_axes))
@@ -198,10 +199,3 @@ def token_encoder(model: SentenceTransformer) -> TokenEncoder:
             "see `ctx-embed systems`"
         )
     return module
-
-
-def token_ids(model: SentenceTransformer, text: str) -> Tensor:
-    """Return the ids (n,) of one text, read with the model's default prompt, on the device of its token table."""
-    module = token_encoder(model)
-    features = module.preprocess([text], prompt=model.prompts.get(model.default_prompt_name or ""))
-    return features["input_ids"].flatten().to(module.embedding.weight.device)

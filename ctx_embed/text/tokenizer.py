@@ -423,10 +423,3 @@ class TextTokenizer:
         return [
             (offsets[begin][0], offsets[end - 1][1]) for begin, end in zip(first.tolist(), last.tolist(), strict=True)
         ]
-
-
-def tokenizer_of(model: Any) -> Tokenizer | None:
-    """Return a model's tokenizer as one of the ``tokenizers`` library; None if it has no such tokenizer."""
-    found = getattr(model, "tokenizer", None)
-    found = getattr(found, "backend_tokenizer", found)
-    return found if isinstance(found, Tokenizer) else None

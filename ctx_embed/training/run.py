@@ -77,7 +77,7 @@ def require_finite(value: float, step: int) -> None:
         raise InputError(f"the training diverged at step {step} ({value}); lower --learning-rate")
 
 
-def content_hash(path: str | Path | None) -> str | None:
+def contents_hash(path: str | Path | None) -> str | None:
     """Return the sha256 of a file, or of all files in a folder with their names; None if there is neither."""
     path = Path(path) if path is not None else None
     if path is None or not path.exists():
@@ -128,7 +128,7 @@ def classifier_card(name: str, predictor: Predictor, record: Mapping[str, Any], 
     result, data, labels = record["result"], record["data"], predictor.head.labels
     module = dict(record["options"]["modules"][0])
     described = [
-        ("dimension", str(predictor.encoder.dimension)),
+        ("dimension", str(predictor.encoder.raw_dimension)),
         ("encoder", f"{module.pop('module')}: {listed(module)}"),
         ("fingerprint", f"`{predictor.encoder.fingerprint}`"),
         ("labels", ", ".join(map(repr, labels)) if len(labels) <= MOST_LABELS else f"{len(labels)}"),

@@ -87,7 +87,7 @@ def learn_vocabulary(
     return learned
 
 
-def read_tokenizer(path: str | Path) -> Tokenizer:
+def read_vocabulary(path: str | Path) -> Tokenizer:
     """Read a ``tokenizer.json``; raise an InputError if it has no unknown token for words outside its vocabulary."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}")

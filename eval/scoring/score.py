@@ -15,9 +15,8 @@ from sklearn.linear_model import LogisticRegression
 
 from ctx_embed.classify.fitting import fitted_head
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import EmbeddingCache
+from ctx_embed.eval.encoders import EmbeddingCache, Encoder
 from ctx_embed.eval.scoring.probes import (
     DIGITS,
     Features,
@@ -241,7 +240,7 @@ def training_options(encoder: Encoder) -> SupervisedOptions:
     They name the encoder's head, since stored folds are looked up by these options.
     """
     options = SupervisedOptions() if encoder.name in SYSTEMS else FINE_TUNING
-    return options if encoder.model is None else options.of_encoder(encoder.model)
+    return options if encoder.transformer is None else options.of_encoder(encoder.transformer)
 
 
 def end_to_end(
@@ -253,7 +252,7 @@ def end_to_end(
     ``dev`` part chooses the epoch, else a tenth of the training part. Without a test part there are ``folds`` outer
     folds. ``keep`` may store the outcome of a fold, so that a long run can be resumed.
     """
-    model = encoder.model
+    model = encoder.transformer
     if model is None:
         raise InputError(f"with the protocol paper an encoder must be a SentenceTransformer, got {encoder.name!r}")
     if len(examples.texts[0]) != 1:

@@ -336,7 +336,7 @@ def test_features_are_counted_once_for_each_occurrence():
 class Lengths:
     """Embeds a text as its number of characters and of spaces."""
 
-    def embed(self, texts):
+    def raw(self, texts):
         return np.array([[len(text), text.count(" ")] for text in texts], np.float32)
 
 

@@ -3,12 +3,19 @@
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ctx_embed.encoders import Encoder
+from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
+from ctx_embed.model import Model
+
+
+def encoder_of(name: str, encode, *facts, **roles) -> Encoder:
+    """Return an encoder of an evaluation, given the function that embeds."""
+    return Encoder(name, Model(SimpleNamespace(encode=encode), name), *facts, **roles)
 
 
 def draw(text: str) -> np.ndarray:
@@ -25,7 +32,7 @@ def encode(texts):
 
 @pytest.fixture
 def drawn() -> Encoder:
-    return Encoder("drawn", encode, "f" * 64, "key of drawn")
+    return encoder_of("drawn", encode, "f" * 64, "key of drawn")
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def write_collection(folder: Path) -> None:
 @pytest.fixture
 def report(folder, drawn) -> dict:
     """Return the results of two encoders on four tasks of every kind."""
-    other = Encoder("a|b [v2]", lambda texts: encode(texts)[:, 1:])
+    other = encoder_of("a|b [v2]", lambda texts: encode(texts)[:, 1:])
     options = EvaluationOptions("quick", cost=True)
     result = evaluate([drawn, other], ["MR", "R8", "STS13", "adi"], folder, options)
     return json.loads(json.dumps(result.report))

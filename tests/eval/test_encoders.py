@@ -7,16 +7,16 @@ import pytest
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from ctx_embed import loading
-from ctx_embed.encoders import Encoder, as_encoder, embed
+from ctx_embed import model as home
 from ctx_embed.eval import EvaluationOptions, evaluate
 from ctx_embed.eval.cost import cost_of, measure, sample_of
-from ctx_embed.eval.encoders import BASELINES, WORD, EmbeddingCache, Tfidf, load_encoder
+from ctx_embed.eval.encoders import BASELINES, WORD, EmbeddingCache, Tfidf, as_encoder, load_encoder
 from ctx_embed.eval.scoring.score import reading_words
 from ctx_embed.eval.tasks import TaskData
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
 from tests.conftest import SENTENCES, make_model
+from tests.eval.conftest import encode as rows_of, encoder_of
 from tests.helpers.errors import error
 
 
@@ -25,7 +25,7 @@ def test_a_folder_and_the_default(tiny_model, tiny_model_path, tokenizer, senten
     assert encoder.name == str(tiny_model_path)
     assert encoder.fingerprint == fingerprint(tiny_model)
     np.testing.assert_allclose(encoder.encode(sentences), tiny_model.encode(sentences), atol=1e-6)
-    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else pytest.fail(path))
+    monkeypatch.setattr(home, "load", lambda path, *_, **__: tiny_model if path == "default" else pytest.fail(path))
     assert load_encoder("default").fingerprint == fingerprint(tiny_model)
     # How a model is asked is part of its key.
     model = make_model(tokenizer)
@@ -43,7 +43,7 @@ def test_a_slip_of_a_baseline_names_them_all():
     assert error(load_encoder, "model2vec:./nowhere").startswith("model2vec:./nowhere: no model2vec model there (")
     message = "tfidf+words: tfidf reads words already; name an encoder of meaning, such as default"
     assert error(load_encoder, "tfidf+words") == message
-    said = "an encoder must have a method encode(list of texts) -> array, got an int"
+    said = "a model must have a method encode(list of texts) -> array, got an int"
     assert error(as_encoder, 3) == said
 
 
@@ -70,7 +70,7 @@ def test_model2vec(tmp_path, tokenizer):
     model.save_pretrained(str(tmp_path / "static"))
     encoder = load_encoder(f"model2vec:{tmp_path / 'static'}")
     np.testing.assert_allclose(encoder.encode(["the cat"]), model.encode(["the cat"]), atol=1e-6)
-    assert encoder.parameters == vectors.size
+    assert encoder.model.parameters == vectors.size
 
 
 def test_words_beside_an_encoder(tmp_path):
@@ -101,20 +101,22 @@ def test_tfidf_agrees_with_a_vectorizer_fitted_on_the_training_rows():
 
 
 # Embeddings and their cache
-NEEDED = "must return a row of numbers for each text, all of one length"
+NEEDED = "must return a row of numbers for each text"
 ODD = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
 
 
 def test_rows_in_the_order_of_the_texts_whatever_the_batches(drawn):
-    expected = drawn.encode([text.replace("\ud800", "�") for text in ODD]).astype(np.float32)
+    expected = rows_of([text.replace("\ud800", "�") for text in ODD]).astype(np.float32)
     for batch_size in (1, 2, 256):
-        embeddings = embed(drawn, ODD, batch_size)
+        embeddings = drawn.model.encode(ODD, batch_size)
         assert embeddings.dtype == np.float32
         np.testing.assert_array_equal(embeddings, expected)
     # A tensor serves as well.
     for dtype in (torch.float32, torch.bfloat16):
         rows = torch.ones(1, 2, dtype=dtype, requires_grad=True)
-        np.testing.assert_array_equal(embed(Encoder("torch", lambda _, rows=rows: rows), ["a"]), np.ones((1, 2), "f4"))
+        np.testing.assert_array_equal(
+            encoder_of("torch", lambda _, rows=rows: rows).encode(["a"]), np.ones((1, 2), "f4")
+        )
 
 
 @pytest.mark.parametrize(
@@ -130,16 +132,14 @@ def test_rows_in_the_order_of_the_texts_whatever_the_batches(drawn):
     ],
 )
 def test_unusable_embeddings_name_the_encoder(rows, message):
-    assert error(embed, Encoder("odd", lambda texts: rows), ["a", "b"]) == f"encoder 'odd' {message}"
+    assert error(encoder_of("odd", lambda texts: rows).encode, ["a", "b"]) == f"odd: {message}"
 
 
 def test_what_cannot_be_embedded(drawn):
-    odd = Encoder("odd", lambda texts: np.ones((len(texts), len(texts[0]))))
-    message = f"encoder 'odd' {NEEDED}, got an array (1, 2) of float64 for 1 texts"
-    assert error(embed, odd, ["a", "bb"], 1) == message
-    assert error(embed, drawn, []) == "no texts to embed"
-    message = "encoder 'tfidf' is fitted on the texts of a task and has no embeddings without one"
-    assert error(embed, load_encoder("tfidf"), ["a"]) == message
+    odd = encoder_of("odd", lambda texts: np.ones((len(texts), len(texts[0]))))
+    message = "odd: must return 1 numbers for each text, got an array (1, 2) of float64 for 1 texts"
+    assert error(odd.model.encode, ["a", "bb"], 1) == message
+    assert drawn.encode([]).shape == (0, 8)
 
 
 def test_the_cache_encodes_each_text_once(drawn):
@@ -149,7 +149,7 @@ def test_the_cache_encodes_each_text_once(drawn):
         seen.extend(texts)
         return drawn.encode(texts)
 
-    cache = EmbeddingCache(Encoder("counted", encode))
+    cache = EmbeddingCache(encoder_of("counted", encode))
     first, second = cache(["a", "b", "a"]), cache(["b", "c"])
     assert sorted(seen) == ["a", "b", "c"]
     np.testing.assert_array_equal(first[0], first[2])
@@ -158,7 +158,7 @@ def test_the_cache_encodes_each_text_once(drawn):
 
 def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
     first = EmbeddingCache(drawn, tmp_path)(ODD[:5])
-    kept = replace(drawn, encode=lambda texts: 1 / 0)
+    kept = encoder_of("drawn", lambda texts: 1 / 0, drawn.fingerprint, drawn.key)
     np.testing.assert_array_equal(EmbeddingCache(kept, tmp_path)(ODD[:5]), first)
     for other, texts in ((kept, ODD[1:5]), (replace(kept, key="another"), ODD[:5])):
         with pytest.raises(ZeroDivisionError):
@@ -202,9 +202,9 @@ def test_one_batch_is_not_counted_and_the_time_ends_it():
         return np.ones((len(texts), 2))
 
     texts = ["a"] * 600
-    assert measure(Encoder("e", encode), texts).texts == 600
+    assert measure(encoder_of("e", encode), texts).texts == 600
     assert seen == [256, 256, 256, 88]
-    assert measure(Encoder("e", encode), texts, 0.0).texts == 256
+    assert measure(encoder_of("e", encode), texts, 0.0).texts == 256
 
 
 def test_a_named_encoder_is_measured_in_a_process_of_its_own():
@@ -212,7 +212,7 @@ def test_a_named_encoder_is_measured_in_a_process_of_its_own():
     assert (cost.texts, cost.parameters) == (2, 0)
     assert cost.texts_per_second > 0
     assert cost.peak_megabytes is None or 5 < cost.peak_megabytes < 2000
-    lost = Encoder("model2vec:./lost", lambda texts: np.ones((len(texts), 1)), by_name=True)
+    lost = encoder_of("model2vec:./lost", lambda texts: np.ones((len(texts), 1)), by_name=True)
     assert error(cost_of, lost, ["a"]).startswith("encoder 'model2vec:./lost': the cost could not be measured (")
 
 

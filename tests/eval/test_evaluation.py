@@ -14,9 +14,8 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from sentence_transformers.sentence_transformer import losses
 
 from ctx_embed import eval as front
-from ctx_embed.encoders import Encoder, as_encoder
 from ctx_embed.eval import evaluation
-from ctx_embed.eval.encoders import load_encoder
+from ctx_embed.eval.encoders import as_encoder, load_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, ProbeEvaluator, compare, evaluate
 from ctx_embed.eval.reports import FORMAT_VERSION, as_markdown, notes, read_results, tables
 from ctx_embed.eval.scoring import score
@@ -24,6 +23,7 @@ from ctx_embed.eval.scoring.probes import PROTOCOLS, ProbeScore, frozen, mean_of
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, spearman
 from ctx_embed.eval.scoring.score import difference
 from tests.conftest import SENTENCES, make_model
+from tests.eval.conftest import encoder_of
 from tests.helpers.errors import error
 
 QUICK = EvaluationOptions("quick")
@@ -47,7 +47,7 @@ def test_scores_are_those_of_the_probe_and_of_the_correlation(folder, drawn):
 
 
 def test_subsets_and_seeds_are_averaged_and_senteval_measures_all_pairs(folder, drawn):
-    noisy = Encoder("noisy", lambda texts: drawn.encode(texts)[:, 1:])
+    noisy = encoder_of("noisy", lambda texts: drawn.encode(texts)[:, 1:])
     options = [EvaluationOptions("quick", seeds, folds=4) for seeds in ((1,), (2,), (1, 2))]
     *alone, both = (evaluate([noisy], "MR", folder, of_seeds).scores["noisy", "MR"] for of_seeds in options)
     assert both == mean_of_seeds(alone)
@@ -63,21 +63,21 @@ def test_subsets_and_seeds_are_averaged_and_senteval_measures_all_pairs(folder, 
 def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
     mine = tmp_path / "mine.tsv"
     mine.write_text("a\tone\n")
-    odd = Encoder("odd", lambda texts: np.full((len(texts), 2), np.nan))
+    odd = encoder_of("odd", lambda texts: np.full((len(texts), 2), np.nan))
     told: list[str] = []
     result = evaluate([odd, drawn], ["CR", str(mine), "STSB"], folder, tell=told.append)
     assert list(result.scores) == [("drawn", "STSB")]
     assert told == [
         f"CR: {folder / 'senteval' / 'CR.tsv'} is missing; name a folder that holds it with --data or CTX_EMBED_DATA",
         "STSB: 10 rows, but the published set has 1379",
-        f"{mine}: encoder 'odd' returned NaN or infinity for the text 'one'",
-        "STSB: encoder 'odd' returned NaN or infinity for the text 'good day 0'",
+        f"{mine}: odd: returned NaN or infinity for the text 'one'",
+        "STSB: odd: returned NaN or infinity for the text 'good day 0'",
         f"{mine}: all 1 rows are of the class 'a'; a probe needs at least two classes",
     ]
     assert result.failures == [told[0], *told[2:]]
     assert repr(result).endswith(": 1 score, 4 failed)")
-    nothing = evaluate(Encoder("flat", lambda texts: np.ones(len(texts))), "STSB", folder)
-    assert "\n- failed: STSB: encoder 'flat' must return a row" in str(nothing)
+    nothing = evaluate(encoder_of("flat", lambda texts: np.ones(len(texts))), "STSB", folder)
+    assert "\n- failed: STSB: flat: must return a row" in str(nothing)
     assert result.asked == 6
 
 

@@ -18,8 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.encoders import Encoder, as_encoder
-from ctx_embed.eval.encoders import EmbeddingCache
+from ctx_embed.eval.encoders import EmbeddingCache, Encoder, as_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.scoring import probes, score as module
 from ctx_embed.eval.scoring.probes import CS, PROTOCOLS, ProbeScore, folds_of, frozen, logistic_path, mean_of_seeds
@@ -31,6 +30,7 @@ from ctx_embed.systems import untrained
 from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model
+from tests.eval.conftest import encoder_of
 from tests.helpers.errors import error
 
 GENERATOR = np.random.default_rng(7)
@@ -334,7 +334,7 @@ def test_senteval_draws_its_folds_from_rows_by_length():
     """Correct rows are returned in the order of the data, whatever the order of the folds."""
     rows = [("01"[i % 2], ("good " if i % 2 else "bad ") * (1 + i % 7)) for i in range(40)]
     rows[5] = ("0", rows[5][1])
-    encoder = Encoder("e", lambda texts: np.array([[float("good" in text)] for text in texts]))
+    encoder = encoder_of("e", lambda texts: np.array([[float("good" in text)] for text in texts]))
     examples = Examples.from_data(TaskData("", {"MR": rows}))
     score = score_probe(examples, EmbeddingCache(encoder), PROTOCOLS["senteval"], 0)
     assert [place for place, digit in enumerate(score.right) if digit == "0"] == [5]
@@ -367,15 +367,15 @@ def tiny(tokenizer) -> Encoder:
 
 
 def test_each_fold_is_trained_anew_from_the_same_encoder(tiny):
-    before = fingerprint(tiny.model)
+    before = fingerprint(tiny.model.backend)
     score = end_to_end(tiny, EXAMPLES, 3, 2)
-    assert fingerprint(tiny.model) == before
+    assert fingerprint(tiny.model.backend) == before
     assert len(score.folds) == 2
     classes = np.array([int(label) for label in EXAMPLES.labels])
     for (train, test), accuracy in zip(folds_of(np.arange(40), classes, 2, 3), score.folds, strict=True):
         data = Labelled([EXAMPLES.labels[i] for i in train], [EXAMPLES.texts[i][0] for i in train])
         options = replace(FINE_TUNING, seed=3)
-        classifier, _ = train_classifier(copy.deepcopy(tiny.model), data, None, options, progress=False)
+        classifier, _ = train_classifier(copy.deepcopy(tiny.model.backend), data, None, options, progress=False)
         held_out = Labelled([EXAMPLES.labels[i] for i in test], [EXAMPLES.texts[i][0] for i in test])
         assert accuracy == pytest.approx(100 * classifier.accuracy(held_out))
         assert np.mean([int(score.right[i]) for i in test]) * 100 == pytest.approx(accuracy)
@@ -455,7 +455,12 @@ def test_the_score_of_a_task(drawn, tmp_path):
         calls.extend(texts)
         return drawn.encode(texts)
 
-    run = partial(evaluate, [replace(drawn, encode=encode), "tfidf"], "MTEB-AmazonCounterfactual", tmp_path)
+    run = partial(
+        evaluate,
+        [encoder_of("drawn", encode, drawn.fingerprint, drawn.key), "tfidf"],
+        "MTEB-AmazonCounterfactual",
+        tmp_path,
+    )
     first, again = run(cache=tmp_path / "cache"), run(cache=tmp_path / "cache")
     score = first.scores["drawn", "MTEB-AmazonCounterfactual"]
     assert score.mean > 90

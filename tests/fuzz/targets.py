@@ -23,12 +23,11 @@ from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.extraction import answer
 from ctx_embed.documents.formats import extract, format_of
 from ctx_embed.documents.walking import Rules
-from ctx_embed.encoders import Encoder
 from ctx_embed.errors import InputError
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.tasks import DataReader, find_tasks
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.filters import moment_of, parse_filter
+from ctx_embed.model import Model
 from ctx_embed.numpy_model.document_state import MAGIC
 from ctx_embed.rows.reading import read_documents, read_labelled_rows
 from ctx_embed.runtime import Embedder
@@ -40,6 +39,7 @@ from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.vocabulary import learn_vocabulary
 from tests.conftest import SENTENCES, make_model
 from tests.documents.samples import WRITERS
+from tests.eval.conftest import encoder_of
 from tests.helpers.cli import Command
 from tests.index.support.hash_model import HashModel, hash_vectors
 
@@ -180,7 +180,7 @@ def _use_state(folder: Path, name: str) -> None:
 
 
 def _make_parquet(folder: Path) -> None:
-    embedder, metadata = IndexModel(HashModel()), [{"n": row["n"]} for row in ROWS]
+    embedder, metadata = Model(HashModel()), [{"n": row["n"]} for row in ROWS]
     with stores.open(str(folder / "set"), HashModel()) as store:
         store.ensure(stores.Collection.of(embedder, fields_of(metadata)))
         for part in (slice(0, 5), slice(3, 8)):
@@ -200,7 +200,7 @@ def _make_results(folder: Path) -> None:
     data.mkdir(parents=True)
     (data / "MR.tsv").write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(40)))
     (data / "STSB_test.tsv").write_text("".join(f"{i % 5}.0\tgood day {i}\tgood night {i}\n" for i in range(10)))
-    encoders = [Encoder(name, hash_vectors, name * 64, name) for name in "ab"]
+    encoders = [encoder_of(name, hash_vectors, name * 64, name) for name in "ab"]
     report = evaluate(encoders, find_tasks(("MR", "STSB")), DataReader(folder / "data")).report
     (folder / "results.json").write_text(json.dumps(report))
 

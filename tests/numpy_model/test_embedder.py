@@ -25,7 +25,7 @@ import ctx_embed
 from ctx_embed.explanations import contributions
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.kernel import kernel
-from ctx_embed.loading import load_embedder
+from ctx_embed.model import Model
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError, document_state, embedder as embedding
 from ctx_embed.numpy_model.document_state import DocumentState
 from ctx_embed.numpy_model.embedder import batches, embed_in_batches
@@ -181,7 +181,7 @@ def test_other_models_are_refused_or_run_on_torch_without_a_word_to_users(tokeni
     with pytest.raises(UnsupportedModelError, match="runs on torch"):
         Embedder.load(tmp_path / "mean")
     with caplog.at_level(logging.INFO, "ctx_embed"):
-        assert isinstance(load_embedder(tmp_path / "mean"), SentenceTransformer)
+        assert isinstance(Model.of(tmp_path / "mean").backend, SentenceTransformer)
     assert [record.levelname for record in caplog.records if "runs on torch" in record.message] == ["INFO"]
     assert error(Embedder.load, tmp_path / "nothing").endswith("nothing: no such model folder")
     assert error(Embedder.load, 3) == "3: no such model folder"
@@ -512,10 +512,9 @@ def test_what_was_loaded_stays_when_its_folder_changes(tokenizer, tmp_path, chan
     if read_before:
         assert (model.encode(SENTENCES) == kept.encode(SENTENCES)).all()
         assert model.fingerprint == kept.fingerprint
-    by_name = pickle.dumps(model)
+    before = pickle.dumps(model)
     change(folder)
-    assert error(pickle.loads, by_name)
-    for one in (model, pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+    for one in (model, *map(pickle.loads, (before, pickle.dumps(model))), copy.deepcopy(model)):
         assert (one.encode(SENTENCES) == kept.encode(SENTENCES)).all()
         assert one.fingerprint == kept.fingerprint
 

@@ -16,9 +16,9 @@ from hypothesis import example, given, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import SearchIndex, stores
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import Edit
+from ctx_embed.model import Model
 from ctx_embed.stores import lancedb
 from ctx_embed.stores.columns import arrow_table, fields_of, metadata_of
 from ctx_embed.stores.indexing import index_parquet
@@ -62,7 +62,7 @@ def made(kind, request, tmp_path_factory) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def embedder():
     """The shipped model."""
-    return IndexModel(None)
+    return Model.of()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from scipy.sparse import csr_array
+from sentence_transformers import SentenceTransformer
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import make_scorer, roc_auc_score
@@ -22,7 +23,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from ctx_embed import TextClassifier, load, path
 from ctx_embed.classify.head import Head
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.classify.predictor import SavedEncoder, TorchEncoder
+from ctx_embed.runtime import Embedder
 from ctx_embed.training.options import SupervisedOptions
 from ctx_embed.training.supervised.job import train
 from ctx_embed.training.supervised.train import new_encoder, train_classifier
@@ -151,7 +152,7 @@ def test_parameters_and_clones(classifier, tiny_model):
     assert clone(given).model is tiny_model
     given.fit(TEXTS, LABELS)
     assert np.array_equal(tiny_model.encode(["a good film"]), before)
-    assert not np.array_equal(given.predictor_.encoder.model.encode(["a good film"]), before)
+    assert not np.array_equal(given.predictor_.encoder.backend.encode(["a good film"]), before)
 
 
 def test_several_labels():
@@ -236,9 +237,9 @@ def test_a_trained_encoder(tiny_model_path, tmp_path):
     assert [(entry["run"], entry["epoch"]) for entry in classifier.history_] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     classifier.save(tmp_path / "model")
     loaded = TextClassifier.load(tmp_path / "model")
-    assert isinstance(loaded.predictor_.encoder, SavedEncoder)
+    assert isinstance(loaded.predictor_.encoder.backend, Embedder)
     on_torch = TextClassifier.load(tmp_path / "model", device="cpu")
-    assert isinstance(on_torch.predictor_.encoder, TorchEncoder)
+    assert isinstance(on_torch.predictor_.encoder.backend, SentenceTransformer)
     for other in (loaded, on_torch, pickle.loads(pickle.dumps(classifier))):
         assert other.predict_proba(NEW) == pytest.approx(classifier.predict_proba(NEW), abs=1e-4)
     again = TextClassifier(tiny_model_path, **options).fit(TEXTS, LABELS, valid=(NEW, TRUE))
@@ -252,7 +253,7 @@ def test_a_truncated_model_with_prompts_is_read_whole_and_without_them(tokenizer
     assert classifier.predictor_.head.weight.shape == (2, 16)
     classifier.save(tmp_path / "model")
     loaded = TextClassifier.load(tmp_path / "model")
-    assert isinstance(loaded.predictor_.encoder, SavedEncoder)
+    assert isinstance(loaded.predictor_.encoder.backend, Embedder)
     assert loaded.predict_proba(TEXTS) == pytest.approx(classifier.predict_proba(TEXTS), abs=1e-5)
 
 
@@ -261,7 +262,7 @@ def test_an_encoder_that_needs_torch(tmp_path):
     network, _ = train_classifier(new_encoder(None, data.texts, encoder="mean", dimension=8), data, data, options)
     network.predictor().save(tmp_path)
     loaded = TextClassifier.load(tmp_path)
-    assert isinstance(loaded.predictor_.encoder, TorchEncoder)
+    assert isinstance(loaded.predictor_.encoder.backend, SentenceTransformer)
     for one in (loaded, pickle.loads(pickle.dumps(loaded))):
         assert one.predict(data.texts).tolist() == network.predict(data.texts)
 

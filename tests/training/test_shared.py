@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE, Unigram, WordPiece
 
 from ctx_embed import load
-from ctx_embed.encoders import as_encoder
 from ctx_embed.errors import InputError, UnwritableError
+from ctx_embed.eval.encoders import as_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
 from ctx_embed.eval.reports import notes
 from ctx_embed.fingerprint import identity
@@ -24,7 +24,7 @@ from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts, held_out, like_length_batches, numbered, seeded_batches
 from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, text_hash
 from ctx_embed.training.run import Checkpoint
-from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+from ctx_embed.training.vocabulary import learn_vocabulary, read_vocabulary
 from tests.conftest import make_model
 from tests.helpers.errors import error, full_disk
 
@@ -258,10 +258,10 @@ def test_the_same_texts_give_the_same_vocabulary_in_every_process():
 def test_a_tokenizer_that_cannot_be_read(tmp_path):
     path = tmp_path / "tokenizer.json"
     missing = f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}"
-    assert error(read_tokenizer, path) == missing
+    assert error(read_vocabulary, path) == missing
     for content in (b"garbage", b"\xff\xfe", b"{}"):
         path.write_bytes(content)
-        assert error(read_tokenizer, path).startswith(f"{path}: no tokenizer (")
+        assert error(read_vocabulary, path).startswith(f"{path}: no tokenizer (")
     # Without an unknown token it is refused before any work.
     message = f"{path}: must have an unknown token for words that it lacks{{}}, got none; add it, or make a tokenizer"
     for model, named in (
@@ -270,7 +270,7 @@ def test_a_tokenizer_that_cannot_be_read(tmp_path):
         (Unigram([("the", 0.0)]), ""),
     ):
         Tokenizer(model).save(str(path))
-        assert error(read_tokenizer, path).startswith(message.format(named))
+        assert error(read_vocabulary, path).startswith(message.format(named))
     # One that leaves out what it lacks is read.
     Tokenizer(BPE({"t": 0}, [])).save(str(path))
-    assert read_tokenizer(path).encode("Ж").tokens == []
+    assert read_vocabulary(path).encode("Ж").tokens == []

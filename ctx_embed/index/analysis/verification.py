@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import totals, with_vocabulary
 from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS, Database, expanded
 from ctx_embed.index.storage.faiss_file import crc32_of
 from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import schema, spread
+from ctx_embed.model import Model
 from ctx_embed.text.normalisation import indexed
 
 # Number of passages that are embedded again and compared with their stored vectors.
@@ -38,7 +38,7 @@ class Problems(list[str]):
         self.unchecked: list[str] = []
 
 
-def verify(folder: Path, model: Callable[[], IndexModel] | None = None) -> Problems:
+def verify(folder: Path, model: Callable[[], Model] | None = None) -> Problems:
     """Return the problems of an index, read in one transaction, so that changes by others meanwhile are none.
 
     ``model`` returns its model, to embed some passages again; None skips that check.
@@ -164,7 +164,7 @@ def _digests(connection: sqlite3.Connection, vocabulary: str) -> tuple[int, ...]
     return words, sum(int.from_bytes(digest, "little") for digest in hashes), *totals(connection)
 
 
-def _vectors_of_texts(store: Database, embedder: IndexModel) -> Iterator[str]:
+def _vectors_of_texts(store: Database, embedder: Model) -> Iterator[str]:
     """Yield a problem if some passages, embedded again, differ from their stored vectors."""
     try:
         view = View(store)

@@ -36,12 +36,12 @@ from ctx_embed.files import (
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.following.records import Synced, known_folder
 from ctx_embed.index.following.sync import require_source_folder, sync_folder
-from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.search_index import SearchIndex, model_for
 from ctx_embed.index.storage.database import DATABASE, FAISS_SUFFIX, Database
 from ctx_embed.index.storage.documents import LAST_IDS, checked_id
 from ctx_embed.index.storage.faiss_file import AUTO
 from ctx_embed.index.storage.folder import IndexFolder, VectorTable, is_free, read_settings, require_free
-from ctx_embed.index.storage.vectors import DEFAULT, checked_dtype
+from ctx_embed.index.storage.vectors import FLOAT32, checked_dtype
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import TakenIdError
 from ctx_embed.options import declared
@@ -158,7 +158,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
         plan = replace(plan, model=model, factory=settings.factory, chunk=settings.chunk, dtype=settings.dtype)
     else:
         chunk = plan.chunk or ("passages" if plan.folders or plan.reads_whole_files else "none")
-        plan = replace(plan, factory=plan.factory or AUTO, chunk=chunk, dtype=checked_dtype(plan.dtype or DEFAULT))
+        plan = replace(plan, factory=plan.factory or AUTO, chunk=chunk, dtype=checked_dtype(plan.dtype or FLOAT32))
     if not plan.sources:
         raise InputError("no source of documents: give a file, a folder or - (standard input)")
     if plan.files.count("-") > 1:
@@ -286,7 +286,7 @@ def _build(plan: Plan) -> Built:
             stack.enter_context(_only_build(plan.partial))
             ours = True
             if plan.adds:
-                index.embedder.require(plan.target, read_settings(plan.target))
+                model_for(plan.target, read_settings(plan.target), index.embedder)
             built = _fill(index, plan, documents)
         if plan.adds:
             remove_folder(plan.partial)

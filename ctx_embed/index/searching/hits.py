@@ -19,6 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ SHOWN_CHARACTERS, SHOWN_HITS = 60, 10
 # Of ten questions without an answer, about two have a hit that is at least this relevant.
 DEFAULT_RELEVANCE = 0.8
 DEVIATIONS, WORDS, PASSAGES, BASE = 0.68, 1.9, 1.15, 1.82
+# A model that can read fewer of the general questions has no relevance.
+LEAST_QUESTIONS = 128
 # Longer texts are searched for words as they are.
 LONG_TEXT = 50_000
 # Endings to cut off words, the fewest letters to leave, and the most letters that a passage's word may add to them.
@@ -126,11 +129,14 @@ class Hit:
 
 
 class Hits(list[Hit]):
-    """The hits of one query, best first: a list that a notebook shows as a table. A vector has an empty ``query``."""
+    """The hits of one query, best first: a list that a notebook shows as a table. A vector has an empty ``query``.
 
-    def __init__(self, query: str, hits: Iterable[Hit] = ()) -> None:
+    ``known``: whether the model can read the query, where it is asked to.
+    """
+
+    def __init__(self, query: str, hits: Iterable[Hit] = (), known: bool = True) -> None:
         super().__init__(hits)
-        self.query = query
+        self.query, self.known = query, known
 
     def __repr__(self) -> str:
         more = f", ... {len(self) - SHOWN_HITS} more" if len(self) > SHOWN_HITS else ""
@@ -159,6 +165,21 @@ def rounded_down(share: float) -> float:
 def counted(first: Any, text: str, end: str, start: int) -> int | None:
     """Return the number of the line or page at an offset; ``end`` separates them. Return None if ``first`` is None."""
     return first + text.count(end, 0, start) if isinstance(first, int) and not isinstance(first, bool) else None
+
+
+def unrelated_cosines(embed: Callable[[Sequence[str]], Any]) -> tuple[float, float] | None:
+    """Return mean and deviation of the cosines of ``unanswered.txt``'s questions, which relevance depends on.
+
+    ``embed`` is the model's :meth:`~ctx_embed.model.Model.quiet_queries`. None if the model reads too few.
+    """
+    questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
+    vectors = np.asarray(embed(questions), np.float32)
+    vectors = vectors[vectors.any(axis=1)]
+    if len(vectors) < LEAST_QUESTIONS:
+        return None
+    cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+    deviation = float(cosines.std())
+    return (float(cosines.mean()), deviation) if deviation > 0 else None
 
 
 def relevance(unrelated: tuple[float, float], cosine: float, share: float, passages: int) -> float:

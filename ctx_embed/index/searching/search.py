@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError, OtherModelError, described, listed_names, quoted
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.by_words import Bm25, asked, without_marks
 from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevance, word_shares
 from ctx_embed.index.searching.options import Options
@@ -27,6 +26,7 @@ from ctx_embed.index.storage.faiss_file import NEIGHBOURS
 from ctx_embed.index.storage.filters import field_path
 from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
+from ctx_embed.model import Model
 from ctx_embed.numpy_model.saved import read_json
 from ctx_embed.texts import as_list, listed, well_formed
 from ctx_embed.vectors import unit_rows, unit_vector
@@ -168,7 +168,7 @@ class Search:
         if self.exclude and self.mode == "words":
             raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
 
-    def embed(self, model: Callable[[], IndexModel]) -> None:
+    def embed(self, model: Callable[[], Model]) -> None:
         """Embed the queries; ``model`` returns the model of the index. Without it ``hybrid`` goes by words alone."""
         self.model = model
         if self.vectors is not None or self.like:
@@ -245,7 +245,10 @@ class Search:
         if self.mode != "dense" and vectors is not None:
             corrections = Bm25.of(view).corrections
             for place, text in enumerate(self.texts):
-                texts[place], corrected[place] = corrections.applied(text, lambda word: self.model().knows(word))
+                # A single entry of the model's vocabulary is hardly a typo.
+                texts[place], corrected[place] = corrections.applied(
+                    text, lambda word: (own := self.model().tokenizer) is not None and own.token_to_id(word) is not None
+                )
             changed = [place for place, words in enumerate(corrected) if words]
             # Without the model of the index, words alone count.
             with suppress(OtherModelError):
@@ -401,12 +404,15 @@ class Search:
                 varied = maximal_marginal_relevance(values[:most], vectors[:most], most, options.mmr)
                 hits = [hits[place] for place in varied] + hits[most:]
             hits = hits[first : first + int(options.k)]
+            own = slice(None) if options.fuse else slice(number, number + 1)
+            known = True
+            if self.vectors is not None and self.mode != "words" and any(self.texts):
+                known = bool(self.vectors[own].any(axis=1).all())
             if options.highlight and any(self.texts) and self.vectors is not None:
-                own = slice(None) if options.fuse else slice(number, number + 1)
                 texts = [hit.text for hit in hits]
                 spans = highlights(texts, self.texts[own], self.vectors[own], lambda some: self.model().documents(some))
                 hits = [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
-            chosen.append(Hits(query, hits))
+            chosen.append(Hits(query, hits, known))
         return chosen
 
 
@@ -517,14 +523,12 @@ class Reranker:
         self.cosines = isinstance(model, str | Path) or hasattr(model, "encode_query")
         if not self.cosines and not hasattr(model, "predict"):
             raise InputError(f"rerank must be a model or the name of one, got {type(model).__name__}")
-        self._model: Any = IndexModel(model) if self.cosines else model
+        self._model: Any = Model.of(model) if self.cosines else model
 
     def scores(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[Any]:
         """Return the scores (queries, passages); raise InputError if a CrossEncoder's are several, or not finite."""
         if self.cosines:
-            # In float64, so that the rounded cosine of a pair does not depend on other pairs.
-            left, right = self._model.queries(queries).astype(float), self._model.documents(passages).astype(float)
-            cosines: NDArray[Any] = np.clip(left @ right.T, -1, 1).astype(np.float32)
+            cosines: NDArray[Any] = self._model.similarity(queries, passages)
             return cosines
         pairs = [(query, passage) for query in queries for passage in passages]
         outputs = np.asarray(self._model.predict(pairs, show_progress_bar=False))

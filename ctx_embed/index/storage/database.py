@@ -33,7 +33,7 @@ from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, Unwrit
 from ctx_embed.files import has_locks
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts, forms_of, integer_of
 from ctx_embed.index.storage.filters import ALL, Condition, form_of_date, moment_of, name_of
-from ctx_embed.index.storage.vectors import DEFAULT, DTYPES, page_size, schema
+from ctx_embed.index.storage.vectors import DTYPES, FLOAT32, page_size, schema
 
 # The version of the file format.
 FORMAT_VERSION = 1
@@ -57,7 +57,7 @@ class Settings:
     dimension: int
     factory: str
     chunk: str = "none"
-    dtype: str = DEFAULT
+    dtype: str = FLOAT32
     unrelated: tuple[float, float] | None = None
     table: int = 1
     format_version: int = FORMAT_VERSION

@@ -27,8 +27,8 @@ from ctx_embed.index.storage.database import FAISS_SUFFIX, Database, Record, Set
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors, spread
 
 if TYPE_CHECKING:
-    from ctx_embed.index.model import IndexModel
     from ctx_embed.index.storage.folder import View
+    from ctx_embed.model import Model
 
 # FAISS's type stubs lack its limits on reading, the keyword arguments of its Python layer and array arguments.
 faiss: Any = _faiss
@@ -239,7 +239,7 @@ def outgrown(kind: str, wanted: str) -> bool:
     return (not lists) != (not wanted_lists) or wanted_lists >= 2 * max(lists, 1)
 
 
-def write(view: View, embedder: Callable[[], IndexModel], *, anew: bool = False) -> Record | None:
+def write(view: View, embedder: Callable[[], Model], *, anew: bool = False) -> Record | None:
     """Write FAISS's file for the newest view, and return its record, not yet listed; None if there are too few rows.
 
     ``anew`` starts a new index instead of extending the present one.
@@ -298,9 +298,7 @@ def listed(database: Database, record: Record | None) -> None:
         database.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))
 
 
-def _measured(
-    view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], IndexModel]
-) -> dict[str, Any] | None:
+def _measured(view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], Model]) -> dict[str, Any] | None:
     """Return effort, spare candidates and recall@10; for `auto` those that suffice, or None if none of them do."""
     effort = effort_of(index)
     # Product quantization stores vectors so coarsely that many must be scored again.

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, quoted
+from ctx_embed.options import DTYPE_NAMES
 
 Vectors: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 
-DEFAULT = "float32"
 LARGEST_CODE, BEND = 127, 64
 
 
@@ -64,11 +64,13 @@ def _from_float16(halves: NDArray[np.float16]) -> Vectors:
 
 
 _FLOAT32 = partial(np.ascontiguousarray, dtype=np.float32)
-DTYPES = {
-    DEFAULT: DType(np.float32, _FLOAT32, _FLOAT32),
-    "float16": DType(np.float16, lambda vectors: vectors.astype(np.float16), _from_float16),
-    "int8": DType(np.int8, _to_int8, _from_int8),
-}
+_KINDS = (
+    DType(np.float32, _FLOAT32, _FLOAT32),
+    DType(np.float16, lambda vectors: vectors.astype(np.float16), _from_float16),
+    DType(np.int8, _to_int8, _from_int8),
+)
+DTYPES = dict(zip(DTYPE_NAMES, _KINDS, strict=True))
+FLOAT32, *_ = DTYPE_NAMES
 
 
 def checked_dtype(dtype: Any) -> str:

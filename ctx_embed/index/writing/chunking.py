@@ -11,7 +11,8 @@ from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.index.storage.database import CHUNKS
 from ctx_embed.index.storage.documents import Span
-from ctx_embed.text.tokenizer import TextTokenizer, tokenizer_of
+from ctx_embed.model import Model
+from ctx_embed.text.tokenizer import TextTokenizer
 
 Chunker: TypeAlias = Callable[[str], list[Span]]
 # Returns the passages of each text, given with its blocks.
@@ -169,9 +170,9 @@ def _offsets(own: Any) -> Callable[[str], list[Span]]:
     return lambda text: [span for span in own.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
 
 
-def _own_tokenizer(model: Any) -> Tokenizer | None:
+def _own_tokenizer(model: Model) -> Tokenizer | None:
     """Return a copy of the model's tokenizer that neither truncates nor pads; None if it has none."""
-    tokenizer = tokenizer_of(model)
+    tokenizer = model.tokenizer
     if tokenizer is None:
         return None
     own = Tokenizer.from_str(tokenizer.to_str())
@@ -180,17 +181,17 @@ def _own_tokenizer(model: Any) -> Tokenizer | None:
     return own
 
 
-def passages_of(model: Any, size: int | None = None) -> Passages:
+def passages_of(model: Model, size: int | None = None) -> Passages:
     """Return the chunker for passages of ``size`` tokens; None: 256, or fewer if the model reads fewer."""
     if size is None:
-        longest = getattr(model, "max_seq_length", None)
+        longest = getattr(model.backend, "max_seq_length", None)
         # Leave two tokens for the special tokens that many models add.
         size = PASSAGE_TOKENS if longest is None else max(1, min(PASSAGE_TOKENS, int(longest) - 2))
     own = _own_tokenizer(model)
     if own is None:
         return Passages(size, lambda texts: [len(words(text)) for text in texts], words)
     # The model's own tokenizer caches words, so embedding the passages does not tokenize these words again.
-    known = getattr(model, "text_tokenizer", None)
+    known = getattr(model.backend, "text_tokenizer", None)
     tokenizer = known if isinstance(known, TextTokenizer) else TextTokenizer(own)
 
     def count(texts: Sequence[str]) -> list[int]:

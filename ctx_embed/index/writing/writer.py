@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ctx_embed.errors import InputError, UnwritableError, described, quoted
-from ctx_embed.index.model import IndexModel
+from ctx_embed.index.searching.hits import unrelated_cosines
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.database import FAISS_SUFFIX, NEXT, Database, checksum, expanded, ranges_of
 from ctx_embed.index.storage.documents import (
@@ -34,6 +34,7 @@ from ctx_embed.index.storage.documents import (
 from ctx_embed.index.storage.folder import IndexFolder, VectorTable, View
 from ctx_embed.index.storage.vectors import DTYPES, Vectors, schema
 from ctx_embed.index.writing.chunking import Cut, chunker
+from ctx_embed.model import Model
 from ctx_embed.progress import Meter
 from ctx_embed.text.normalisation import indexed
 from ctx_embed.texts import Document, Embedded, well_formed
@@ -278,7 +279,7 @@ class Edit:
 class Writer:
     """Changes an index, one thread and one process at a time; ``embedder`` returns the model when it is needed."""
 
-    def __init__(self, folder: IndexFolder, embedder: Callable[[], IndexModel], changing: Any) -> None:
+    def __init__(self, folder: IndexFolder, embedder: Callable[[], Model], changing: Any) -> None:
         # The folder, and so its options, may come from elsewhere.
         faiss_file.checked_factory(folder.settings.factory, folder.settings.dimension)
         self.folder = folder
@@ -294,7 +295,7 @@ class Writer:
         """What returns the passages of texts, given with their blocks."""
         chunk = self.folder.settings.chunk
         # Whole documents need no tokenizer, so the model is not loaded if all documents come with embeddings.
-        return chunker(chunk, None if chunk == "none" else self.embedder().model)
+        return chunker(chunk, None if chunk == "none" else self.embedder())
 
     @contextmanager
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
@@ -405,7 +406,7 @@ class Writer:
         return removed
 
 
-def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False) -> bool:
+def reembed(folder: IndexFolder, embedder: Model, *, progress: bool = False) -> bool:
     """Embed all passages of an index again, see :meth:`SearchIndex.reembed`; return whether it needed that.
 
     Finished batches are stored in the index, where another call with the same model resumes.
@@ -428,7 +429,12 @@ def reembed(folder: IndexFolder, embedder: IndexModel, *, progress: bool = False
                 for statement in schema(table):
                     store.run(statement)
                 of_model: Any = {"model_fingerprint": embedder.fingerprint, "model": embedder.reference, "table": table}
-                following = replace(present, **of_model, dimension=embedder.dimension, unrelated=embedder.unrelated)
+                following = replace(
+                    present,
+                    **of_model,
+                    dimension=embedder.dimension,
+                    unrelated=unrelated_cosines(embedder.quiet_queries),
+                )
                 store.store_settings(following, NEXT)
         vectors = VectorTable(store, following)
         ((last,),) = store.run(f"SELECT ifnull(max(row), -1) FROM vectors_{following.table}")

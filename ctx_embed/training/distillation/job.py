@@ -23,11 +23,11 @@ from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.files import replaced_file, replaced_folder
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load, model_folder, require_device
+from ctx_embed.model import Model
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.options import takes
 from ctx_embed.progress import Meter, say
 from ctx_embed.systems import system
-from ctx_embed.text.tokenizer import tokenizer_of
 from ctx_embed.texts import well_formed
 from ctx_embed.training.distillation.student import (
     ALIGNED_TEXTS,
@@ -53,8 +53,8 @@ from ctx_embed.training.distillation.texts import (
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.options import ContextualizerOptions, DistillationJob, Source, require_spare
-from ctx_embed.training.run import RECORD, Checkpoint, content_hash, distilled_card, file_hashes, finished
-from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+from ctx_embed.training.run import RECORD, Checkpoint, contents_hash, distilled_card, file_hashes, finished
+from ctx_embed.training.vocabulary import learn_vocabulary, read_vocabulary
 
 # The rank of a new Contextualizer.
 RANK = 64
@@ -99,10 +99,10 @@ def distill(
         {"teacher_dtype": job.teacher_dtype, "store": job.store},
         {"text_field": job.text_field, "label_field": job.label_field},
         job.of_training(),
-        [content_hash(model_folder(model)) if model else None for model in models],
-        [{**asdict(source), "files": [content_hash(file) for file in source.files]} for source in job.sources],
+        [contents_hash(model_folder(model)) if model else None for model in models],
+        [{**asdict(source), "files": [contents_hash(file) for file in source.files]} for source in job.sources],
         [
-            [content_hash(file) for file in files]
+            [contents_hash(file) for file in files]
             for files in (job.exclude, job.labelled, (job.skip, job.validation, job.tokenizer))
         ],
     )
@@ -189,7 +189,7 @@ class _Material:
 def _read(job: DistillationJob, rank: int | None) -> tuple[DistillationJob, _Material]:
     """Return the job adapted to its texts, and all that it reads. Quick checks come before long work."""
     require_device(job.device)
-    tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
+    tokenizer = read_vocabulary(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None
     teacher = load(job.teacher, job.device, dtype=job.teacher_dtype)
     second_teacher = load(job.second_teacher, job.device, dtype=job.teacher_dtype) if job.second_teacher else None
@@ -395,7 +395,7 @@ class TeacherCache:
 
 def seen_in_part(teacher: SentenceTransformer, texts: Sequence[str]) -> int:
     """Return how many texts the teacher truncates; an estimate if there may be thousands."""
-    most, tokenizer = teacher.max_seq_length, tokenizer_of(teacher)
+    most, tokenizer = teacher.max_seq_length, Model(teacher).tokenizer
     if not most or tokenizer is None:
         return 0
     # A token has at least one character.

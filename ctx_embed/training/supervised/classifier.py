@@ -16,9 +16,10 @@ from typing_extensions import Self
 
 from ctx_embed.classify.head import THRESHOLD, ClassWeight
 from ctx_embed.classify.labelled import SEVERAL, Label, Labelled, as_array
-from ctx_embed.classify.predictor import Explanation, Predictor, TorchEncoder, fitted_predictor, open_encoder
+from ctx_embed.classify.predictor import Explanation, Predictor, fitted_predictor, open_encoder
 from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
+from ctx_embed.model import Model
 from ctx_embed.texts import as_texts
 from ctx_embed.training.options import OF_TRAINING
 
@@ -122,7 +123,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.frozen or (self.frozen is None and not chosen):
             if valid is not None:
                 raise InputError("valid chooses the epoch of a trained encoder; leave it out, or give frozen=False")
-            encoder = open_encoder(given, self.device) if isinstance(given, str | Path) else TorchEncoder(given)
+            encoder = open_encoder(given, self.device) if isinstance(given, str | Path) else Model(given)
             predictor = fitted_predictor(encoder, data, self.class_weight, self.words)
             self.history_: list[dict[str, float]] = []
         else:

@@ -8,17 +8,18 @@ from statistics import fmean
 from typing import Any
 
 from ctx_embed.classify.labelled import Labelled, label_accuracy, report
-from ctx_embed.classify.predictor import Predictor, SavedEncoder, TorchEncoder, fitted_predictor, open_encoder
+from ctx_embed.classify.predictor import Predictor, fitted_predictor, open_encoder
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import identity
 from ctx_embed.loading import model_folder
+from ctx_embed.model import Model
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.options import takes
 from ctx_embed.progress import say
 from ctx_embed.training.labelled_texts import are_known, warning
 from ctx_embed.training.options import OF_TRAINING, SupervisedOptions, TrainingJob
-from ctx_embed.training.run import MODEL, RECORD, Checkpoint, classifier_card, content_hash, finished
+from ctx_embed.training.run import MODEL, RECORD, Checkpoint, classifier_card, contents_hash, finished
 
 
 @takes(TrainingJob)
@@ -74,8 +75,8 @@ def train(
             "words": job.reads_words,
             "class_weight": job.class_weight,
         },
-        content_hash(None if job.origin is None else model_folder(job.origin)),
-        content_hash(job.tokenizer),
+        contents_hash(None if job.origin is None else model_folder(job.origin)),
+        contents_hash(job.tokenizer),
         {name: asdict(data[name]) if name in data else None for name in files},
     )
     if (earlier := finished(job.output, asked, overwrite=job.overwrite)) is not None:
@@ -93,7 +94,7 @@ def train(
         "result": result,
         **made,
         "data": {
-            name: {"file": Path(files[name] or "").name, "sha256": content_hash(files[name]), "rows": len(part.texts)}
+            name: {"file": Path(files[name] or "").name, "sha256": contents_hash(files[name]), "rows": len(part.texts)}
             for name, part in data.items()
         },
         "versions": versions(),
@@ -118,7 +119,6 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
     train, valid = data["train"], data.get("valid")
     learned, measured = train, valid
     history: list[dict[str, float]] = []
-    encoder: SavedEncoder | TorchEncoder
     if job.trains_encoder:
         from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
 
@@ -133,7 +133,7 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
             job.encoder or "contextualizer",
             **job.scratch_options,
         )
-        options, encoder = job.training.of_encoder(model), TorchEncoder(model)
+        options, encoder = job.training.of_encoder(model), Model(model)
         chosen = vars(options)
         if measured is None:
             learned, measured = train.split(options.valid_share, options.seed)

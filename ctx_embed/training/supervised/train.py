@@ -16,12 +16,13 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctx_embed.classify.embedding import dimension_of, embedded, embeddings
 from ctx_embed.classify.fitting import Regression, fitted_head, sigmoid_loss, softmax_loss
 from ctx_embed.classify.head import ClassWeight, Floats, Head, Words, class_weights, neutral_logits
 from ctx_embed.classify.labelled import Labelled, label_accuracy
-from ctx_embed.classify.predictor import Predictor, TorchEncoder
+from ctx_embed.classify.predictor import Predictor
 from ctx_embed.loading import load, require_device
+from ctx_embed.model import Model
+from ctx_embed.modules.sentence_transformer import raw_embeddings
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
 from ctx_embed.systems import require_options, system
@@ -30,7 +31,7 @@ from ctx_embed.training.batches import like_length_batches, seeded_batches
 from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.options import SupervisedOptions
 from ctx_embed.training.run import Checkpoint, require_finite
-from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+from ctx_embed.training.vocabulary import learn_vocabulary, read_vocabulary
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
 # Standard deviation of the prior on the weights of a linear probe, which may be the initial head.
@@ -45,20 +46,20 @@ class ClassifierNetwork(nn.Module):
         self.encoder = encoder
         self.labels = list(labels)
         self.multi_label = multi_label
-        self.head = nn.Linear(dimension_of(encoder), len(self.labels)).to(encoder.device)
+        self.head = nn.Linear(Model(encoder).raw_dimension, len(self.labels)).to(encoder.device)
         self.words: Words | None = None
         self.neutral: Floats | None = None
 
     def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
         """Return the logits (texts, classes); ``token_dropout`` is the fraction of tokens dropped at random."""
-        logits: Tensor = self.head(embeddings(self.encoder, texts, token_dropout).to(self.head.weight.dtype))
+        logits: Tensor = self.head(raw_embeddings(self.encoder, texts, token_dropout).to(self.head.weight.dtype))
         return logits
 
     @torch.no_grad()
     def fit_head(self, data: Labelled, weights: Floats | None = None) -> None:
         """Set the head to a logistic regression on the encoder's current embeddings, with these class weights."""
         regression = Regression(
-            embedded(self.encoder, data.texts), None, data.targets(self.labels), len(self.labels), weights
+            Model(self.encoder).raw(data.texts), None, data.targets(self.labels), len(self.labels), weights
         )
         every = np.arange(len(data.texts))
         weight, _, bias = regression.weights(regression.coefficients(every, PROBE_DEVIATION, 0.0))
@@ -70,7 +71,7 @@ class ClassifierNetwork(nn.Module):
         self.eval()
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
         head = Head(weight, bias, self.labels, self.multi_label, words=self.words, neutral=self.neutral)
-        return Predictor(TorchEncoder(self.encoder), head)
+        return Predictor(Model(self.encoder), head)
 
     def predictor(self) -> Predictor:
         """Return the trained classifier. The token table is rounded to the int8 rows that are saved."""
@@ -146,7 +147,7 @@ def new_encoder(
     if start is not None:
         return load(start, device)
     require_options(encoder, architecture.keys() - {"dimension"})
-    own = read_tokenizer(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=False)
+    own = read_vocabulary(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=False)
     torch.manual_seed(seed)
     module = system(encoder)(own, **architecture)
     module.normalized = True  # sentence-transformers 5.7 does not call on_model_ready
@@ -185,7 +186,7 @@ def train_classifier(
     if valid is not None:
         valid.require_labels_of(train, "validation")
     texts = [*train.texts, *(() if valid is None else valid.texts)]
-    before = embedded(encoder, train.texts) if words else None
+    before = Model(encoder).raw(train.texts) if words else None
     with compact_tables(encoder, texts):
         torch.manual_seed(options.seed)
         network = ClassifierNetwork(encoder, labels, train.multi_label)

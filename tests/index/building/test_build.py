@@ -15,10 +15,10 @@ from ctx_embed import SearchIndex, files
 from ctx_embed.files import locked
 from ctx_embed.index.building import build
 from ctx_embed.index.building.build import Built, build_index, merge_indexes, read_sources
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import reembed
+from ctx_embed.model import Model
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
@@ -353,7 +353,7 @@ def interrupted_reembedding(notes, model) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(writer, "BATCH_DOCUMENTS", 1)
         with pytest.raises(KeyboardInterrupt):
-            reembed(IndexFolder(notes), IndexModel(model))
+            reembed(IndexFolder(notes), Model.of(model))
 
 
 def test_an_interrupted_run_resumes(notes):

@@ -442,11 +442,11 @@ def many(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_or_build_is_continued(index, tmp_path, many, hash_model):
-    index.embedder.model = Interrupting(16)
+    index.embedder.backend = Interrupting(16)
     with pytest.raises(KeyboardInterrupt):
         index.sync(many)
     assert len(index) == 16
-    index.embedder.model = HashModel()
+    index.embedder.backend = HashModel()
     synced = index.sync(many)
     assert (synced.added, synced.unchanged) == (24, 16)
     path = tmp_path / "built"

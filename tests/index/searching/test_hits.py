@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.model import IndexModel, unrelated_cosines
 from ctx_embed.index.searching.hits import (
     BASE,
     DEFAULT_RELEVANCE,
@@ -19,8 +18,10 @@ from ctx_embed.index.searching.hits import (
     highlights,
     places,
     relevance,
+    unrelated_cosines,
     word_shares,
 )
+from ctx_embed.model import Model
 from tests.helpers.cli import Command
 
 TEXTS = [
@@ -108,8 +109,8 @@ def test_it_is_the_same_in_every_process_and_after_any_change(index, embedder, h
     before = relevances(index)
     # A search embeds its queries alone.
     asked = []
-    queries = IndexModel.queries
-    monkeypatch.setattr(IndexModel, "queries", lambda self, texts: asked.extend(texts) or queries(self, texts))
+    queries = Model.queries
+    monkeypatch.setattr(Model, "queries", lambda self, texts: asked.extend(texts) or queries(self, texts))
     with SearchIndex.open(index.path, embedder) as other:
         assert relevances(other) == before
     assert asked == ["why does my printer jam?"]

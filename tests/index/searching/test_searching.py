@@ -16,13 +16,13 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.deadlines import within
 from ctx_embed.errors import LateError
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching import search as searching
 from ctx_embed.index.searching.by_words import FUNCTION_WORDS, Bm25, tokens_of
 from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, densest
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import Ranking, maximal_marginal_relevance, reciprocal_rank_fusion
 from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.model import Model
 from ctx_embed.text.normalisation import words as words_of
 from tests.helpers.errors import error
 from tests.index.support.cross_encoder import save_cross_encoder
@@ -545,7 +545,7 @@ def texts(index):
 
 def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(texts):
     plain = texts.search(QUERY, 6, mode="dense")
-    embedder = IndexModel(None)
+    embedder = Model.of()
     cosines = embedder.documents([hit.text for hit in plain]) @ embedder.queries([QUERY])[0]
     for candidates, k, offset in [(6, 6, 0), (4, 2, 0), (3, 2, 1), (1, 3, 0)]:
         # The reranker reads the candidates; what lies beyond them follows as it is.
@@ -567,7 +567,7 @@ def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(texts):
 def test_the_rerankers_cosines_take_the_place_of_ours_beside_the_words(texts):
     query = "a striker who raised goals"
     plain = texts.search(query, 6, mode="hybrid")
-    embedder = IndexModel(None)
+    embedder = Model.of()
     cosines = embedder.documents([hit.text for hit in plain]) @ embedder.queries([query])[0]
     ours = np.maximum([hit.score for hit in plain], 0)
     words = 2 * np.array([hit.fused for hit in plain]) - ours / ours.max()

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import faiss_file
 from ctx_embed.index.storage.faiss_file import COMPARING_ALL, checked_factory
 from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.model import Model
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.stored import changed_settings, ids
@@ -34,7 +34,7 @@ def trained_on_few(monkeypatch):
 
 
 def opened(path, model, memory_map=False):
-    return SearchIndex(IndexFolder(path, memory_map), IndexModel(model))
+    return SearchIndex(IndexFolder(path, memory_map), Model.of(model))
 
 
 def search(index, *arguments, **options):

@@ -29,6 +29,9 @@ class HashModel:
         self.seen += texts
         return 3 * hash_vectors(texts, self.dimension)
 
+    def encode(self, texts, batch_size=32, show_progress_bar=None) -> np.ndarray:
+        return self.encode_document(texts)
+
     def encode_query(self, texts, batch_size=32, show_progress_bar=None) -> np.ndarray:
         return hash_vectors(texts, self.dimension)
 
@@ -54,17 +57,14 @@ class Interrupting(HashModel):
 
 
 class HashEmbedder:
-    """A stand-in for :class:`ctx_embed.index.model.IndexModel` that does not import torch."""
+    """A stand-in for :class:`ctx_embed.model.Model` that does not import torch."""
 
     fingerprint = "0" * 64
-    reference = model = unrelated = None
+    reference = backend = tokenizer = None
 
     def __init__(self, dimension: int = DIMENSION) -> None:
         self.dimension = dimension
         self.documents = self.queries = self.quiet_queries = partial(hash_vectors, dimension=dimension)
-
-    def require(self, folder, settings) -> None:
-        assert (self.fingerprint, self.dimension) == (settings.model_fingerprint, settings.dimension)
 
     @staticmethod
     def knows(word: str) -> bool:

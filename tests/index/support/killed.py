@@ -68,14 +68,14 @@ def edit(path: str, first: int) -> None:
         print(number, flush=True)
 
 
-def model(*arguments) -> HashEmbedder:
-    """A stand-in for :class:`ctx_embed.index.model.IndexModel` that imports nothing slow."""
+def model(*arguments, **options) -> HashEmbedder:
+    """A stand-in for :meth:`ctx_embed.model.Model.of` that imports nothing slow."""
     return HashEmbedder()
 
 
 def run_build(source: str, path: str, mode: str) -> None:
     """Build an index with --resume, in small steps, and print the number of documents at each commit."""
-    search_index.IndexModel = build.IndexModel = model.for_index = model
+    search_index.Model.of = search_index.model_for = model
     record = build.record
     committed = [-1]
 

@@ -19,6 +19,7 @@ from ctx_embed.index.writing.chunking import (
     whole,
     words,
 )
+from ctx_embed.model import Model
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors
 
@@ -67,7 +68,7 @@ def test_passages_lose_no_word_and_do_not_overlap(text, size):
 
 
 def test_the_models_own_tokens_count(tiny_model):
-    offsets = _offsets(_own_tokenizer(tiny_model))
+    offsets = _offsets(_own_tokenizer(Model(tiny_model)))
     text = "the cat sat on the mat"
     found = [text[start:stop] for start, stop in offsets(text)]
     assert found == [token.removeprefix("##") for token in tiny_model[0].backend_tokenizer.encode(text).tokens]
@@ -142,11 +143,11 @@ def test_passages_are_cut_at_the_best_places():
 
 
 def test_passages_fit_the_model(tiny_model, embedder):
-    assert passages_of(tiny_model).size == 256
-    assert passages_of(tiny_model, 9).size == 9
-    assert passages_of(SimpleNamespace(max_seq_length=128)).size == 126
+    assert passages_of(Model(tiny_model)).size == 256
+    assert passages_of(Model(tiny_model), 9).size == 9
+    assert passages_of(Model(SimpleNamespace(max_seq_length=128))).size == 126
     text = "\n\n".join(["The harbour opens late when there is fog, says the unfathomable clerk."] * 99)
-    (spans,) = passages_of(embedder, 50).of_all([(text, ())])
+    (spans,) = passages_of(Model(embedder), 50).of_all([(text, ())])
     lengths = [len(embedder.tokenizer.encode(text[start:stop], add_special_tokens=False).ids) for start, stop in spans]
     assert max(lengths) <= 50
     assert min(lengths) > 25
