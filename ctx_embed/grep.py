@@ -109,7 +109,7 @@ class Sources:
                     if isinstance(found, Exception):
                         raise found
                     if whole is not None:
-                        yield from (Text(name, extracted) for extracted in found)
+                        yield from (Text(f"{name}{extracted.part}", extracted) for extracted in found)
                     elif path != STANDARD_INPUT and os.path.isfile(path) and holds_records(path, None, None):
                         for number, document in read_numbered_documents(path, encoding=self.encoding):
                             extracted = Extracted(document.text, title=document.metadata.get("title"), line=number)

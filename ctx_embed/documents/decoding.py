@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import BufferedReader
+from io import BufferedReader, BytesIO
 from typing import Any
 from xml.etree import ElementTree
 
@@ -39,6 +39,13 @@ class UnreadableFileError(Exception):
         self.counted = counted
 
 
+class Held(str):
+    """The name of a file inside another one, with its content, and how many files it is in."""
+
+    content: bytes
+    depth: int
+
+
 @dataclass(frozen=True)
 class Extracted:
     """The text of a file, its title if it has one, and further fields."""
@@ -52,11 +59,16 @@ class Extracted:
     # Whether form feeds separate numbered pages.
     pages: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
+    # What its id adds to that of the file: ``/`` and the path within an archive, or a colon and a message's own id.
+    part: str = ""
 
 
 @contextmanager
 def opened(path: str) -> Iterator[BufferedReader]:
-    """Open a regular file that does not lead out of its folder and is no pointer of git-lfs."""
+    """Open a regular file that does not lead out of its folder and is no pointer of git-lfs, or a file in another."""
+    if isinstance(path, Held):
+        yield BufferedReader(BytesIO(path.content))  # type: ignore[arg-type]
+        return
     try:
         with open_regular(path) as file:
             if is_pointer(file):

@@ -56,10 +56,12 @@ def record_documents(file: File, text_field: str | None) -> Iterator[Document]:
 def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> Iterator[Document]:
     """Yield the documents of a file; the id of a paragraph or line is the source, a colon and its line in the text."""
     for extracted in texts:
-        general = {**extracted.metadata, "source": file.source, "modified": modified(file.modified)}
+        identifier = f"{file.source}{extracted.part}"
+        # The members of an archive are found as if it were a folder.
+        source = identifier if extracted.part.startswith("/") else file.source
+        general = {**extracted.metadata, "source": source, "modified": modified(file.modified)}
         if extracted.title:
             general["title"] = extracted.title
-        identifier = file.source
         text, blocks = extracted.text, (rows if unit == LINES else KINDS[extracted.kind])(extracted.text)
         if unit not in (PARAGRAPHS, LINES):
             place = {} if extracted.line is None else {"line": extracted.line}

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -115,4 +116,33 @@ def ipynb(path: Path) -> None:
     path.write_text(json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
 
 
-WRITERS = {function.__name__: function for function in (html, pdf, docx, pptx, odt, epub, ipynb)}
+def eml(path: Path) -> None:
+    message = EmailMessage()
+    message["Subject"], message["From"], message["Date"] = TITLE, "Zoë <zoe@b.org>", "Mon, 01 Jun 2026 10:00:00 +0200"
+    message.set_content(f"{FIRST}\n\n## Markets\n\n{SECOND}\n")
+    message.add_alternative("<p>secret</p>", subtype="html")
+    message.add_attachment(f"<p>{FIRST}</p><h2>Catch</h2>", subtype="html", filename="catch.html")
+    message.add_attachment(bytes(range(256)) * 9, maintype="image", subtype="png", filename="a.png")
+    path.write_bytes(bytes(message))
+
+
+def mbox(path: Path) -> None:
+    eml(path)
+    path.write_bytes(b"From a@b.org Mon Jun  1 10:00:00 2026\n" + path.read_bytes())
+
+
+def rtf(path: Path) -> None:
+    info, table = rf"{{\info{{\title {TITLE}}}}}", r"\trowd\cellx1000\cellx2000 cod\cell 3 euros\cell\row"
+    text = rf"{FIRST}{{\footnote caf\'e9 \u28450?}}\par {{\b0\deleted secret}}{SECOND}\par {table}"
+    path.write_text(rf"{{\rtf1\ansi\ansicpg1252{{\fonttbl{{\f0 <i>;}}}}{info}\f0 {text}}}")
+
+
+def zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("notes/a.md", f"# {TITLE}\n\n{FIRST}\n\n## Markets\n\n{SECOND}\n")
+        archive.writestr("__MACOSX/notes/._a.md", "secret")
+        archive.writestr("icon.png", bytes(range(256)))
+
+
+_ALL = (html, pdf, docx, pptx, odt, epub, ipynb, eml, mbox, rtf, zip)
+WRITERS = {function.__name__: function for function in _ALL}

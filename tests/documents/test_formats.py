@@ -1,15 +1,20 @@
 """Every format is read whole and in reading order; broken files have a reason; workers limit time and memory."""
 
+import email.policy
 import gzip
 import json
+import mailbox as stdlib_mailbox
 import os
 import re
 import subprocess
 import sys
 import time
+import warnings
 import zipfile
 from contextlib import suppress
+from email.message import EmailMessage
 
+import lxml.etree
 import psutil
 import pytest
 import yaml
@@ -20,10 +25,13 @@ from ctx_embed.documents.decoding import MOST_BYTES, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
 from ctx_embed.documents.formats.markup import front_matter, plain_markdown
+from ctx_embed.documents.formats.web import scanned
+from ctx_embed.documents.units import documents_of
+from ctx_embed.documents.walking import walk
 from ctx_embed.errors import InputError
 from ctx_embed.rows.encodings import WrongBytesWarning
 from ctx_embed.rows.reading import read_documents
-from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, ipynb, odt, pdf
+from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, eml, ipynb, odt, pdf
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +58,9 @@ SPECIAL = {
     "odt": "- cod\n\n| cod | 3 euros |",
     "epub": "```\na\n  b\n```",
     "ipynb": "```python\nx = 1\n```",
+    "eml": f"{FIRST}\n\n## Catch",
+    "mbox": f"{FIRST}\n\n## Catch",
+    "rtf": f"{FIRST}\n\nNote: café 漢\n\n",
 }
 
 
@@ -59,7 +70,7 @@ def test_a_file_of_each_format(tmp_path, name):
     path = tmp_path / f"report.{name}"
     WRITERS[name](path)
     (found,) = texts(path)
-    for wanted in (FIRST, SECOND, SPECIAL.get(name, ""), "" if name in ("pdf", "pptx") else "## Markets\n\n"):
+    for wanted in (FIRST, SECOND, SPECIAL.get(name, ""), "" if name in ("pdf", "pptx", "rtf") else "## Markets\n\n"):
         assert wanted in found.text
     assert (found.title, found.pages) == (TITLE, name in ("pdf", "pptx"))
     for unwanted in ("Home", "alert", "color", "rights", "root:", "secret", "<i>", "\0"):
@@ -95,7 +106,7 @@ def test_broken_files_have_a_reason(tmp_path, extraction, name):
             assert re.fullmatch(".+", str(found))
         # Formats that are text may still find some.
         elif found:
-            assert name in ("html", "md", "py", "pdf"), found
+            assert name in ("html", "md", "py", "pdf", "eml", "mbox", "rtf"), found
 
 
 def test_reasons(tmp_path):
@@ -358,6 +369,170 @@ def test_the_words_of_markdown_are_those_of_commonmark(parts):
     assert re.findall(r"\w+", plain_markdown(text)) == re.findall(r"\w+", expected)
 
 
+def test_the_parts_of_mail_and_archives(tmp_path):
+    """Messages are documents by their own ids; members have paths, at any depth; what cannot be read is said."""
+    eml(tmp_path / "a.eml")
+    (mail,) = texts(tmp_path / "a.eml")
+    stated = {"subject": TITLE, "from": "Zoë <zoe@b.org>", "date": "2026-06-01T10:00:00+02:00"}
+    assert mail.metadata == stated
+    forwarded = EmailMessage()
+    forwarded["Subject"], forwarded["Message-ID"] = "Fwd: Fog", "<7@b.org>"
+    forwarded.set_content("See below.\nFrom here on it clears.")
+    forwarded.add_attachment(email.message_from_bytes((tmp_path / "a.eml").read_bytes(), policy=email.policy.default))
+    box = stdlib_mailbox.mbox(tmp_path / "a.mbox")
+    for _ in range(2):
+        box.add(forwarded)
+    box.add(b"Subject: =?utf-8?q?No_=FF?=\nDate: soon\nContent-Type: text/html; charset=none\n\n<p>a<p>b")
+    box.close()
+    first, second, third = texts(tmp_path / "a.mbox")
+    assert (first.part, second.part, len(third.part)) == (":7@b.org", ":7@b.org-2", 17)
+    assert first.text.startswith(f"See below.\nFrom here on it clears.\n\n{TITLE}\n\n{FIRST}")
+    assert (third.text, third.metadata["date"]) == ("a\n\nb", "soon")
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.write(tmp_path / "a.mbox", "mail/a.mbox")
+        archive.writestr("e\u0301.docx", "broken")
+        archive.writestr("../.env", "secret")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(tmp_path / "b.zip", "b.zip")
+    with pytest.warns(WrongBytesWarning, match=r"a.zip/b.zip/e\u0301.docx: not read \(not Word"):
+        found = texts(tmp_path / "a.zip")
+    assert [each.part for each in found[:2]] == ["/b.zip/mail/a.mbox:7@b.org", "/b.zip/mail/a.mbox:7@b.org-2"]
+    file = next(walk(tmp_path, include=["a.zip"]))
+    document = next(documents_of(next(each for each in walk(tmp_path) if each.source == "a.zip"), found, None))
+    assert (document.id, document.metadata["source"]) == (f"a.zip{found[0].part}",) * 2
+    assert file.source != document.id
+
+
+def test_containers_are_bounded(tmp_path, extraction):
+    inner = b"text"
+    for depth in range(6):
+        with zipfile.ZipFile(tmp_path / "deep.zip", "w") as archive:
+            archive.writestr("a.zip" if depth else "a.txt", inner)
+        inner = (tmp_path / "deep.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
+        for number in range(10_001):
+            archive.writestr(f"{number}.txt", "")
+    with zipfile.ZipFile(tmp_path / "large.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(5):
+            archive.writestr(f"{number}.txt", b"a " * (30 << 20))
+    nested = "".join(f'Content-Type: multipart/mixed; boundary="{n}"\n\n--{n}\n' for n in range(3000))
+    (tmp_path / "deep.eml").write_text(nested)
+    (tmp_path / "long.eml").write_text("Subject: " + "=?utf-8?q?=41?= " * 100_000 + "\n\nx")
+    for name, said in (
+        ("deep.zip", "holds no file that can be read"),
+        ("many.zip", "more than 10,000 files"),
+        ("large.zip", "larger than 256 MB when unpacked"),
+        ("deep.eml", "nested too deeply"),
+        ("long.eml", ""),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", WrongBytesWarning)
+            ((_, found),) = extraction.read([(None, str(tmp_path / name))])
+        assert (str(found) if isinstance(found, Exception) else "") == said, name
+
+
+def test_files_of_other_formats_in_word(tmp_path):
+    """HTML, MHT and Word that Word shows in a document (altChunk), each once, and never without end."""
+    import docx
+    from docx.opc.packuri import PackURI
+    from docx.opc.part import Part
+    from docx.oxml import OxmlElement
+    from docx.oxml.ns import qn
+
+    page, path = "<p>The rent is <b>due</b>.</p>", tmp_path / "a.docx"
+    mht = f"Content-Type: multipart/related; boundary=b\n\n--b\nContent-Type: text/html\n\n{page}\n--b--\n"
+    for name, content in (("c.html", page), ("c.mht", mht), ("c.docx", "")) + (("d.docx", ""),) * 6:
+        document = docx.Document()
+        document.add_paragraph(name)
+        written = path.read_bytes() if not content else content.encode()
+        part = Part(PackURI(f"/word/{name}"), "text/html", written, document.part.package)
+        for _ in range(2):
+            chunk = OxmlElement("w:altChunk")
+            chunk.set(qn("r:id"), document.part.relate_to(part, "http://x/aFChunk"))
+            document.element.body.insert(1, chunk)
+        document.save(path)
+        if name != "d.docx":
+            assert [found.text.split("\n\n")[-1] for found in texts(path)] == ["The rent is due."]
+    with pytest.warns(WrongBytesWarning, match="more than 4 files deep"):
+        assert [found.text.split() for found in texts(path)] == [["d.docx"] * 5]
+
+
+def test_a_book_without_one_of_its_chapters(tmp_path):
+    WRITERS["epub"](tmp_path / "a.epub")
+    with zipfile.ZipFile(tmp_path / "a.epub") as old, zipfile.ZipFile(tmp_path / "b.epub", "w") as new:
+        for name in old.namelist():
+            if "chapter" not in name:
+                new.writestr(name, old.read(name))
+    assert [found.text.split("\n\n")[:2] for found in texts(tmp_path / "b.epub")] == [["## Markets", SECOND]]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_forms_and_notes_of_a_pdf(tmp_path, shown):
+    """What people typed or chose stands beside its name if the file draws it; hidden fields are not read."""
+    from pypdf import PdfReader, PdfWriter
+    from pypdf.annotations import FreeText, Text
+    from pypdf.generic import ArrayObject, DictionaryObject, FloatObject, NameObject, NumberObject, TextStringObject
+
+    pdf(tmp_path / "a.pdf", pages=("Name of the applicant:", "Page two"))
+    writer = PdfWriter(PdfReader(tmp_path / "a.pdf"))
+    writer.add_annotation(1, Text(rect=(50, 550, 100, 600), text="Ask the port."))
+    writer.add_annotation(1, FreeText(rect=(50, 450, 200, 500), text="Seen by Ana."))
+    fields = ArrayObject()
+    for number, (kind, value, flags) in enumerate(
+        (("/Tx", "Ottoline", 4), ("/Ch", "Harbour", 4), ("/Tx", "secret", 2))
+    ):
+        field = DictionaryObject({NameObject("/Type"): NameObject("/Annot"), NameObject("/FT"): NameObject(kind)})
+        rect = ArrayObject([FloatObject(side) for side in (250, 715 - 60 * number, 400, 735 - 60 * number)])
+        field |= {NameObject("/Rect"): rect, NameObject("/F"): NumberObject(flags)}
+        field |= {NameObject("/Subtype"): NameObject("/Widget"), NameObject("/T"): TextStringObject(str(number))}
+        field |= {NameObject("/V"): TextStringObject(value), NameObject("/DA"): TextStringObject("/Helv 12 Tf 0 g")}
+        fields.append(writer._add_object(DictionaryObject(field)))
+    writer.pages[0][NameObject("/Annots")] = fields
+    writer.root_object[NameObject("/AcroForm")] = DictionaryObject({NameObject("/Fields"): fields})
+    if shown:
+        writer.update_page_form_field_values(writer.pages[0], {"0": "Ottoline"}, auto_regenerate=False)
+    writer.write(tmp_path / "b.pdf")
+    first, second = texts(tmp_path / "b.pdf")[0].text.split("\f")
+    assert first.split() == ["Name", "of", "the", "applicant:", "Ottoline", "Harbour"]
+    assert second == "Page two\n\nComment: Ask the port.\n\nSeen by Ana."
+
+
+PHRASES = "a abbr b bdi cite code em i kbd mark q s samp small span strong sub sup time u var"
+APART = """address article aside blockquote button center dd details dialog div dl dt fieldset figcaption figure form h1
+h2 header legend li main menu ol optgroup option p section select summary td th ul"""
+
+
+@given(
+    st.recursive(
+        st.sampled_from(["x", "y", " "]),
+        lambda inner: st.tuples(st.sampled_from(f"{PHRASES} {APART}".split()), st.lists(inner, max_size=3)),
+        max_leaves=12,
+    )
+)
+def test_the_words_of_a_page_are_those_of_a_browser(tree):
+    """All tags but those of the standard's phrases separate words, as lxml reads them."""
+
+    def written(node) -> str:
+        return node if isinstance(node, str) else f"<{node[0]}>{''.join(map(written, node[1]))}</{node[0]}>"
+
+    def shown(element) -> str:
+        inner = (element.text or "") + "".join(shown(child) + (child.tail or "") for child in element)
+        return inner if element.tag in PHRASES.split() else f" {inner} "
+
+    page = f"<html><body><main>{written(tree)}</main></body></html>"
+    assert re.findall("[xy]+", scanned(page).markdown()) == re.findall("[xy]+", shown(lxml.etree.fromstring(page)))
+
+
+def test_titles_that_programs_write_are_none(tmp_path):
+    from pypdf import PdfReader, PdfWriter
+
+    pdf(tmp_path / "a.pdf")
+    writer = PdfWriter(PdfReader(tmp_path / "a.pdf"))
+    writer.add_metadata({"/Title": "(Untitled)"})
+    writer.write(tmp_path / "a.pdf")
+    assert [found.title for found in texts(tmp_path / "a.pdf")] == [None]
+
+
 def test_html(tmp_path):
     broken = "One & two\n\na < b\nc"
     for page, title, text in (
@@ -365,6 +540,16 @@ def test_html(tmp_path):
         (f"<h1>Fog</h1>{FIRST}", "Fog", f"# Fog\n\n{FIRST}"),
         ("<li>one<li>two", None, "- one\n- two"),
         ("just words", None, "just words"),
+        (
+            "<header>site</header><article><header>By Ana</header>x<footer>End</footer></article>",
+            None,
+            "By Ana\n\nx\n\nEnd",
+        ),
+        (
+            "<header><h1>Fog</h1>notes</header><blockquote>x<footer>Ana</footer></blockquote>",
+            "Fog",
+            "# Fog\n\nnotes\n\nx\n\nAna",
+        ),
         ("<!-- <title>old</title> --><title>New</title><p>x</p>", "New", "x"),
         (f"<title>New</title><p>{FIRST}</p>", "New", FIRST),
         (f"<html><body><svg><title>icon</title></svg><p>{FIRST}</p></body></html>", None, FIRST),

@@ -5,15 +5,17 @@ Each format has its reader in another file, plain text in this one; add a new su
 """
 
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from ctx_embed.documents.decoding import MOST_CHARACTERS, Extracted, UnreadableFileError, read_text
+from ctx_embed.documents.decoding import MOST_CHARACTERS, Extracted, Held, UnreadableFileError, read_text
 from ctx_embed.documents.formats.markup import read_markdown
 from ctx_embed.documents.walking import GENERATED
+from ctx_embed.rows.encodings import WrongBytesWarning
 from ctx_embed.rows.opening import suffix_of as suffix_of
 from ctx_embed.texts import well_formed
 
@@ -65,13 +67,20 @@ _SUFFIXES = {
     "plain:binary": ".svg",
     "web:html": ".html .htm .xhtml",
     "web:notebook": ".ipynb",
-    "office:pptx": ".pptx",
-    "office:docx": ".docx",
-    "office:odt": ".odt",
+    "office:pptx": ".pptx .pptm .ppsx .ppsm .potx .potm",
+    "office:docx": ".docx .docm .dotx .dotm",
+    "office:odt": ".odt .ott",
     "office:epub": ".epub",
+    "containers:mail": ".eml .mht .mhtml",
+    "containers:mailbox": ".mbox",
+    "containers:archive": ".zip",
 }
 FORMATS = {suffix: Format(reader) for reader, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
-FORMATS[".pdf"] = Format("office:pdf", "pypdfium2")
+FORMATS |= {".pdf": Format("office:pdf", "pypdfium2"), ".rtf": Format("office:rtf", "striprtf")}
+# Titles that programs write unasked.
+_NO_TITLE = {"untitled", "untitled document", "powerpoint presentation", "word document", "document1", "presentation1"}
+# Maximum number of files that a file may be in.
+_DEEPEST = 4
 
 
 def format_of(path: str) -> Format:
@@ -92,8 +101,22 @@ def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
         if characters > MOST_CHARACTERS:
             raise UnreadableFileError(f"more than {MOST_CHARACTERS // 1_000_000} million characters of text")
         if extracted.text.strip():
+            title = None if (extracted.title or "").strip("() ").lower() in _NO_TITLE else extracted.title
             # Escapes such as \ud800 in JSON may be lone surrogates.
-            yield replace(extracted, text=well_formed(extracted.text))
+            yield replace(extracted, text=well_formed(extracted.text), title=title)
+
+
+def inside(path: str, name: str, content: bytes) -> Iterator[Extracted]:
+    """Yield the texts of a file that another one holds. A warning says why one has none, unless it is binary."""
+    held = Held(f"{path}/{name}")
+    held.content, held.depth = content, getattr(path, "depth", 0) + 1
+    try:
+        if held.depth > _DEEPEST:
+            raise UnreadableFileError(f"more than {_DEEPEST} files deep")
+        yield from extract(held)
+    except UnreadableFileError as error:
+        if not error.counted:
+            warnings.warn(WrongBytesWarning(f"{held}: not read ({error})"), stacklevel=2)
 
 
 def _plain(path: str, encoding: str | None) -> Iterator[Extracted]:

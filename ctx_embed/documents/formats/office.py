@@ -5,17 +5,29 @@ sections, content controls, groups, text boxes. So the walk names only what it l
 versions of a text. Notes, comments, headers, charts and diagrams are in other files of the archive, found by reference.
 """
 
+import ctypes
 import os
 import posixpath
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from html import unescape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
-from ctx_embed.documents.decoding import Extracted, UnreadableFileError, decode, member, opened, opened_archive, parsed
+from ctx_embed.documents.decoding import (
+    Extracted,
+    UnreadableFileError,
+    decode,
+    member,
+    opened,
+    opened_archive,
+    parsed,
+    read_text,
+)
+from ctx_embed.documents.formats import inside
 from ctx_embed.documents.formats.web import scanned
 
 # Elements are known by their names without namespaces; the names of these formats do not clash.
@@ -35,6 +47,8 @@ _ODT_MARGINS = ({"header", "header-first", "header-left"}, {"footer", "footer-fi
 # A PDF ends with this mark. In a download that was cut short, objects follow the last mark, if there is any.
 _END, _OBJECT = b"%%EOF", b"obj"
 _TAIL_BYTES = 1 << 16
+# Flags of hidden annotations, and the types of fields with words: boxes to choose from, and to write into.
+_HIDDEN, _FIELDS = 0x22, (4, 5, 6)
 
 
 def _name(element: Element) -> str:
@@ -69,8 +83,8 @@ class _Walk(NamedTuple):
 
     # Returns the mark of a paragraph, such as ``## `` of a heading.
     mark_of: Callable[[Element], str]
-    # Returns the note to which a reference of Word points, as blocks.
-    notes: Callable[[Element], list[str]] = lambda _: []
+    # Returns the note or file to which a reference of Word points, as blocks.
+    parts: Callable[[Element], list[str]] = lambda _: []
     # Whether all text in a paragraph counts, as in OpenDocument, or only that in elements ``t``.
     everywhere: bool = False
 
@@ -105,6 +119,8 @@ class _Walk(NamedTuple):
                 return [block for row in rows for cell in row for block in cell]
             lines = [[" ".join(" ".join(cell).split()) for cell in row] for row in rows if any(row)]
             return ["\n".join(f"| {' | '.join(line)} |" for line in lines)] if lines else []
+        if name == "altChunk":
+            return self.parts(element)
         if name in _MARKS:
             return _marked(_MARKS[name], self.blocks(element))
         return self.blocks(element, "- " if name == "list-item" else mark)
@@ -115,7 +131,7 @@ class _Walk(NamedTuple):
         for child in element:
             name = _name(child)
             if name in _REFERENCES:
-                inside += self.notes(child)
+                inside += self.parts(child)
             elif name in _PARAGRAPHS or name in _TABLES or name in _MARKS:
                 inside += self._block(child)
             elif name not in _UNREAD:
@@ -178,7 +194,7 @@ def _main(archive: zipfile.ZipFile, format_name: str) -> tuple[str, Element | No
 def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str]], walk: _Walk) -> list[str]:
     """Return the words of charts and diagrams: titles, names of series and categories, labels."""
     found = []
-    for root in [parsed(archive, target) for kind, target in related if kind in _DRAWN]:
+    for root in (parsed(archive, target) for kind, target in related if kind in _DRAWN):
         named = [value for cache in _named(root, {"strCache", "lvl"}) for value in _named(cache, {"v", "pt"})]
         words = dict.fromkeys(value.text for value in named if value.text and value.text.strip())
         found += [*walk.blocks(root), ", ".join(words)]
@@ -190,6 +206,9 @@ def docx(path: str) -> Iterator[Extracted]:
     with opened_archive(path, "Word") as archive:
         main, title = _main(archive, "Word")
         related = _unread(archive, main, set())
+        # Each file of another format is read once, whatever refers to it.
+        chunks = {target: identifier for kind, identifier, target in _related(archive, main) if kind == "aFChunk"}
+        chunks = {identifier: target for target, identifier in chunks.items()}
         parts: dict[str, list[Element]] = {}
         for kind, target in related:
             if kind in ("styles", "header", "footer", "footnotes", "endnotes", "comments"):
@@ -214,13 +233,16 @@ def docx(path: str) -> Iterator[Extracted]:
             properties = _child(paragraph, "pPr")
             return _mark(properties) or marks.get(_value(_child(properties, "pStyle")), "")
 
-        def notes(reference: Element) -> list[str]:
+        def parts_of(reference: Element) -> list[str]:
+            if _name(reference) == "altChunk":
+                chunk = chunks.pop(_value(reference, "id"), None)
+                return [] if chunk is None else [found.text for found in inside(path, chunk, member(archive, chunk))]
             kind, mark = _REFERENCES[_name(reference)]
             # Each note is read once, whatever refers to it.
             note = waiting.pop((kind, _value(reference, "id")), None)
             return [] if note is None else _marked(mark, walk.blocks(note))
 
-        walk = _Walk(mark_of, notes)
+        walk = _Walk(mark_of, parts_of)
         body = walk.blocks(parsed(archive, main))
         margins = [
             list(dict.fromkeys(block for root in parts.get(kind, []) for block in walk.blocks(root)))
@@ -325,9 +347,8 @@ def epub(path: str) -> Iterator[Extracted]:
         places = {_value(item, "id"): _value(item, "href") for item in manifest}
         chapters = [places.get(_value(item, "idref"), "") for item in spine]
         named = [posixpath.join(posixpath.dirname(root), unquote(name)) for name in chapters if name]
-        texts = [
-            scanned(decode(member(book, name))).markdown() for name in dict.fromkeys(map(posixpath.normpath, named))
-        ]
+        there = [name for name in dict.fromkeys(map(posixpath.normpath, named)) if name in book.NameToInfo]
+        texts = [scanned(decode(member(book, name))).markdown() for name in there]
         title = _child(metadata, "title")
         stated = "" if title is None else unescape(title.text or "")
     yield Extracted("\n\n".join(texts), "markdown", title=" ".join(stated.split()) or None)
@@ -343,11 +364,12 @@ def pdf(path: str) -> Iterator[Extracted]:
     try:
         with opened(path) as file:
             document = pypdfium2.PdfDocument(file)
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             tail = file.read()
             if tail.rfind(_END) <= tail.rfind(_OBJECT):
                 raise UnreadableFileError("incomplete: its end is missing, as if a download was cut short")
-            texts = [page.get_textpage().get_text_bounded() for page in document]
+            document.init_forms()
+            texts = [_page(document, number) for number in range(len(document))]
             # PDFium writes U+0002 for a hyphen at a line's end, and the line end with it.
             texts = [re.sub("[\x02\ufffe]", "-\n", text).replace("\r\n", "\n") for text in texts]
             pages = [text.replace("\f", "\n").strip() for text in texts]
@@ -360,3 +382,60 @@ def pdf(path: str) -> Iterator[Extracted]:
     if not any(pages):
         raise UnreadableFileError("no text, perhaps scanned pages")
     yield Extracted("\f".join(pages), title=title or None, pages=True)
+
+
+def _page(document: Any, number: int) -> str:
+    """Return the text of a page of a PDF, with what its form fields and notes say."""
+    from pypdfium2 import raw
+
+    page = document[number]
+    text: str = page.get_textpage().get_text_bounded()
+    said = []
+    for place in range(raw.FPDFPage_GetAnnotCount(page)):
+        annotation = raw.FPDFPage_GetAnnot(page, place)
+        kind, is_hidden = raw.FPDFAnnot_GetSubtype(annotation), raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN
+        if kind == raw.FPDF_ANNOT_WIDGET and document.formenv and not is_hidden:
+            if raw.FPDFAnnot_GetFormFieldType(document.formenv, annotation) in _FIELDS:
+                said.append(_wide(raw.FPDFAnnot_GetFormFieldValue, document.formenv, annotation))
+        elif kind not in (raw.FPDF_ANNOT_WIDGET, raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP) and not is_hidden:
+            contents = _wide(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")
+            said.append(contents if kind == raw.FPDF_ANNOT_FREETEXT or not contents else f"Comment: {contents}")
+        else:
+            continue
+    if said:
+        # Drawn into the page, fields stand beside their names.
+        raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
+        drawn = document[number].get_textpage().get_text_bounded()
+        text = drawn if Counter(text.split()) <= Counter(drawn.split()) else text
+    for words in said:
+        if " ".join(words.split()) not in " ".join(text.split()):
+            text = f"{text}\n\n{words}"
+    return text
+
+
+def _wide(call: Callable[..., int], *arguments: Any) -> str:
+    """Return the text that a function of PDFium writes into a buffer, as UTF-16 with NUL at its end."""
+    buffer = bytearray(call(*arguments, None, 0))
+    if len(buffer) < 2:
+        return ""
+    array = (ctypes.c_ushort * (len(buffer) // 2)).from_buffer(buffer)
+    call(*arguments, array, len(buffer))
+    return buffer[:-2].decode("utf-16-le", "replace")
+
+
+# RTF
+
+
+def rtf(path: str) -> Iterator[Extracted]:
+    """Yield the text of RTF, with its notes, without what was deleted."""
+    from striprtf.striprtf import rtf_to_text
+
+    content = read_text(path, "latin-1")
+    if not content.startswith("{\\rtf"):
+        raise UnreadableFileError("not RTF")
+    title = re.search(r"\{\\title ([^{}\\]*)\}", content)
+    # Notes and comments become paragraphs. What follows \* in a group is left out.
+    content = re.sub(r"(?:\\\*)?\\(?:footnote|annotation)(?![a-z0-9]) ?", r"\\par Note: ", content)
+    content = re.sub(r"\\deleted(?![a-z0-9])", r"\\*", content)
+    text = re.sub(r"\n\s*", "\n\n", rtf_to_text(content, errors="replace"))
+    yield Extracted(text, title=title and title[1].strip())

@@ -11,16 +11,22 @@ from ctx_embed.documents.decoding import Extracted, UnreadableFileError, read_te
 from ctx_embed.documents.formats.markup import plain_markdown
 
 # Tags such as menus, whose contents nobody reads, and the attribute that marks any tag as one of these.
-_UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
+_UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "datalist", "nav", "footer", "role"})
+# A footer in one of these is part of what it says; any other is the page's. So is a header.
+_SECTIONS = {"article", "aside", "blockquote", "details", "dialog", "fieldset", "figure", "main", "section"}
 _ROLES = frozenset({"banner", "contentinfo", "menu", "menubar", "navigation", "search"})
 _ATTRIBUTE = re.compile(r"""([^\s"'/=]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _HEADINGS = {f"h{depth}": "#" * depth for depth in range(1, 7)}
-_BLOCKS = (
-    "address article aside blockquote body dd div dl dt figure form header hr li main ol p pre section table tr ul"
-)
-_BREAKING = {*_HEADINGS, *_BLOCKS.split()}
+# What begins a new line, and what is a word of its own, in browsers (the HTML standard's chapter on rendering).
+_BLOCKS = """
+address article aside blockquote body caption center dd details dialog dir div dl dt fieldset figcaption figure footer
+form header hgroup hr legend li listing main menu nav ol optgroup option p plaintext pre search section summary table tr
+ul xmp
+"""
+_BOXES = "audio button canvas iframe input meter object progress select td textarea th video"
+_BREAKING, _WORDS = {*_HEADINGS, *_BLOCKS.split()}, {*_BOXES.split()}
 # Tags that end a line rather than a block.
-_LINES = ("li", "tr", "dt", "dd")
+_LINES = ("li", "tr", "dt", "dd", "option")
 # The contents of these tags are not HTML.
 _RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in ("script", "style")}
 # Tags that have no contents.
@@ -42,6 +48,9 @@ class _Text:
         self.title: str | None = None
         # The unseen tags that are open.
         self.within: list[str] = []
+        self._sections = 0
+        # Where the page's header begins among the parts.
+        self._header: int | None = None
         self._code = 0
 
     def start(self, tag: str, attributes: str) -> None:
@@ -52,7 +61,7 @@ class _Text:
             values = {name.lower(): "".join(value) for name, *value in reversed(_ATTRIBUTE.findall(attributes))}
             is_menu = not _ROLES.isdisjoint(unescape(values.get("role", "")).lower().split()[:1])
         # Inside an unseen tag, count tags of the same name, to find where it ends.
-        is_unseen = tag in self.unseen or tag in self.within or is_menu
+        is_unseen = (tag in self.unseen and not (tag == "footer" and self._sections)) or tag in self.within or is_menu
         if is_unseen and tag not in _VOID and not attributes.endswith("/>"):
             self.within.append(tag)
         elif is_unseen or self.within:
@@ -61,6 +70,9 @@ class _Text:
             self.parts.append("\n")
         elif tag in _BREAKING:
             self.parts.append("\n" if tag in _LINES else "\n\n")
+            self._sections += tag in _SECTIONS
+            if tag == "header" and not self._sections:
+                self._header = len(self.parts)
             if tag == "li":
                 self.parts.append("- ")
             elif tag in _HEADINGS:
@@ -68,8 +80,8 @@ class _Text:
             elif tag == "pre":
                 self._code += 1
                 self.parts.append("```\n")
-        elif tag in ("td", "th") and self.parts and self.parts[-1][-1:] not in ("\n", " "):
-            self.parts.append(" ")
+        else:
+            self._space(tag)
 
     def end(self, tag: str) -> None:
         """Take a closing tag."""
@@ -80,7 +92,19 @@ class _Text:
             self._code -= 1
             self.parts.append("\n```\n\n")
         elif tag in _BREAKING and tag not in (*_LINES, "hr"):
+            if tag == "header" and self._header is not None:
+                # A header without the title of the page is a menu.
+                if "# " not in self.parts[self._header :]:
+                    del self.parts[self._header :]
+                self._header = None
+            self._sections = max(0, self._sections - (tag in _SECTIONS))
             self.parts.append("\n\n")
+        else:
+            self._space(tag)
+
+    def _space(self, tag: str) -> None:
+        if (tag in _WORDS or tag in _LINES) and self.parts and self.parts[-1][-1:] not in ("\n", " "):
+            self.parts.append(" ")
 
     def text(self, text: str) -> None:
         """Add the text between two tags."""
