@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, quoted
 from ctx_embed.options import BACKENDS, DTYPE_NAMES, declared, types_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -173,7 +173,7 @@ def named_values(
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"must be NAME=VALUE, got {text!r}.", context, parameter)
+            raise click.BadParameter(f"must be NAME=VALUE, got {quoted(text)}.", context, parameter)
         is_list = not fields and "," in value and not value.startswith("[")
         try:
             # JSON would lose the spaces around a text.

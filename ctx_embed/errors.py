@@ -199,7 +199,7 @@ def missing_extra(what: str, extra: str) -> InputError:
 
     command = installation(extra)
     if util.find_spec("sentence_transformers") is None and extra not in _ON_TORCH:
-        of_extra = re.compile(rf"(.*?); *(?:(.*) and )?extra == ['\"]{re.escape(extra)}['\"]")
+        of_extra = re.compile(rf"([^;]*);(?:(.*) and)? *extra == ['\"]{re.escape(extra)}['\"]")
         for found in metadata.distributions(name=_DISTRIBUTION):
             needed = [match for line in found.requires or () if (match := of_extra.fullmatch(line))]
             here = [name for name, marker in map(re.Match.groups, needed) if sys.platform != "win32" or not marker]

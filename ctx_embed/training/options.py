@@ -31,6 +31,8 @@ WARMUP = 0.05
 OPTIONS, STUDENT, OBJECTIVES = "Options", "Student", "Further objectives"
 # The options of recipes whose values are lists.
 LISTS = ("corpus", "exclude", "labelled")
+# Maximum bytes of a recipe: TOML takes quadratic time to read names of many parts.
+LARGEST_RECIPE = 30_000
 
 
 @documented
@@ -433,6 +435,8 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
     :class:`.Source`, and a table ``[encoder_options]`` with options of the system. ``names`` are all known options.
     """
     try:
+        if (size := path.stat().st_size) > LARGEST_RECIPE:
+            raise InputError(f"{path}: a recipe must have at most {LARGEST_RECIPE:,} bytes, got {size:,}")
         recipe: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
@@ -28,7 +29,7 @@ _BREAKING, _WORDS = {*_HEADINGS, *_BLOCKS.split()}, {*_BOXES.split()}
 # Tags that end a line rather than a block.
 _LINES = ("li", "tr", "dt", "dd", "option")
 # The contents of these tags are not HTML.
-_RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in ("script", "style")}
+_RAW = {"script": re.compile(r"</script\b", re.IGNORECASE), "style": re.compile(r"</style\b", re.IGNORECASE)}
 # Tags that have no contents.
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)")
@@ -46,8 +47,9 @@ class _Text:
         self.unseen = unseen
         self.parts: list[str] = []
         self.title: str | None = None
-        # The unseen tags that are open.
+        # The unseen tags that are open, in order, and how many of each name.
         self.within: list[str] = []
+        self._open: Counter[str] = Counter()
         self._sections = 0
         # Where the page's header begins among the parts.
         self._header: int | None = None
@@ -61,9 +63,11 @@ class _Text:
             values = {name.lower(): "".join(value) for name, *value in reversed(_ATTRIBUTE.findall(attributes))}
             is_menu = not _ROLES.isdisjoint(unescape(values.get("role", "")).lower().split()[:1])
         # Inside an unseen tag, count tags of the same name, to find where it ends.
-        is_unseen = (tag in self.unseen and not (tag == "footer" and self._sections)) or tag in self.within or is_menu
+        is_footer = tag == "footer" and self._sections > 0
+        is_unseen = (tag in self.unseen and not is_footer) or self._open[tag] > 0 or is_menu
         if is_unseen and tag not in _VOID and not attributes.endswith("/>"):
             self.within.append(tag)
+            self._open[tag] += 1
         elif is_unseen or self.within:
             return
         elif tag == "br":
@@ -87,7 +91,7 @@ class _Text:
         """Take a closing tag."""
         if self.within:
             if tag == self.within[-1]:
-                self.within.pop()
+                self._open[self.within.pop()] -= 1
         elif tag == "pre" and self._code:
             self._code -= 1
             self.parts.append("\n```\n\n")
