@@ -1,16 +1,16 @@
-"""`ctx-embed export`: models for other programs."""
+"""`ctx-embed export`: models and indexes for other programs."""
 
 from pathlib import Path
 
 import click
 
-from ctx_embed.cli.main import Group
+from ctx_embed.cli.main import Group, counted
 from ctx_embed.cli.options import FOLDER, output_option
 
 
 @click.group(cls=Group)
 def export() -> None:
-    """Write a model for other programs.
+    """Write a model or an index for other programs.
 
     Example: ctx-embed export onnx default -o onnx-model
     """
@@ -50,3 +50,26 @@ def static(model: str, output: Path) -> None:
 
     export_static(load(model, "cpu"), output)
     click.echo(f"{output}: for StaticModel.from_pretrained and SentenceTransformer")
+
+
+@export.command()
+@click.argument("index")
+@output_option("Folder of the site to write, such as public/search.", metavar=FOLDER, required=True)
+def site(index: str, output: Path) -> None:
+    """Write the search of an index as files of a static site, for browsers.
+
+    INDEX is one of a folder of HTML. Pages then search it, without a server, with two lines:
+
+    \b
+    <script type="module" src="/search/ctx-search.js"></script>
+    <ctx-search src="/search/"></ctx-search>
+
+    Example: ctx-embed export site site.index -o public/search
+    """
+    from ctx_embed.index import SearchIndex
+    from ctx_embed.site import export_site
+
+    with SearchIndex.open(index) as opened:
+        written = export_site(opened, output)
+    size = f"{written.files:,} files of {written.bytes / 1e6:.1f} MB"
+    click.echo(f"{output}: {counted(written.passages, 'passage')}, {size}")

@@ -32,7 +32,7 @@ COMMANDS = {
     "encode": "Embed texts into a file, or millions into a directory or database.",
     "eval": "Evaluate encoders on classification, similarity and retrieval tasks.",
     "explain": "Show which tokens an encoder attends to in texts.",
-    "export": "Write a model for other programs: ONNX, static embeddings.",
+    "export": "Write for other programs: ONNX, static embeddings, the search of a static site.",
     "grep": "Search files by meaning and by words, without an index.",
     "index": "Build and query search indexes.",
     "mcp": "Offer the search of an index to assistants (Model Context Protocol).",

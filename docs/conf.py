@@ -21,6 +21,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "sphinx_copybutton",
+    "ctx_embed.integrations.sphinx",
 ]
 # Tutorials write models and indexes beside themselves.
 exclude_patterns = ["_build", "samples", "tutorials/*/**"]

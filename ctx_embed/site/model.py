@@ -9,7 +9,7 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.site.pieces import Pieces, varint
-from ctx_embed.site.tables import tables
+from ctx_embed.site.tables import ASCII_WORDS, patterns, tables
 from ctx_embed.text.tokenizer import CONTINUED
 
 # The sources of the module, and the kernel compiled to WebAssembly (`make wasm`).
@@ -34,17 +34,6 @@ def require_readable(embedder: Any) -> Embedder:
     return embedder
 
 
-def _floats(arrays: list[np.ndarray[Any, Any]]) -> bytes:
-    """Return float32 numbers without their seven lowest bits, which changes vectors by less than 1e-5.
-
-    They are three planes of bytes, the exponents first, and one of the signs as bits.
-    """
-    bits = np.concatenate([array.ravel() for array in arrays]).astype(np.float32).view(np.uint32)
-    rounded = bits.astype(np.uint64) + 64 >> 7
-    planes = [(rounded >> shift & 255).astype(np.uint8) for shift in (16, 8, 0)]
-    return b"".join(plane.tobytes() for plane in [*planes, np.packbits(rounded >> 24 > 0)])
-
-
 def add_model(pieces: Pieces, embedder: Embedder) -> dict[str, Any]:
     """Write the pieces of a model and return what the manifest says of it."""
     packed, of_text, table = embedder.contextualizer, embedder.text_tokenizer, embedder.saved.table
@@ -55,6 +44,11 @@ def add_model(pieces: Pieces, embedder: Embedder) -> dict[str, Any]:
     entries = embedder.tokenizer.get_vocab_size()
     levels = np.ascontiguousarray(table.values)
     scales = np.ones(len(levels), np.float32) if table.scales is None else table.scales.astype(np.float32)
+    # Numbers without their seven lowest bits, which changes vectors by less than 1e-5: three planes of bytes, the
+    # exponents first, and one of the signs as bits.
+    bits = np.concatenate([array.ravel() for array in arrays.values()]).astype(np.float32).view(np.uint32)
+    rounded = bits.astype(np.uint64) + 64 >> 7
+    planes = [(rounded >> shift & 255).astype(np.uint8) for shift in (16, 8, 0)] + [np.packbits(rounded >> 24 > 0)]
     starting: dict[int, list[tuple[int, int]]] = {}
     for place, (first, second) in enumerate([] if phrases is None else phrases.pairs.tolist()):
         starting.setdefault(first, []).append((second, place))
@@ -84,11 +78,12 @@ def add_model(pieces: Pieces, embedder: Embedder) -> dict[str, Any]:
         "longest": model.max_input_chars_per_word,
         "unknown": int(of_text.unknown[0]),
         "continued": CONTINUED,
+        "word": patterns(ASCII_WORDS)["word"],
         "added": {token.content: number for number, token in added.items()},
         "pieces": {
             "kernel": pieces.add((MODULE / KERNEL).read_bytes()),
             "vocabulary": pieces.add("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)).encode()),
-            "parameters": pieces.add(_floats(list(arrays.values()))),
+            "parameters": pieces.add(b"".join(plane.tobytes() for plane in planes)),
             "tables": pieces.add(json.dumps(tables(embedder.tokenizer), ensure_ascii=False).encode()),
             "rows": pieces.add_list(shards),
         },

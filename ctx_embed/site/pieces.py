@@ -1,6 +1,7 @@
 """Pieces: compressed files that are named by the hash of their bytes, so that caches never mix old and new ones."""
 
 import hashlib
+import os
 import zlib
 from pathlib import Path
 
@@ -9,22 +10,25 @@ NAME = 12
 
 
 class Pieces:
-    """Writes pieces into a folder, and counts them and their bytes."""
+    """Writes pieces into a folder. What an earlier folder has stays the same file, for programs that copy changes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.files = self.bytes = 0
+    def __init__(self, folder: Path, earlier: Path | None = None) -> None:
+        self.folder, self.earlier = folder, earlier or folder
 
     def add(self, content: bytes) -> str:
         """Write a piece, unless it is there, and return its name."""
         packed = zlib.compress(content, 9)
         name = hashlib.sha256(packed).digest()[:NAME].hex()
-        path = self.folder / "pieces" / name[:2] / f"{name[2:]}.bin"
+        place = Path("pieces", name[:2], f"{name[2:]}.bin")
+        path, before = self.folder / place, self.earlier / place
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(packed)
-            self.files += 1
-            self.bytes += len(packed)
+            try:
+                if before.read_bytes() != packed:
+                    raise OSError
+                os.link(before, path)
+            except OSError:
+                path.write_bytes(packed)
         return name
 
     def add_list(self, contents: list[bytes]) -> str:

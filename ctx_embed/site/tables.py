@@ -4,6 +4,7 @@ A browser's Unicode may be older or newer than theirs, and then a text would get
 So :func:`tables` asks all three about every character, and :mod:`ctx_embed.text.normalisation` for its patterns.
 """
 
+import re
 import sqlite3
 import unicodedata
 from collections.abc import Collection, Iterable
@@ -20,6 +21,8 @@ _REST, _AROUND = "\U00040000", "\\u{34000}-\\u{dffff}\\u{e1000}-\\u{10ffff}"
 # Syllables that Unicode composes by a formula; their parts are no more to a tokenizer than they are.
 _HANGUL = range(0xAC00, 0xD7A4)
 _SEPARATOR = "|"
+# Letters and digits, for texts that need no tables.
+ASCII_WORDS = [character for character in map(chr, range(0x80)) if character.isalnum()]
 
 
 def ranges(characters: Iterable[str]) -> str:
@@ -31,6 +34,25 @@ def ranges(characters: Iterable[str]) -> str:
         else:
             found.append([code, code])
     return "".join(f"\\u{{{first:x}}}" + (f"-\\u{{{last:x}}}" if last > first else "") for first, last in found)
+
+
+def patterns(words: Collection[str]) -> dict[str, str]:
+    """Return the patterns of :mod:`ctx_embed.text.normalisation` for JavaScript, in which only these are letters."""
+    paired = normalisation._PAIRED
+    is_paired = re.compile(f"[{paired}]").match
+    letters = [character for character in words if not character.isdecimal()]
+    classes = {
+        rf"[^\W_{paired}]": f"[{ranges(character for character in words if not is_paired(character))}]",
+        r"[^\W\d_]": f"[{ranges(letters)}]",
+        r"[^\W_]": f"[{ranges(words)}]",
+        r"[\w.]": f"[{ranges([*words, '_', '.'])}]",
+        r"\w": f"[{ranges([*words, '_'])}]",
+        "(?P<": "(?<",
+    }
+    found = {"context": normalisation._CONTEXT.pattern, "word": normalisation._WORD.pattern}
+    for ours, theirs in classes.items():
+        found = {name: pattern.replace(ours, theirs) for name, pattern in found.items()}
+    return found
 
 
 def _folded(words: Collection[str]) -> dict[str, str | None]:
@@ -72,10 +94,8 @@ def _changes(found: dict[str, str]) -> list[Any]:
 def tables(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the tables as JSON values; the names are those that ``text.js`` reads."""
     every = [chr(code) for codes in _CODES for code in codes]
-    ascii_words = [character for character in map(chr, range(0x80)) if character.isalnum()]
     category = {character: unicodedata.category(character) for character in every}
-    words = [*ascii_words, *(character for character in every if character.isalnum())]
-    digits = {character for character in words if character.isdecimal()}
+    words = [*ASCII_WORDS, *(character for character in every if character.isalnum())]
     folded = _folded([character for character in words if character > "\x7f"])
     of_tokenizer = _of_tokenizer(tokenizer, [character for character in every if ord(character) not in _HANGUL])
     rest = tokenizer.normalizer.normalize_str(_REST)
@@ -89,22 +109,8 @@ def tables(tokenizer: Tokenizer) -> dict[str, Any]:
     for character in every:
         if number := unicodedata.combining(character):
             combining.setdefault(number, []).append(character)
-    paired = normalisation._PAIRED
-    is_paired = {chr(code) for first, last in _spans(paired) for code in range(first, last + 1)}
-    # Python's classes of letters, spelled out, for JavaScript would read its own.
-    classes = {
-        rf"[^\W_{paired}]": f"[{ranges(set(words) - is_paired)}]",
-        r"[^\W\d_]": f"[{ranges(set(words) - digits)}]",
-        r"[^\W_]": f"[{ranges(words)}]",
-        r"[\w.]": f"[{ranges([*words, '_', '.'])}]",
-        r"\w": f"[{ranges([*words, '_'])}]",
-        "(?P<": "(?<",
-    }
-    patterns = {"context": normalisation._CONTEXT.pattern, "word": normalisation._WORD.pattern}
-    for ours, theirs in classes.items():
-        patterns = {name: pattern.replace(ours, theirs) for name, pattern in patterns.items()}
     return {
-        **patterns,
+        **patterns(words),
         "letters": ranges(character for character in every if category[character][0] in "LM"),
         "invisible": ranges(character for character in every if category[character] == "Cf"),
         "read": _changes({c: normalisation._read(c) for c in every if not normalisation._PLAIN.fullmatch(c)}),
@@ -117,12 +123,3 @@ def tables(tokenizer: Tokenizer) -> dict[str, Any]:
         "removed": ranges(c for c, text in of_tokenizer.items() if not text) + _AROUND * (not rest),
         "tokenized": _changes({c: text for c, text in of_tokenizer.items() if text and text != f" {c} "}),
     }
-
-
-def _spans(of_class: str) -> Iterable[tuple[int, int]]:
-    """Yield the ranges of a class of characters in Python's patterns."""
-    place = 0
-    while place < len(of_class):
-        last = place + 2 if of_class[place + 1 : place + 2] == "-" else place
-        yield ord(of_class[place]), ord(of_class[last])
-        place = last + 1

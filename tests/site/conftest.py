@@ -1,6 +1,5 @@
-"""Runs the tests of js/ on files that Python writes."""
+"""An exported site, and Node for the tests of js/ on what Python writes."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -8,36 +7,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
-from ctx_embed.numpy_model import Embedder
-from ctx_embed.site.model import add_model
-from ctx_embed.site.pieces import Pieces
-from ctx_embed.text.normalisation import normalised
-from tests.site.texts import texts
+from ctx_embed import SearchIndex
+from ctx_embed.site import export_site, model
+from ctx_embed.site.tables import tables as model_tables
+from tests.site.pages import ROOT, make_site
 
-ROOT = Path(__file__).parents[2]
 NODE = shutil.which("node")
 
 
-def written(folder: Path, embedder: Embedder, some: list[str]) -> Path:
-    """Write the pieces of a model, and what Python makes of some texts."""
-    model = add_model(Pieces(folder), embedder)
-    (folder / "manifest.json").write_text(json.dumps({"format": 1, "model": model}))
-    packed, lengths = embedder.tokens(some)
-    ids = [part.tolist() for part in np.split(packed, lengths.cumsum()[:-1])]
-    vectors = embedder.encode(some, normalize=True)[:, : embedder.dimension].round(7).tolist()
-    found = {"texts": some, "ids": ids, "vectors": vectors, "normalised": list(map(normalised, some))}
-    (folder / "texts.json").write_text(json.dumps(found))
-    return folder
+@pytest.fixture(scope="session", autouse=True)
+def _tables_once():
+    """Make the tables of each kind of tokenizer once, for they take seconds."""
+    made: dict[tuple[bytes, bytes], dict[str, Any]] = {}
+
+    def tables(tokenizer: Tokenizer) -> dict[str, Any]:
+        kind = tokenizer.normalizer.__getstate__(), tokenizer.pre_tokenizer.__getstate__()
+        if kind not in made:
+            made[kind] = model_tables(tokenizer)
+        return made[kind]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "tables", tables)
+        yield
 
 
 @pytest.fixture(scope="session")
-def of_default(tmp_path_factory, request) -> Path:
-    """The default model's pieces, with texts."""
-    count = 6000 if request.config.getoption("--slow") else 1500
-    return written(tmp_path_factory.mktemp("default"), Embedder.load(), texts(count))
+def index_path(tmp_path_factory) -> Path:
+    """The index of a small site, beside the site's folder."""
+    return make_site(tmp_path_factory.mktemp("house"))
+
+
+@pytest.fixture(scope="session")
+def exported(index_path) -> Path:
+    """The folder ``search`` of that site."""
+    folder = index_path.parent / "site" / "search"
+    with SearchIndex.open(index_path) as index:
+        export_site(index, folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

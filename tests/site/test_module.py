@@ -1,7 +1,9 @@
 """The module of js/ and the kernel in WebAssembly read and embed texts as Python does."""
 
 import importlib.util
+import json
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,13 +11,23 @@ import pytest
 import build_kernel
 from ctx_embed import InputError
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.site.model import require_readable
+from ctx_embed.site.model import add_model, require_readable
 from ctx_embed.site.pieces import Pieces, varint
+from ctx_embed.text.normalisation import normalised
 from tests.conftest import make_model
-from tests.site.conftest import written
 from tests.site.texts import HOSTILE, texts
 
 SENTENCES = ["the cat sat on the mat", "a dog's garden", "UNKNOWN zzz cat", "cats and dogs in the house", "", "!!"]
+
+
+def with_texts(folder: Path, embedder: Embedder, some: list[str]) -> Path:
+    """Write what Python makes of some texts."""
+    packed, lengths = embedder.tokens(some)
+    ids = [part.tolist() for part in np.split(packed, lengths.cumsum()[:-1])]
+    vectors = embedder.encode(some, normalize=True).round(7).tolist()
+    found = {"texts": some, "ids": ids, "vectors": vectors, "normalised": list(map(normalised, some))}
+    (folder / "texts.json").write_text(json.dumps(found))
+    return folder
 
 
 def test_the_kernel_for_browsers_is_that_of_its_source():
@@ -34,8 +46,8 @@ def test_the_module_alone(node):
     node("pieces.test.js")
 
 
-def test_ids_vectors_and_words_are_those_of_python(of_default, node):
-    node("same.test.js", of_default)
+def test_ids_vectors_and_words_are_those_of_python(exported, embedder, node, request):
+    node("same.test.js", with_texts(exported, embedder, texts(6000 if request.config.getoption("--slow") else 1500)))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +65,10 @@ def test_so_are_those_of_other_models(options, tokenizer, tmp_path, node):
     model = make_model(tokenizer, phrases=phrases, **options)
     model.save_pretrained(str(tmp_path))
     some = [*SENTENCES, "the cat s the cat s s the cat the the cat " * 3, *HOSTILE[:-1], *texts(1400)[-1200:]]
-    node("same.test.js", written(tmp_path, Embedder.load(tmp_path), some))
+    embedder, pieces = Embedder.load(tmp_path), tmp_path / "site"
+    manifest = {"format": 1, "model": add_model(Pieces(pieces), embedder)}
+    (pieces / "manifest.json").write_text(json.dumps(manifest))
+    node("same.test.js", with_texts(pieces, embedder, some))
 
 
 def test_models_that_browsers_cannot_run_are_refused_in_one_line(tokenizer, tmp_path):
@@ -70,7 +85,15 @@ def test_models_that_browsers_cannot_run_are_refused_in_one_line(tokenizer, tmp_
 def test_pieces_are_named_by_their_bytes(tmp_path):
     pieces = Pieces(tmp_path)
     name = pieces.add(b"abc")
-    assert (pieces.add(b"abc"), pieces.files) == (name, 1)
-    assert pieces.add(b"abd") != name
-    assert zlib.decompress((tmp_path / "pieces" / name[:2] / f"{name[2:]}.bin").read_bytes()) == b"abc"
+    assert (pieces.add(b"abc"), pieces.add(b"abd") != name) == (name, True)
+    path = tmp_path / "pieces" / name[:2] / f"{name[2:]}.bin"
+    assert zlib.decompress(path.read_bytes()) == b"abc"
+    # A later folder has the same file, unless it was damaged.
+    for again, number in (("again", 2), ("once more", 1)):
+        later = tmp_path / again
+        assert Pieces(later, tmp_path).add(b"abc") == name
+        found = later / path.relative_to(tmp_path)
+        assert (zlib.decompress(found.read_bytes()), found.stat().st_nlink) == (b"abc", number)
+        path.unlink()
+        path.write_bytes(b"damaged")
     assert [varint(number).hex() for number in (0, 127, 128, 300)] == ["00", "7f", "8001", "ac02"]

@@ -1,0 +1,118 @@
+"""What search of a static site costs in a browser: bytes, times and files, and Pagefind's on the same pages.
+
+    python benchmarks/site.py FOLDER [--exclude GLOB ...] [--pagefind]
+
+FOLDER holds HTML, such as docs/_build/html, or /usr/share/doc/python3.11/html of Debian's package python3.11-doc. It
+needs Chromium; --pagefind needs the package pagefind[bin] and runs it on the same pages. Bytes are those of
+bodies of answers, uncompressed by the server, and times are from the last key to the first hit, with a server on this
+machine; a query that is typed waits for a pause of 120 ms more.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ctx_embed import SearchIndex
+from ctx_embed.site import export_site
+from tests.serving.page import browser as browsing
+from tests.site.pages import served
+
+QUERIES = [
+    "how do I read a file line by line",
+    "remember results of a function",
+    "run several tasks at once",
+    "which license does it have",
+    "convert a string to a number",
+    "what happens when memory is not enough",
+    "search by meaning",
+    "install without internet",
+    "compare two lists",
+    "why is it slow at the start",
+]
+HOME = """<!doctype html><meta charset="utf-8"><title>home</title>
+<script type="module" src="/_search/ctx-search.js"></script><ctx-search src="/_search/"></ctx-search>"""
+PAGEFIND = """<!doctype html><meta charset="utf-8"><title>home</title><p>home</p>"""
+OURS = """query => new Promise((found) => {
+    const element = document.querySelector("ctx-search");
+    const start = performance.now();
+    element.addEventListener("ctx-found", () => found(performance.now() - start), { once: true });
+    element.box.value = query;
+    element.box.dispatchEvent(new Event("input"));
+})"""
+THEIRS = """async (query) => {
+    const start = performance.now();
+    const pagefind = await import("/pagefind/pagefind.js");
+    const { results } = await pagefind.search(query);
+    await Promise.all(results.slice(0, 10).map((result) => result.data()));
+    return performance.now() - start;
+}"""
+
+
+def measured(folder: Path, home: str, script: str) -> dict[str, Any]:
+    """Return medians over queries of bytes and milliseconds: cold, of a later query, and of one asked again."""
+    (folder / "ctx-benchmark.html").write_text(home)
+    cold: list[tuple[int, float]] = []
+    later: list[tuple[int, float]] = []
+    again = []
+    with browsing.chromium() as browser, served(folder) as (url, sent):
+        for query in QUERIES[:5]:
+            page, _ = browsing.opened(browser)
+            page.goto(f"{url}/ctx-benchmark.html")
+            time = page.evaluate(script, query)
+            cold.append((sum(size for path, size in sent if "benchmark" not in path), time))
+            page.close()
+            sent.clear()
+        page, _ = browsing.opened(browser)
+        page.goto(f"{url}/ctx-benchmark.html")
+        page.evaluate(script, QUERIES[0])
+        for query in QUERIES[1:]:
+            sent.clear()
+            time = page.evaluate(script, query)
+            later.append((sum(size for _, size in sent), time))
+            again.append(page.evaluate(script, query))
+    (folder / "ctx-benchmark.html").unlink()
+    names = ("cold_bytes", "cold_ms", "later_bytes", "later_ms")
+    medians = [statistics.median(values) for values in (*zip(*cold, strict=True), *zip(*later, strict=True))]
+    most = {"most_cold_bytes": max(cold)[0], "most_later_bytes": max(later)[0]}
+    return {**dict(zip(names, medians, strict=True)), "again_ms": statistics.median(again), **most}
+
+
+def files_of(folder: Path) -> dict[str, int]:
+    """Return how many files a folder has, and their bytes."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return {"files": len(sizes), "bytes": sum(sizes)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--exclude", nargs="*", default=[])
+    parser.add_argument("--pagefind", action="store_true")
+    given = parser.parse_args()
+    exclude = ["_*", "genindex*", "search.html", "*-modindex*", "pagefind", *given.exclude]
+    with tempfile.TemporaryDirectory() as temporary:
+        copied, index_path = Path(temporary) / "site", Path(temporary) / "site.index"
+        with SearchIndex.create(index_path, chunk="passages") as index:
+            index.sync(given.folder, include=["*.html"], exclude=exclude)
+            for document in index.documents():
+                name = document.metadata["source"]
+                (copied / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(given.folder / name, copied / name)
+            passages = export_site(index, copied / "_search").passages
+        ours = measured(copied, HOME, OURS)
+        print(json.dumps({"passages": passages, **files_of(copied / "_search"), **ours}))
+        if given.pagefind:
+            shutil.rmtree(copied / "_search")
+            command = [sys.executable, "-m", "pagefind", "--site", str(copied)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            print(json.dumps({"pagefind": {**files_of(copied / "pagefind"), **measured(copied, PAGEFIND, THEIRS)}}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""The files of an index for browsers: a manifest, the module, and pieces of vectors, texts, and lists of words.
+
+A search fetches what it needs of each. Clusters are small, and the mean of each is known, so that a search reads those
+that may hold the best passages. Texts lie in the order of pages, a few passages in a piece. The lists of the passages
+that have a word, and how often, are sorted by the words, so that the first word of each piece leads to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from bisect import bisect
+from html import unescape
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+from zlib import crc32
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_folder, require_replaceable
+from ctx_embed.index.searching import by_words, hits
+from ctx_embed.index.searching.search import DEPTH
+from ctx_embed.index.storage.vectors import DTYPES, Vectors
+from ctx_embed.site.model import MODULE, add_model, require_readable
+from ctx_embed.site.pieces import Pieces, varint
+
+if TYPE_CHECKING:
+    from ctx_embed.index import SearchIndex
+    from ctx_embed.index.storage.database import Passage
+    from ctx_embed.index.storage.folder import View
+
+FORMAT, MANIFEST = 1, "manifest.json"
+# Passages in a piece of texts, at most; and bytes in a piece of lists of words before it is compressed, at least.
+TEXTS, WORD_BYTES = 8, 4096
+# Passages in a cluster: at least so many, and more in a large index, as each has a mean that all searches read.
+LEAST_CLUSTER, CLUSTER_PART = 16, 5
+# The cluster of passages without a vector.
+NO_CLUSTER = 0xFFFF
+# What a browser computes with, from where the library has it.
+CONSTANTS = {
+    "k1": by_words.K1,
+    "b": by_words.B,
+    "leastWeight": by_words.LEAST_WEIGHT,
+    "mostWords": by_words.MOST_WORDS,
+    "large": by_words.LARGE,
+    "commonPart": by_words.COMMON_PART,
+    "functionWords": sorted(by_words.FUNCTION_WORDS),
+    "depth": DEPTH,
+    "relevance": [hits.DEVIATIONS, hits.WORDS, hits.PASSAGES, hits.BASE],
+    "relevant": hits.DEFAULT_RELEVANCE,
+    "endings": hits._ENDINGS,
+    "leastStem": hits._LEAST_STEM,
+    "mostEnding": hits._MOST_ENDING,
+}
+
+_HEADING = re.compile(r"^(#{1,6}) +(.+?)\s*$", re.MULTILINE)
+# A heading in HTML; its id, or that of the section which it begins.
+_HTML_HEADING = re.compile(
+    r"""(?:<(?:section|div|article)\b[^>]*?\sid=["']?([^"'\s>]+)[^>]*>\s*)?(?:<span\s+id=["'][^>]*></span>\s*)*"""
+    r"""<(h[1-6])\b([^>]*)>(.*?)</\2\s*>""",
+    re.IGNORECASE | re.DOTALL,
+)
+_ID = re.compile(r"""\sid=["']?([^"'\s>]+)""", re.IGNORECASE)
+
+
+class Exported(NamedTuple):
+    """What was written: passages, files and their bytes."""
+
+    passages: int
+    files: int
+    bytes: int
+
+
+def anchors(page: str) -> dict[str, list[str]]:
+    """Return the ids of the headings of an HTML page by their texts, in order; empty strings for those without one."""
+    found: dict[str, list[str]] = {}
+    for match in _HTML_HEADING.finditer(page):
+        own = _ID.search(match[3])
+        text = _plain(unescape(re.sub(r"<[^>]*>", "", match[4])))
+        found.setdefault(text, []).append(own[1] if own else match[1] or "")
+    return found
+
+
+def _plain(heading: str) -> str:
+    """Return a heading without marks of Markdown and the sign of its link."""
+    return " ".join(re.sub(r"[`*_¶#]", "", heading).split())
+
+
+def _texts(index: SearchIndex, passages: list[Passage]) -> tuple[list[bytes], list[int]]:
+    """Return pieces of texts, with pages, headings and anchors, and the first passage of each."""
+    pieces: list[bytes] = []
+    firsts: list[int] = []
+    number = 0
+    found: list[Any] = []
+    for _, of_page in groupby(passages, lambda passage: passage.document.row):
+        some = list(of_page)
+        fields = some[0].document.metadata
+        source, address = fields.get("source"), fields.get("url")
+        if not isinstance(address, str):
+            if not isinstance(source, str):
+                raise InputError("a document has neither of the fields 'source' and 'url', so hits cannot lead to it")
+            address = quote(source)
+        location = index.source(some[0].document.id)
+        path = None if location is None else location.path
+        is_html = path is not None and path.suffix.lower() in (".html", ".htm", ".xhtml")
+        page = path.read_text(encoding="utf-8", errors="replace") if path is not None and is_html else ""
+        title = str(fields.get("title") or source or address)
+        # A piece ends where the address says, so that it stays the same when other pages come or go.
+        if found and crc32(address.encode()) % 4 == 0:
+            pieces.append(json.dumps(found, ensure_ascii=False).encode())
+            found = []
+        # Where the headings of the document start, and each with its id in the page; none above the first one.
+        ids, starts, headings = anchors(page), [], [("", "")]
+        for match in _HEADING.finditer(some[0].document.text):
+            known = ids.get(heading := _plain(match[2]), [])
+            starts.append(match.start())
+            headings.append((heading, known.pop(0) if known else ""))
+        for passage in some:
+            if len(found) == TEXTS:
+                pieces.append(json.dumps(found, ensure_ascii=False).encode())
+                found = []
+            if not found:
+                firsts.append(number)
+            # The heading above the passage, and those within it.
+            first, last = bisect(starts, passage.start), bisect(starts, passage.start + len(passage.text) - 1)
+            offsets = [max(start - passage.start, 0) for start in [0, *starts][first : last + 1]]
+            places = [[offset, *of] for offset, of in zip(offsets, headings[first : last + 1], strict=True)]
+            found.append([address, title, places, passage.text])
+            number += 1
+    return [*pieces, *([json.dumps(found, ensure_ascii=False).encode()] if found else [])], firsts
+
+
+def _clusters(vectors: Vectors) -> tuple[list[bytes], list[np.ndarray[Any, Any]]]:
+    """Return the vectors of each cluster, and each passage's cluster, the means as int8, and the lengths of these."""
+    import faiss
+
+    encode = DTYPES["int8"].encode
+    readable = np.flatnonzero(vectors.any(axis=1))
+    of_passage = np.full(len(vectors), NO_CLUSTER, np.uint16)
+    size = max(LEAST_CLUSTER, int(len(readable) ** 0.5) // CLUSTER_PART)
+    count = min(-(-len(readable) // size), NO_CLUSTER)
+    means = np.zeros((count, vectors.shape[1]), np.float32)
+    if count:
+        chosen = vectors[readable]
+        kmeans = faiss.Kmeans(vectors.shape[1], count, niter=10, seed=1, spherical=True, min_points_per_centroid=1)
+        kmeans.train(chosen)
+        nearest = (chosen @ np.asarray(kmeans.centroids).T).argmax(1)
+        # Clusters that no passage is nearest to are left out.
+        used, nearest = np.unique(nearest, return_inverse=True)
+        of_passage[readable] = nearest
+        means = np.stack([chosen[nearest == number].mean(0) for number in range(len(used))])
+    lengths = np.linalg.norm(means, axis=1).astype(np.float32)
+    codes = [encode(vectors[of_passage == number]).tobytes() for number in range(len(means))]
+    return codes, [of_passage, encode(means), lengths]
+
+
+def _words(view: View, rows: np.ndarray[Any, Any]) -> tuple[list[bytes], list[str], np.ndarray[Any, Any]]:
+    """Return pieces of words with their passages, the first word of each piece, and the words in each passage (n,)."""
+    by_words.with_vocabulary(view.store, "tokens", "instance")
+    select = "SELECT CAST(term AS BLOB), doc, count(*) FROM temp.tokens GROUP BY term, doc ORDER BY term, doc"
+    places = {row: place for place, row in enumerate(rows.tolist())}
+    lengths = np.zeros(len(rows), np.uint32)
+    pieces, firsts = [], []
+    names: list[str] = []
+    lists = bytearray()
+
+    def close() -> None:
+        head = "\n".join(names).encode()
+        pieces.append(varint(len(head)) + head + lists)
+        firsts.append(names[0])
+        names.clear()
+        lists.clear()
+
+    for term, found in groupby(view.store.run(select), lambda row: row[0]):
+        having = [(places[row], count) for _, row, count in found if row in places]
+        if not having:
+            continue
+        names.append(term.decode("utf-8", "ignore"))
+        lists += varint(len(having)) + varint(having[0][0]) + varint(having[0][1])
+        for (before, _), (place, count) in pairwise(having):
+            lists += varint(place - before) + varint(count)
+        for place, count in having:
+            lengths[place] += count
+        if len(lists) > WORD_BYTES:
+            close()
+    if names:
+        close()
+    return pieces, firsts, lengths
+
+
+def export_site(index: SearchIndex, output: Path) -> Exported:
+    """Write the search of an index into a folder of a static site, in place of an earlier one.
+
+    Raises:
+        InputError: browsers cannot run the model, a document has no address, or the folder holds other things.
+    """
+    embedder = require_readable(index.embedder.backend)
+    require_replaceable(output, MANIFEST)
+
+    def read(view: View) -> Any:
+        rows = view.rows[view.live]
+        passages = list(view.store.fetch(rows.tolist()).values())
+        return passages, view.vectors.get(rows), *_words(view, rows), view.settings.unrelated
+
+    passages, vectors, words, first_words, lengths, unrelated = index._folder.read(read)
+    texts, first_texts = _texts(index, passages)
+    clusters, of_clusters = _clusters(vectors)
+    said = {
+        "passages": len(passages),
+        "clusters": len(clusters),
+        "average": float(lengths.sum() / max(len(passages), 1)) or 1.0,
+        "unrelated": unrelated,
+        "texts": first_texts,
+        "words": first_words,
+    }
+    head = json.dumps(said, ensure_ascii=False).encode()
+    arrays = [of_clusters[0], lengths, *of_clusters[1:]]
+    with replaced_folder(output) as folder:
+        pieces = Pieces(folder, output)
+        manifest = {
+            "format": FORMAT,
+            "model": add_model(pieces, embedder),
+            "constants": CONSTANTS,
+            "pieces": {
+                "index": pieces.add(varint(len(head)) + head + b"".join(array.tobytes() for array in arrays)),
+                "vectors": pieces.add_list(clusters),
+                "texts": pieces.add_list(texts),
+                "words": pieces.add_list(words),
+            },
+        }
+        (folder / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
+        for path in MODULE.glob("*.js"):
+            shutil.copyfile(path, folder / path.name)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        return Exported(len(passages), len(files), sum(path.stat().st_size for path in files))

@@ -1,0 +1,176 @@
+"""<ctx-search> in Chromium, on a site with a strict policy."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra server is not installed")
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from playwright.sync_api import Page, expect
+
+from tests.serving.page import browser as browsing
+from tests.site.pages import served
+
+expect.set_options(timeout=browsing.PATIENCE)
+pytestmark = pytest.mark.skipif(browsing.executable() is None, reason="no Chromium is installed")
+
+
+@pytest.fixture(scope="module")
+def site(exported) -> Iterator[tuple[str, list]]:
+    with served(exported.parent) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with browsing.chromium() as browser:
+        yield browsing.opened(browser, reduced_motion="reduce")
+
+
+@pytest.fixture
+def page(shared, site) -> Iterator[Page]:
+    """The home page; nothing may go wrong in it."""
+    page, wrong = shared
+    wrong.clear()
+    page.goto(site[0])
+    yield page
+    assert wrong == []
+
+
+def test_hits_are_grouped_by_page_marked_and_lead_to_headings(page, site):
+    page.get_by_role("searchbox", name="Search").fill("bleed a radiator")
+    hit = page.locator("ctx-search .found a").first
+    expect(hit).to_have_attribute("href", f"{site[0]}/heating.html#bleeding")
+    expect(hit.locator(".heading")).to_have_text("Bleeding the radiators")
+    assert "radiators" in hit.locator("mark").all_text_contents()
+    expect(page.locator("ctx-search section").first.locator("h2")).to_have_text("Heating - The House")
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"^10 passages on \d+ pages$"))
+    titles = page.locator("ctx-search h2").all_text_contents()
+    assert len(titles) == len(set(titles)) > 1
+    hit.click()
+    page.wait_for_url("**/heating.html#bleeding")
+    page.wait_for_load_state()
+
+
+def test_the_keyboard_alone_is_enough(page):
+    page.keyboard.press("Tab")
+    page.keyboard.type("compost")
+    focused = page.locator("ctx-search .found a:focus")
+    expect(page.locator("ctx-search .found a").first).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    expect(focused.locator(".heading")).to_have_text("Compost")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("ctx-search .found a").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("ctx-search .found")).to_be_hidden()
+    page.keyboard.press("ArrowDown")
+    expect(focused).to_have_count(1)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/garden/beds.html#compost")
+    page.wait_for_load_state()
+
+
+def test_texts_are_never_markup(page):
+    page.get_by_role("searchbox").fill("call the caretaker when it stays cold")
+    snippet = page.locator("ctx-search .snippet", has_text="<img src=x onerror=alert(1)>").first
+    expect(snippet).to_contain_text("<script>document.title='taken'</script>")
+    assert page.title() == "The House"
+    assert page.locator("ctx-search img, ctx-search script").count() == 0
+
+
+def test_what_nothing_answers_is_said(page):
+    page.get_by_role("searchbox").fill("who won the chess world championship in 1972")
+    expect(page.get_by_role("status")).to_have_text("Nothing here seems to answer this. The nearest passages:")
+    page.get_by_role("searchbox").fill("\u6771\u4eac\u90fd")
+    expect(page.get_by_role("status")).to_have_text("Nothing found.")
+    page.get_by_role("searchbox").fill("")
+    expect(page.locator("ctx-search .found")).to_be_hidden()
+
+
+def test_an_address_may_hold_the_query_and_other_letters_are_read(page, site):
+    page.goto(f"{site[0]}/?q=caf%C3%A9+t%C3%B6m\u00e4toes")
+    expect(page.locator("ctx-search .found")).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_have_value("caf\u00e9 t\u00f6m\u00e4toes")
+    expect(page.locator("ctx-search .found a .heading", has_text="Vegetable beds")).to_be_visible()
+
+
+def test_a_later_query_reads_little(page, site):
+    box, sent = page.get_by_role("searchbox"), site[1]
+    box.fill("where is the lawn mower")
+    expect(page.locator("ctx-search .found a .heading").first).to_have_text("Tools")
+    del sent[:]
+    box.fill("where are the spades")
+    expect(page.locator("ctx-search mark", has_text="Spades")).to_be_visible()
+    assert sum(size for _, size in sent) < 200_000
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_nothing_is_cut_or_faint(page, scheme, width):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.get_by_role("searchbox").fill("heating the house")
+    expect(page.locator("ctx-search .found a").first).to_be_visible()
+    colours = page.evaluate("""() => {
+        const root = document.querySelector("ctx-search").shadowRoot;
+        const of = (part, name) => getComputedStyle(root.querySelector(part))[name];
+        return [of(".found", "backgroundColor"), of(".snippet", "color"), of(".heading", "color"), of("h2", "color")];
+    }""")
+    back, *texts = [[int(part) for part in re.findall(r"\d+", colour)[:3]] for colour in colours]
+    assert (sum(back) < 200) == (scheme == "dark")
+    assert all(contrast(text, back) >= 4.5 for text in texts)
+    box = page.locator("ctx-search .found").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.emulate_media(color_scheme="light")
+
+
+def contrast(one: list[int], other: list[int]) -> float:
+    """WCAG's contrast of two colours."""
+
+    def luminance(colour: list[int]) -> float:
+        parts = [part / 255 for part in colour]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_a_missing_or_damaged_piece_is_said_and_tried_again(exported, shared, tmp_path):
+    copied = tmp_path / "site"
+    shutil.copytree(exported.parent, copied)
+    manifest = copied / "search" / "manifest.json"
+    kept = manifest.read_bytes()
+    with served(copied) as (url, _):
+        page, wrong = browsing.opened(shared[0].context.browser)
+        damages = (None, b"<html>", kept.replace(b'"format": 1', b'"format": 2'))
+        for number, damage in enumerate(damages):
+            if damage is None:
+                manifest.unlink()
+            else:
+                manifest.write_bytes(damage)
+                os.utime(manifest, (number * 100 - 50, number * 100 - 50))
+            page.goto(url)
+            page.get_by_role("searchbox").fill("compost")
+            expect(page.get_by_role("status")).to_contain_text("The search could not be loaded.")
+            manifest.write_bytes(kept)
+            # Python's server tells files of one second apart by nothing.
+            os.utime(manifest, (number * 100, number * 100))
+            page.get_by_role("button", name="Try again").click()
+            expect(page.locator("ctx-search .found a").first).to_be_visible()
+        # Every piece in turn may be damaged in the middle of the work.
+        for path in sorted((copied / "search" / "pieces").rglob("*.bin")):
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        page.get_by_role("searchbox").fill("a wheelbarrow in the rain")
+        expect(page.get_by_role("button", name="Try again")).to_be_visible()
+        assert wrong
+        assert all("PieceError" in line or "404" in line for line in wrong), wrong

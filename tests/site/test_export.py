@@ -1,0 +1,123 @@
+"""The files of an index for browsers, and that a search there ranks as the library does."""
+
+import json
+import sqlite3
+import zlib
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.cli.main import main
+from ctx_embed.site import export_site
+from ctx_embed.site.site import anchors
+from tests.site.pages import PAGES
+from tests.site.texts import HOSTILE
+
+QUERIES = [
+    "how do I bleed a radiator",
+    "radiators",
+    "where are the tools kept",
+    "the",
+    "to be or not to be",
+    "Running embeddings",
+    "vector database",
+    "C++ and C# or .NET",
+    "\u6771\u4eac\u90fd",
+    "caf\u00e9",
+    "boilers!!",
+    *HOSTILE[:8],
+]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The pieces of a site by name."""
+    return {path.parent.name + path.stem: zlib.decompress(path.read_bytes()) for path in folder.rglob("*.bin")}
+
+
+def test_a_search_ranks_as_the_library_does(index_path, exported, node):
+    questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
+    asked = []
+    with SearchIndex.open(index_path) as index:
+        titles = [document.metadata.get("title", "") for document in index.documents()]
+        for query in dict.fromkeys([*QUERIES, *titles, *questions[::4]]):
+            hits = index.search(query, k=20)
+            # A site corrects no words, and reads no phrases.
+            if '"' in query or any(hit.corrected for hit in hits):
+                continue
+            found = [[hit.metadata["source"], hit.text, hit.score, hit.fused, hit.relevance] for hit in hits]
+            asked.append([query, found])
+    assert len(asked) > 60
+    (exported / "queries.json").write_text(json.dumps(asked))
+    node("search.test.js", exported)
+
+
+def test_stems_are_those_of_sqlite(embedder, tmp_path, node):
+    entries = [word for word in embedder.tokenizer.get_vocab() if word.isascii() and word.isalnum()]
+    endings = ("s", "ed", "ing", "ational", "iveness", "ously", "ies", "eed", "sion", "ement", "y", "ll", "alize")
+    words = [*entries, *(word + ending for word in entries[::40] for ending in endings), "x" * 70 + "ing"]
+    tokens = []
+    with sqlite3.connect(":memory:") as store:
+        for number, kind in enumerate(("unicode61 remove_diacritics 2", "porter unicode61 remove_diacritics 2")):
+            store.execute(f"CREATE VIRTUAL TABLE t{number} USING fts5(text, tokenize='{kind}')")
+            store.execute(f"CREATE VIRTUAL TABLE v{number} USING fts5vocab(t{number}, instance)")
+            store.execute(f"INSERT INTO t{number} VALUES (?)", (" ".join(words),))
+            tokens.append([term for (term,) in store.execute(f'SELECT term FROM v{number} ORDER BY "offset"')])
+    (tmp_path / "stems.json").write_text(json.dumps(tokens))
+    node("porter.test.js", tmp_path)
+
+
+def test_headings_lead_to_their_ids():
+    assert anchors(PAGES["heating.html"]) == {
+        "Heating": ["heating"],
+        "Bleeding the radiators": ["bleeding"],
+        "When it stays cold": ["caf\xe9-corner"],
+    }
+    assert anchors("<h2 class='a' id=x>A <em>b</em> &amp; c</h2><h2>A</h2><h3 id='y'>A</h3>") == {
+        "A b & c": ["x"],
+        "A": ["", "y"],
+    }
+
+
+def test_the_same_index_gives_the_same_files(index_path, exported):
+    before = contents(exported)
+    with SearchIndex.open(index_path) as index:
+        again = export_site(index, exported)
+    assert contents(exported) == before
+    every = [path for path in exported.rglob("*") if path.is_file()]
+    assert (again.files, again.bytes) == (len(every), sum(path.stat().st_size for path in every))
+    assert again.passages > 100
+
+
+def test_what_cannot_be_exported_is_one_line(tmp_path, index_path):
+    with SearchIndex.create(tmp_path / "plain.index") as index:
+        index.add(["a text without an address"])
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.txt").write_text("mine")
+    run = partial(CliRunner().invoke, main)
+    result = run(["export", "site", str(tmp_path / "plain.index"), "-o", str(tmp_path / "out")])
+    assert (result.exit_code, "neither of the fields 'source' and 'url'" in result.stderr) == (1, True)
+    assert not (tmp_path / "out").exists()
+    result = run(["export", "site", str(index_path), "-o", str(tmp_path / "taken"), "--overwrite"])
+    assert (result.exit_code, "holds other things" in result.stderr) == (1, True)
+    assert (tmp_path / "taken" / "thesis.txt").read_text() == "mine"
+    with pytest.raises(InputError, match="neither"), SearchIndex.open(tmp_path / "plain.index") as index:
+        export_site(index, tmp_path / "out")
+
+
+def test_an_index_of_addresses_and_of_nothing_can_be_exported(tmp_path, tiny_model_path, node):
+    with SearchIndex.create(tmp_path / "a.index", tiny_model_path, dtype="int8", backend="numpy") as index:
+        export_site(index, tmp_path / "empty")
+        metadata = [{"url": "https://a.example/x?y=1"}, {"source": "b c.txt"}]
+        index.add(["the cat in the garden", "!!!"], metadata=metadata)
+        export_site(index, tmp_path / "some")
+        found = [
+            [hit.metadata.get("url", "b%20c.txt"), hit.text, hit.score, hit.fused, hit.relevance]
+            for hit in index.search("garden", k=20)
+        ]
+    for folder, expected in (("empty", []), ("some", found)):
+        (tmp_path / folder / "queries.json").write_text(json.dumps([["garden", expected]]))
+        node("search.test.js", tmp_path / folder)
