@@ -70,7 +70,12 @@ def fitted_head(
     with threadpool_limits(1):
         separately, meaning, strength, factor = _chosen(data.texts, X, counts, targets, len(labels), weights)
         fit = Regression(X, counts, targets, len(labels), weights, separately)
-        coefficients = factor * fit.coefficients(np.arange(len(X)), meaning, strength)
+        every = np.arange(len(X))
+        coefficients = fit.coefficients(every, meaning, strength)
+        if len(X) <= FEW_TEXTS or factor == np.inf:
+            # Too little was held out to tell how sure to be: be no surer than of the texts that it learned from.
+            factor = min(factor, fit.likelihood(fit.logits(every, coefficients), every)[0])
+    coefficients *= factor
     weight, of_words, bias = fit.weights(coefficients)
     neutral = neutral_logits(data, labels, weights)
     head = Head(weight, bias, list(labels), data.multi_label, normalized=True, neutral=neutral)
@@ -226,7 +231,10 @@ def _chosen(
     classes: int,
     weights: NDArray[np.float64] | None,
 ) -> tuple[bool, float, float, float]:
-    """Return which scaling and prior deviations predict held-out texts best, and the factor that calibrates logits."""
+    """Return which scaling and prior deviations predict held-out texts best, and the factor that calibrates logits.
+
+    The factor is infinite if nothing can be held out.
+    """
     random = np.random.default_rng(0)
     # Equal texts never lie on both sides of a split.
     distinct = random.permutation(np.sort(np.unique(np.asarray(texts, object), return_index=True)[1]))
@@ -239,7 +247,7 @@ def _chosen(
         present = np.arange(classes)
         of_rows = targets[rows]
     if len(rows) < 2 or len(present) < 2:
-        return False, MEANING_OF_ONE, 0.0, 1.0
+        return False, MEANING_OF_ONE, 0.0, np.inf
     folds = list(_folds(of_rows, random))
     few = None if counts is None else _known(counts[rows])
     of_present = None if weights is None else weights[present]
