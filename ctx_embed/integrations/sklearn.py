@@ -37,6 +37,11 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         self.columns_ = list(_columns(X))
         return self
 
+    def fit_transform(self, X: Any, y: Any = None) -> NDArray[np.float32]:
+        """Return :meth:`transform` of the texts after :meth:`fit`; a generator of them is read once."""
+        X = X if hasattr(X, "__len__") else list(X)
+        return self.fit(X).transform(X)
+
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return the embeddings (n, m) of n texts: a list, a Series, an array (n,) or (n, columns), or a data frame.
 
@@ -52,8 +57,8 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         for column in columns.values():
             for row, text in enumerate(column):
                 if not isinstance(text, str):
-                    said = f"row {row} of X must be a string, got {type(text).__name__}; fill missing values first"
-                    raise InputError(said)
+                    hint = "" if isinstance(text, bytes | int) else "; fill missing values first"
+                    raise InputError(f"row {row} of X must be a string, got {type(text).__name__}{hint}")
             found = model.encode(column, batch_size=self.batch_size, **options)
             embeddings.append(found.reshape(-1, self._dimension()))
         return np.hstack(embeddings)

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pytest
 from scipy.sparse import csr_array
 from sentence_transformers import SentenceTransformer
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import make_scorer, roc_auc_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import cross_val_score
 
 from ctx_embed import TextClassifier, load, path
 from ctx_embed.classify.head import Head
@@ -88,6 +87,16 @@ def test_each_of_several_labels_has_its_share_for_a_text_that_cannot_be_read():
     assert balanced == pytest.approx([0.5] * 3)
 
 
+@pytest.mark.parametrize("weight", [None, "balanced"])
+@pytest.mark.parametrize(("good", "bad"), [(2, 2), (1, 1), (1, 3), (4, 4)])
+def test_few_texts_are_never_sure_with_any_weights(weight, good, bad):
+    """Whatever is sure of a text with so few of them is wrong too often: they are 60 % right."""
+    chosen = [*TEXTS[: 2 * good : 2], *TEXTS[1 : 2 * bad : 2]]
+    found = TextClassifier(class_weight=weight).fit(chosen, ["good"] * good + ["bad"] * bad).predict_proba(TEXTS)
+    assert found.max() < 0.95
+    assert found.max(1).mean() < 0.8
+
+
 def test_fitting_and_predicting_few_texts_loads_no_torch():
     script = (
         "import sys; from ctx_embed import TextClassifier\n"
@@ -126,15 +135,6 @@ def test_calls_that_cannot_be(classifier):
     for ask in (unfitted.predict, unfitted.explain, lambda texts: unfitted.score(texts, ["x"]), unfitted.save):
         with pytest.raises(NotFittedError, match="is not fitted yet"):
             ask(["a"])
-
-
-def test_scikit_learn(classifier):
-    assert is_classifier(classifier)
-    assert cross_val_score(TextClassifier(), TEXTS, LABELS, cv=2).mean() > 0.8
-    auc = make_scorer(roc_auc_score, response_method="decision_function")
-    assert cross_val_score(TextClassifier(), TEXTS, LABELS, cv=2, scoring=auc).mean() > 0.8
-    search = GridSearchCV(TextClassifier(), {"class_weight": [None, "balanced"]}, cv=2).fit(TEXTS, LABELS)
-    assert search.best_estimator_.predict(NEW).tolist() == TRUE
 
 
 def test_parameters_and_clones(classifier, tiny_model):

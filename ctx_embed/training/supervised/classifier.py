@@ -175,6 +175,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found: NDArray[np.float64] = self.predictor_.head.probabilities(logits)
         return found[0] if single else found
 
+    def predict_log_proba(self, X: str | Iterable[str]) -> NDArray[np.float64]:
+        """Return the logarithms of :meth:`predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
     def decision_function(self, X: str | Iterable[str]) -> NDArray[Any]:
         """Return the logits (texts, classes); with two classes (texts,), where a value above 0 means the second."""
         logits, single = self._logits(X)
