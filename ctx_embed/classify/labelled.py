@@ -44,9 +44,11 @@ class Labelled:
         label_field: str | None = None,
         several: bool = False,
         encoding: str | None = None,
+        skipped: list[str] | None = None,
     ) -> Labelled:
         """Read a labelled file, see :func:`ctx_embed.rows.reading.read_labelled_rows`."""
-        data = cls(*read_labelled(source, text_field, label_field, several=several, typed=True, encoding=encoding))
+        options: dict[str, Any] = {"several": several, "encoding": encoding, "skipped": skipped}
+        data = cls(*read_labelled(source, text_field, label_field, typed=True, **options))
         data.require_labels()
         return data
 
@@ -122,6 +124,35 @@ class Labelled:
             labels.append(label)
             texts.append(text)
         return Labelled(*parts[0]), Labelled(*parts[1])
+
+    def rows(self, chosen: Iterable[int]) -> Labelled:
+        """Return some of the rows."""
+        chosen = list(chosen)
+        return Labelled([self.labels[row] for row in chosen], [self.texts[row] for row in chosen])
+
+    def folds(self, count: int, seed: int) -> list[list[int]]:
+        """Return the rows of each of ``count`` folds, with labels in similar proportions; equal texts share a fold.
+
+        Raises:
+            InputError: a fold would be empty, or the other folds might have only one label.
+        """
+        rows_of: dict[str, list[int]] = {}
+        for row, text in enumerate(self.texts):
+            rows_of.setdefault(text, []).append(row)
+        groups = list(rows_of.values())
+        order = np.random.default_rng(seed).permutation(len(groups)).tolist()
+        if not self.multi_label:
+            place = {label: number for number, label in enumerate(self.classes())}
+            order.sort(key=lambda group: place[self.labels[groups[group][0]]])
+        often = [count for count in Counter(self.labels[rows[0]] for rows in groups).values() if count > 1]
+        if len(groups) < count or (not self.multi_label and len(often) < 2):
+            raise InputError(
+                f"{count} folds need {count} different texts, and two texts of each of two labels; give more texts"
+            )
+        folds: list[list[int]] = [[] for _ in range(count)]
+        for number, group in enumerate(order):
+            folds[number % count] += groups[group]
+        return folds
 
     def matched(self, classes: Sequence[Any]) -> Labelled:
         """Return the texts with each label replaced by the class that it means, see :class:`Classes`, if any."""
@@ -263,7 +294,7 @@ def as_text(report: dict[str, Any]) -> str:
         of_classes[-1].append(str(row["texts"]))
     means = (f"{report[f'macro_{name}']:.3f}" for name in ("precision", "recall", "f1"))
     of_classes.append(["mean", *means, str(report["texts"])])
-    parts = [f"accuracy {report['accuracy']:.4f}{exact}", aligned(of_classes)]
+    parts = [f"accuracy {report['accuracy']:.4f}{exact}, macro F1 {report['macro_f1']:.4f}", aligned(of_classes)]
     if "confusion" in report:
         names, counts = [str(row["label"]) for row in report["classes"]], np.array(report["confusion"])
         if len(names) <= WIDEST_MATRIX:

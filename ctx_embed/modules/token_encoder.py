@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ NO_LIMIT = 2**31 - 1
 PADDED_TOKENS = 1 << 20
 # Rows of a table that are compared with int8 rows at a time, which bounds memory.
 CHECKED_ROWS = 4096
+# What the folders of a trainer's checkpoints are called; a resumed training needs the weights as they were.
+CHECKPOINT = "checkpoint-"
 # Largest absolute value of an int8 row.
 LEVELS = 127
 # A limit that no text exceeds; transformers warns about longer texts.
@@ -161,6 +163,8 @@ class TokenEncoder(InputModule):
     normalized: bool = False
     # The folder from which the encoder was loaded.
     source: Path | None = None
+    # How a float32 table is saved: as int8 rows if the encoder was loaded from such, else unchanged.
+    store: Literal["int8", "float32"] = "float32"
 
     def __init__(
         self,
@@ -376,7 +380,8 @@ class TokenEncoder(InputModule):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the config, ``model.safetensors`` and ``tokenizer.json`` into a folder.
 
-        A table is stored as int8 rows with a scale each if these represent every number exactly.
+        A table is stored as int8 rows with a scale each if these represent every number exactly. Where :attr:`store` is
+        int8, a table that was trained is first rounded to such rows, in memory too, except for a trainer's checkpoint.
         """
         if not safe_serialization:
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
@@ -384,8 +389,12 @@ class TokenEncoder(InputModule):
         self.save_config(output_path)
         folder = Path(output_path)
         tensors = dict(self.state_dict())
-        if tensors[TABLE].dtype == torch.float32 and (rows := as_int8(tensors[TABLE])):
-            tensors |= dict(zip((TABLE, SCALES), rows, strict=True))
+        if tensors[TABLE].dtype == torch.float32:
+            rows = as_int8(tensors[TABLE])
+            if rows is None and self.store == "int8" and not folder.name.startswith(CHECKPOINT):
+                self.round_table()
+                rows = as_int8(tensors[TABLE])
+            tensors |= dict(zip((TABLE, SCALES), rows, strict=True)) if rows else {}
         # Running models may have mapped the file that these weights replace.
         with replaced_file(folder / "model.safetensors") as beside:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside)
@@ -440,6 +449,7 @@ class TokenEncoder(InputModule):
         dtype = requested_dtype(kwargs.get("model_kwargs"))
         module = cls(tokenizer, **config, phrases=weights.get(PHRASES), weights=weights[TABLE].to(dtype))
         module.load_state_dict(weights)
+        module.store = "int8" if SCALES in tensors.stored else "float32"
         module.source = paths[0].parent
         # sentence-transformers 5.7 does not call on_model_ready.
         listed = cls.load_file_path(model_name_or_path, "modules.json", **{**hub, "subfolder": ""})

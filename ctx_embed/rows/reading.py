@@ -134,6 +134,7 @@ def read_labelled_rows(
     several: bool = False,
     typed: bool = False,
     encoding: str | None = None,
+    skipped: list[str] | None = None,
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield number, label and text of each row of a labelled file.
 
@@ -142,6 +143,7 @@ def read_labelled_rows(
 
     ``several``: a text has any number of labels, separated by commas, or in JSONL and Parquet as a list; labels are
     then tuples, which may be empty. ``typed``: keep numbers and booleans of JSONL and Parquet, instead of their text.
+    ``skipped``: a list that gets the place of each row without a label, which is left out; None makes it an error.
     """
     label_of = _labels if several else _label
     text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
@@ -160,9 +162,11 @@ def read_labelled_rows(
             if row is None:
                 continue
             label, text = row[label_name], _text(where, row[text_name], text_name)
-            if table.kind == LABELLED and not several and not label.strip():
-                line = f"{label}\t{text}"
-                raise InputError(f"{where}: {line[:40]!r} is not label<TAB>text")
+            if not several and (label is None or label != label or not str(label).strip()):
+                if skipped is None:
+                    raise InputError(f"{where}: the label {quoted(label_name)} is empty")
+                skipped.append(where)
+                continue
             yield number, label_of(where, label, label_name, typed), text
 
 
@@ -251,10 +255,7 @@ def _label(where: str, value: Any, field: str, typed: bool) -> Any:
         return str(int(value))
     if not isinstance(value, str | int | float) or value != value:
         raise InputError(f"{where}: the label {quoted(field)} must be a string or a number, got {got(value)}")
-    label = str(value).strip()
-    if not label:
-        raise InputError(f"{where}: the label {quoted(field)} is empty")
-    return label
+    return str(value).strip()
 
 
 def _labels(where: str, value: Any, field: str, typed: bool) -> tuple[Any, ...]:

@@ -138,6 +138,10 @@ class TrainingJob:
     )
     valid: str | None = option(None, "Labelled texts to choose the best epoch.", default_is="10 % of TRAIN, held out")
     test: str | None = option(None, "Also report precision, recall and F1 on these labelled texts.")
+    cv: int | None = option(
+        None, "Also report these for each text of TRAIN, by N-fold cross-validation.", least=2, metavar="N"
+    )
+    skip_empty: bool = option(False, "Leave out rows without a label, and list them.")
     start: str | None = option(
         None,
         "Start from this model; scratch: from random weights, with the paper's options.",
@@ -152,6 +156,9 @@ class TrainingJob:
     )
     words: bool = option(True, "Classify by words and pairs of words too, not only by meaning.")
     multi_label: bool = option(False, "A text may have several labels, separated by commas, or none.")
+    store: Literal["int8", "float32"] = option(
+        "int8", "Precision in which the token table of a trained encoder is saved; float32 takes four times the size."
+    )
     encoder: str | None = option(None, "The system to train from scratch.", command=False)
     tokenizer: str | None = option(
         None, "A tokenizer.json for a model from scratch; without one, a vocabulary is learned from TRAIN."
@@ -168,6 +175,8 @@ class TrainingJob:
             )
         if self.frozen and self.origin is None:
             raise InputError("an encoder from scratch cannot be frozen; name a trained model with --from")
+        if self.store == "float32" and not self.trains_encoder:
+            raise InputError("store is for an encoder that is trained; leave it out: a frozen one is saved as it is")
 
     @property
     def origin(self) -> str | None:

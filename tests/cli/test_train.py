@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from huggingface_hub import metadata_load
+from sklearn.metrics import f1_score
 
 from ctx_embed import load
 from ctx_embed.classify.labelled import Labelled, label_accuracy
@@ -49,7 +50,7 @@ def test_a_model_and_its_record(train_file):
     (epoch,) = found["result"]["best_epochs"]
     assert found["history"][epoch - 1]["valid_accuracy"] == best == found["result"]["valid_accuracy"]
     assert result.stdout == f"model: best epoch {epoch}, valid accuracy {best:.4g} (majority class 0.5)\n"
-    *epochs, last = result.stderr.splitlines()
+    *epochs, last, _ = result.stderr.splitlines()
     assert [line.split(":")[0] for line in epochs] == ["epoch 1", "epoch 2"]
     assert re.fullmatch(r"took \d+ s; next: ctx-embed predict model FILE", last)
     sha256 = hashlib.sha256(Path(train_file).read_bytes()).hexdigest()
@@ -106,6 +107,77 @@ def test_options_of_a_system(train_file):
     sizes = ["--dimension", "8", "--epochs", "1", "--vocabulary-size", "120"]
     succeeds(train_file, "-o", "model", *sizes, "--encoder", "lama", "--option", "heads=3")
     assert (load("model")[0].heads, record()["options"]["from"]) == (3, None)
+
+
+def test_cross_validation(train_file, tiny_model_path):
+    train_file = file("train.tsv", *ROWS, *ROWS[:4], "pos\tthe only one of these words")
+    result = run(train_file, "-o", "model", "--cv", "4", "--seed", "3", "--json")
+    found = json.loads(result.stdout)["cv"]
+    texts, labels = zip(*(row.split("\t")[::-1] for row in Path(train_file).read_text().splitlines()), strict=True)
+    folds = Labelled(labels, texts).folds(4, 3)
+    assert sorted(row for fold in folds for row in fold) == list(range(45))
+    of_text = {}
+    for number, fold in enumerate(folds):
+        assert all(of_text.setdefault(texts[row], number) == number for row in fold)
+        assert 3 <= sum(labels[row] == "neg" for row in fold) <= 8
+    # Each text is predicted by a classifier of the other folds.
+    predicted = np.empty(45, object)
+    for fold in folds:
+        others = sorted(set(range(45)) - set(fold))
+        made = TextClassifier().fit([texts[row] for row in others], [labels[row] for row in others])
+        predicted[fold] = made.predict([texts[row] for row in fold])
+    assert found["accuracy"] == np.mean(predicted == np.array(labels))
+    assert (found["folds"], found["seed"], found["texts"]) == (4, 3, 45)
+    assert found["macro_f1"] == pytest.approx(f1_score(labels, predicted.tolist(), average="macro"))
+    assert found["floor"] == max(map(labels.count, ("neg", "pos"))) / 45
+    assert "for its accuracy" not in result.stderr
+    again = run(train_file, "-o", "model", "--cv", "4", "--seed", "3")
+    assert again.stderr.startswith("nothing to do")
+    assert again.stdout.startswith(f"4-fold cross-validation, seed 3, majority class {found['floor']:.4f}: accuracy ")
+    assert fails(train_file, "-o", "new", "--cv", "46").startswith("46 folds need 46 different texts")
+    # With an encoder that is trained, each fold has one of its own.
+    arguments = [train_file, "-o", "tuned", "--from", tiny_model_path, *SHORT, "--runs", "1", "--cv", "2"]
+    assert 0.3 < json.loads(COMMAND.succeeds(*arguments, "--json"))["cv"]["accuracy"] <= 1
+    assert sorted(os.listdir()) == ["model", "train.tsv", "tuned"]
+
+
+def test_without_test_texts_the_command_that_measures_is_named(train_file, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["ctx-embed", "train", "a b.tsv", "-o", "model"])
+    *_, last = run(train_file, "-o", "model").stderr.splitlines()
+    assert last == "for its accuracy on new texts: ctx-embed train 'a b.tsv' -o model --overwrite --cv 5"
+    assert "accuracy on new" not in run(train_file, "-o", "tested", "--test", train_file).stderr
+
+
+def test_rows_without_a_label(here):
+    name = file(
+        "rows.jsonl",
+        *(
+            json.dumps({"text": text, "label": label})
+            for label, text in [
+                ("", "a"),
+                ("+", "good food"),
+                ("-", "bad food"),
+                (None, "b"),
+                (" ", "c"),
+                ("+", "so good"),
+            ]
+        ),
+    )
+    listed = "rows.jsonl, line 1; rows.jsonl, line 4; rows.jsonl, line 5"
+    for option in ([], ["--test", name]):
+        assert fails(name, "-o", "model", *option) == (
+            f"3 rows have an empty label ({listed}); give labels, or leave such rows out by --skip-empty"
+        )
+    result = run(name, "-o", "model", "--skip-empty")
+    assert result.stderr.startswith(f"3 rows have an empty label and are left out: {listed}\n")
+    assert record()["data"]["train"]["rows"] == 3
+
+
+def test_a_trained_table_may_be_stored_whole(train_file):
+    arguments = [train_file, "--epochs", "1", "--runs", "1", "--from", "default"]
+    for store, most in (("int8", 50), ("float32", 200)):
+        COMMAND.succeeds(*arguments, "-o", store, "--store", store)
+        assert most / 2 < Path(store, "model.safetensors").stat().st_size / 1e6 < most
 
 
 def test_options_that_do_not_go_together(train_file):

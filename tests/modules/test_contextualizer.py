@@ -429,6 +429,30 @@ def test_a_table_that_int8_would_change_is_stored_as_it_is(tokenizer, tmp_path):
     assert stored_dtype(module.half()) == torch.float16
 
 
+def test_a_model_of_int8_rows_stays_one_when_it_is_trained(tokenizer, tmp_path):
+    made = Contextualizer(tokenizer, 4, steps=1, rank=2)
+    made.round_table()
+    made.save(str(tmp_path))
+    for store, folder, expected in (
+        ("int8", "tuned", torch.int8),
+        ("int8", "checkpoint-3", torch.float32),
+        ("float32", "tuned", torch.float32),
+    ):
+        module = Contextualizer.load(str(tmp_path))
+        assert module.store == "int8"
+        module.store = store
+        with torch.no_grad():
+            module.embedding.weight[3] += torch.tensor([0.1, 0.02, 0.003, 0.0004])
+        before = module.embedding.weight.detach().clone()
+        (tmp_path / folder).mkdir(exist_ok=True)
+        module.save(str(tmp_path / folder))
+        assert load_file(tmp_path / folder / "model.safetensors")["embedding.weight"].dtype == expected
+        # What is saved is what is in memory: the trained row is rounded, all others are as they were.
+        assert torch.equal(Contextualizer.load(str(tmp_path / folder)).embedding.weight, module.embedding.weight)
+        changed = (module.embedding.weight != before).any(1).nonzero().flatten().tolist()
+        assert changed == ([3] if expected == torch.int8 else [])
+
+
 def test_int8_rows_are_read_where_they_are_exact(tokenizer, monkeypatch):
     monkeypatch.setattr(token_encoder, "CHECKED_ROWS", 3)
     module = Contextualizer(tokenizer, 4, steps=2, rank=2).eval()

@@ -218,9 +218,13 @@ def test_labelled(file, standard_input):
     assert read_labelled(file(content)) == expected
     standard_input(gzip.compress(content))
     assert read_labelled("-") == expected
-    for line in ("pos,a film", "\ta film", "  \ta film", "x" * 100):
+    for line in ("pos,a film", "x" * 100):
         path = file(f"pos\tgood\n{line}\n")
         assert error(read_labelled, path) == f"{path}, line 2: {line[:40]!r} is not label<TAB>text"
+    path = file("pos\tgood\n\ta film\n  \tanother\n")
+    assert error(read_labelled, path) == f"{path}, line 2: the label 'label' is empty"
+    assert read_labelled(path, skipped=(skipped := [])) == (["pos"], ["good"])
+    assert skipped == [f"{path}, line 2", f"{path}, line 3"]
     standard_input(b"\n \n")
     assert error(read_labelled, "-") == "standard input: no rows; give lines of label<TAB>text"
 
@@ -375,7 +379,7 @@ def test_labelled_tables_that_cannot_be_used(file):
     for name, content, message in [
         ("a.csv", "text,stars\ngood,1\n", ": no field 'label' (fields: 'text', 'stars'); name the right one with"),
         ("a.csv", "text,label\ngood,1\nbad, \n", ", line 3: the label 'label' is empty"),
-        ("a.jsonl", '{"text": "x", "label": null}\n', ", line 1: the label 'label' must be a string or a number"),
+        ("a.jsonl", '{"text": "x", "label": null}\n', ", line 1: the label 'label' is empty"),
     ]:
         path = file(content, name)
         assert error(read_labelled, path).startswith(f"{path}{message}")

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from statistics import fmean
@@ -43,7 +44,8 @@ def train(
         ``valid_accuracy`` (without ``valid``: each run's accuracy, without words, on the texts that it held out,
         averaged); and ``valid_floor``, the accuracy of always answering the most frequent training label. With a frozen
         encoder, ``best_epochs`` is missing, and the last two need ``valid``. ``test`` adds ``test_accuracy``,
-        ``test_floor`` and ``test``, see :func:`ctx_embed.classify.labelled.report`.
+        ``test_floor`` and ``test``, see :func:`ctx_embed.classify.labelled.report`. ``cv`` is such a report on the
+        training texts, each predicted from the other folds, with ``folds``, ``seed`` and ``floor``.
 
     Raises:
         InputError: a file, name or value cannot be used, or the output holds another model.
@@ -55,11 +57,7 @@ def train(
     job = TrainingJob(file=file, output=Path(output), options=options, **settings)
     require_replaceable(job.output, MODEL)
     files = {"train": job.file, "valid": job.valid, "test": job.test}
-    data = {
-        name: Labelled.read(str(path), job.text_field, job.label_field, job.multi_label, job.encoding)
-        for name, path in files.items()
-        if path
-    }
+    data = {name: _read(str(path), job) for name, path in files.items() if path}
     # Texts for validation and test may only have labels that the training texts have.
     classes = sorted(data["train"].label_set())
     for name, part in list(data.items())[1:]:
@@ -74,6 +72,8 @@ def train(
             "vocabulary_size": job.vocabulary_size,
             "words": job.reads_words,
             "class_weight": job.class_weight,
+            "cv": job.cv,
+            "store": job.store,
         },
         contents_hash(None if job.origin is None else model_folder(job.origin)),
         contents_hash(job.tokenizer),
@@ -82,8 +82,9 @@ def train(
     if (earlier := finished(job.output, asked, overwrite=job.overwrite)) is not None:
         found: dict[str, Any] = earlier["result"]
         return found
+    validated = {} if job.cv is None else {"cv": _cross_validated(job, data["train"])}
     predictor, made = _made(job, data)
-    result = {"words": len(predictor.head.words or ()), **made.pop("result")}
+    result = {"words": len(predictor.head.words or ()), **made.pop("result"), **validated}
     if "test" in data:
         compared = report(predictor.predict(data["test"].texts), data["test"], predictor.head.labels)
         result["test_accuracy"] = compared["accuracy"]
@@ -107,8 +108,46 @@ def train(
         card = classifier_card(job.output.name, predictor, record, origin)
         (beside / CARD).write_text(card, encoding="utf-8")
     if job.trains_encoder:
-        Checkpoint(job.output, asked).remove()
+        for output in (job.output, *(_fold_output(job, fold) for fold in range(job.cv or 0))):
+            Checkpoint(output, asked).remove()
     return result
+
+
+def _read(path: str, job: TrainingJob) -> Labelled:
+    """Return the rows of a labelled file; those without a label are left out and listed, or an error."""
+    skipped: list[str] = []
+    data = Labelled.read(path, job.text_field, job.label_field, job.multi_label, job.encoding, skipped)
+    if skipped:
+        several = f"{len(skipped):,} rows have" if len(skipped) > 1 else "a row has"
+        listed = "; ".join([*skipped[:5], *["..."] * (len(skipped) > 5)])
+        if not job.skip_empty:
+            raise InputError(
+                f"{several} an empty label ({listed}); give labels, or leave such rows out by --skip-empty"
+            )
+        say(f"{several} an empty label and {'is' if len(skipped) == 1 else 'are'} left out: {listed}")
+    return data
+
+
+def _fold_output(job: TrainingJob, fold: int) -> Path:
+    return job.output.with_name(f"{job.output.name}.fold{fold + 1}")
+
+
+def _cross_validated(job: TrainingJob, data: Labelled) -> dict[str, Any]:
+    """Return the report on texts that classifiers of the other folds predict."""
+    assert job.cv is not None
+    seed = job.training.seed
+    found: list[Any] = [None] * len(data.texts)
+    for number, rows in enumerate(folds := data.folds(job.cv, seed)):
+        learned = data.rows(row for fold in folds if fold is not rows for row in fold)
+        known = learned.label_set()
+        weights = job.class_weight
+        if isinstance(weights, Mapping):
+            weights = {label: weight for label, weight in weights.items() if label in known}
+        fold_job = replace(job, cv=None, output=_fold_output(job, number), class_weight=weights)
+        predictor, _ = _made(fold_job, {"train": learned})
+        for row, labels in zip(rows, predictor.predict(data.rows(rows).texts), strict=True):
+            found[row] = labels
+    return {"folds": job.cv, "seed": seed, "floor": majority_floor(data, data), **report(found, data, data.classes())}
 
 
 def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[str, Any]]:
@@ -145,7 +184,8 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
             raise InputError(doubt)
         encoder, chosen = open_encoder(job.origin, job.device), {"frozen": True}
     known = encoder.labelled_texts
-    for name, part in (("validation", measured), ("test", data.get("test"))):
+    parts = {"validation": measured, "test": data.get("test"), "cross-validation": train if job.cv else None}
+    for name, part in parts.items():
         if known is not None and part and (count := int(are_known(part.texts, known).sum())):
             say(warning(str(job.origin), name, count, len(part.texts)))
     weights = {} if job.class_weight is None else {"class_weight": job.class_weight}
@@ -163,7 +203,7 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
             words=job.reads_words,
         )
         best = best_epochs(history)
-        predictor = network.predictor()
+        predictor = network.predictor(job.store)
         # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the
         # texts that one run held out, since the other runs were trained on them.
         accuracy = network.accuracy(valid) if valid else fmean(epoch["valid_accuracy"] for epoch in best)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -73,10 +73,12 @@ class ClassifierNetwork(nn.Module):
         head = Head(weight, bias, self.labels, self.multi_label, words=self.words, neutral=self.neutral)
         return Predictor(Model(self.encoder), head)
 
-    def predictor(self) -> Predictor:
-        """Return the trained classifier. The token table is rounded to the int8 rows that are saved."""
+    def predictor(self, store: Literal["int8", "float32"] = "int8") -> Predictor:
+        """Return the trained classifier; with int8, the token table is rounded to the rows that are saved."""
         if isinstance(module := self.encoder[0], TokenEncoder):
-            module.round_table()
+            module.store = store
+            if store == "int8":
+                module.round_table()
         return self.classifier()
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
