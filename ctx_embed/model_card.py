@@ -70,7 +70,8 @@ def usage(name: str) -> str:
     return (
         f'```python\nimport ctx_embed\n\nmodel = ctx_embed.load("{name}")\n'
         'embeddings = model.encode(["a text", "another text"])\n```\n\n'
-        f'`SentenceTransformer("{name}", trust_remote_code=True)` loads the same model where ctx-embed is installed.'
+        f'`SentenceTransformer("{name}", trust_remote_code=True)` loads the same model where ctx-embed is installed; '
+        "no code is downloaded."
     )
 
 
