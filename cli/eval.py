@@ -61,8 +61,28 @@ def eval() -> None:
 @click.option("--seed", "seeds", multiple=True, default=[0], type=SEED, help="Seed of the folds; repeat for a mean.")
 @click.option("--folds", type=click.IntRange(2, 100), help="Outer folds.  [default: the protocol's]")
 @click.option("--cost/--no-cost", default=True, help="Measure each encoder's speed and memory.")
-@click.option("-o", "--output", "out", default="results", type=OUTPUT, metavar="DIR", help="Folder for the reports.")
-@click.option("--cache", type=OUTPUT, metavar="DIR", help="Folder for embeddings and scores.  [default: in -o]")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    default=["results"],
+    type=OUTPUT,
+    metavar="DIR|FILE",
+    help="Folder for results.json and results.md, or FILE.json, .md, .tex or .csv; may be repeated.",
+)
+@click.option(
+    "--plot",
+    type=OUTPUT,
+    metavar="FILE",
+    help="Draw quality against speed and size into FILE.svg or .png (extra plot).",
+)
+@click.option(
+    "--cache",
+    type=OUTPUT,
+    metavar="DIR",
+    help="Folder for embeddings and scores.  [default: cache in the folder -o, or in results]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON instead of tables.")
 def run(
     encoders: tuple[str, ...],
@@ -75,7 +95,8 @@ def run(
     seeds: tuple[int, ...],
     folds: int | None,
     cost: bool,
-    out: Path,
+    outputs: tuple[Path, ...],
+    plot: Path | None,
     cache: Path | None,
     as_json: bool,
 ) -> None:
@@ -84,37 +105,50 @@ def run(
     A probe task is scored by the accuracy of a classifier on frozen embeddings, a similarity task by Spearman's rank
     correlation of the cosines, and a retrieval collection by nDCG@10. The table also has published scores, and the
     accuracy of always choosing the most frequent label. If a task fails, the others still run, and the exit code is 1.
-    Repeat an interrupted command to resume it. It writes results.json and results.md into the folder --output.
+    Repeat an interrupted command to resume it. Each -o, and --plot, is a report of the same results.
 
     \b
-    Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB -o results
+    Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB -o results -o table.tex
     Example: ctx-embed eval run --task my-reviews.tsv --protocol quick
     Example: ctx-embed eval run --suite mteb --data DIR
     """
+    from ctx_embed.eval.reports import notes, tables
     from ctx_embed.eval.tasks import DataReader, find_tasks
+    from ctx_embed.eval.writing import PLOTS, WRITERS, require_plots, write_report
     from ctx_embed.files import require_file, require_folder
 
     # Make quick checks before the slow imports, and all others before the long work.
-    require_folder(out)
-    if out.is_dir():
-        require_file(out / "results.json")
-    elif out.exists():
-        raise InputError(f"cannot write {out}: it must be a folder, got a file")
+    folders = [out for out in outputs if out.suffix.lower() not in WRITERS]
+    for out in outputs:
+        if out not in folders:
+            require_file(out)
+            continue
+        require_folder(out)
+        if out.is_dir():
+            require_file(out / "results.json")
+        elif out.exists():
+            raise InputError(f"cannot write {out}: it must be a folder, got a file")
+    if plot is not None:
+        if plot.suffix.lower() not in PLOTS or not cost:
+            raise click.UsageError("--plot needs a FILE.svg or FILE.png, and costs: leave out --no-cost")
+        require_file(plot)
+        require_plots()
     found = find_tasks([*SUITES.get(suite or "", ()), *tasks], field, label_field)
     reader = DataReader(data)
 
     from ctx_embed.eval.encoders import load_encoder
     from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
-    from ctx_embed.eval.reports import notes, tables, write_report
 
     options = EvaluationOptions(cast("ProtocolName", protocol), tuple(dict.fromkeys(seeds)), folds, cost=cost)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
     tell = partial(click.echo, err=True)
-    result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell, scored=tell)
+    cache = cache or [*folders, Path("results")][0] / "cache"
+    result = evaluate(loaded, found, reader, options, cache=cache, tell=tell, scored=tell)
     report = result.report
     # Write files before printing tables: whoever reads these may close the pipe.
     if result.scores:
-        write_report(report, out)
+        for path in (*outputs, *([plot] if plot else [])):
+            write_report(report, path)
         if as_json:
             click.echo(json.dumps(report, indent=2, ensure_ascii=False))
         else:

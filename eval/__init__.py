@@ -19,14 +19,14 @@ if TYPE_CHECKING:
         compare as compare,
         evaluate as evaluate,
     )
-    from ctx_embed.eval.reports import write_report as write_report
     from ctx_embed.eval.tasks import DataReader as DataReader, find_tasks as find_tasks
+    from ctx_embed.eval.writing import write_report as write_report
 
 _HOMES = {
     "ctx_embed.eval.encoders": "as_encoder load_encoder",
     "ctx_embed.eval.evaluation": "Evaluation EvaluationOptions ProbeEvaluator compare evaluate",
-    "ctx_embed.eval.reports": "write_report",
     "ctx_embed.eval.tasks": "DataReader find_tasks",
+    "ctx_embed.eval.writing": "write_report",
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

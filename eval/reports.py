@@ -1,18 +1,14 @@
-"""The reports of an evaluation: tables, and the files results.json and results.md. Importing it needs no torch."""
+"""The reports of an evaluation: tables and notes. Importing it needs no torch."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_file
 from ctx_embed.training.labelled_texts import warning
-
-if TYPE_CHECKING:
-    from ctx_embed.eval.evaluation import Evaluation
 
 FORMAT_VERSION = 1
 TITLES = {
@@ -38,29 +34,6 @@ def read_results(path: Path) -> dict[str, Any]:
     if found != FORMAT_VERSION:
         raise InputError(f"{file}: the format must be {FORMAT_VERSION}, got {found}; run `ctx-embed eval run` again")
     return report
-
-
-def write_report(evaluation: Evaluation | dict[str, Any], folder: str | Path) -> None:
-    """Write results.json and results.md into a folder.
-
-    Args:
-        evaluation: an evaluation, or its :attr:`~ctx_embed.eval.evaluation.Evaluation.report`.
-        folder: created if missing; its parent must exist.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
-    report = evaluation if isinstance(evaluation, dict) else evaluation.report
-    folder = Path(folder)
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
-    files = {"results.json": json.dumps(report, indent=2, ensure_ascii=False) + "\n", "results.md": as_markdown(report)}
-    for name, content in files.items():
-        with replaced_file(folder / name) as temporary:
-            # Names may hold halves of surrogate pairs, which no file can; they become question marks.
-            temporary.write_text(content, encoding="utf-8", errors="replace")
 
 
 @dataclass(frozen=True)
@@ -130,7 +103,10 @@ def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
     published = [
         [source, *(_number(task["published"].get(source)) for task in tasks)] for source in report["published_sources"]
     ]
-    sections = [[row for row in rows if any(row[1:])] for rows in (measured, [floors, *published])]
+    # What is measured here need not be repeated: the floor by the encoder majority, a score by the encoder it is of.
+    said = [[cell.partition(" ")[0] for cell in row[1:]] for row in measured]
+    others = [row for row in (floors, *published) if row[1:] not in said]
+    sections = [[row for row in rows if any(row[1:])] for rows in (measured, others)]
     columns = ["", *(task["name"] for task in tasks)]
     return Table(title, columns, [rows for rows in sections if rows])
 

@@ -1,8 +1,10 @@
 """Evaluations of encoders on tasks, and the reports, comparisons and tables made of them."""
 
 import copy
+import csv
 import json
 import re
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -259,6 +261,52 @@ def test_a_table_for_each_kind_of_task(report):
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
     assert "| a\\|b \\[v2] |" in text
     assert text.endswith(".\n")
+
+
+def test_a_report_as_files(report, tmp_path, monkeypatch):
+    for suffix in (".json", ".md", ".csv", ".tex", ".svg", ".png"):
+        front.write_report(report, tmp_path / f"report{suffix}")
+    assert read_results(tmp_path / "report.json") == report
+    assert (tmp_path / "report.md").read_text() == as_markdown(report)
+    with (tmp_path / "report.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    measured = {(row["encoder"], row["task"]): row for row in rows if row["source"] == "measured"}
+    assert measured.keys() == {(result["encoder"], result["task"]) for result in report["results"]}
+    for result in report["results"]:
+        row = measured[result["encoder"], result["task"]]
+        assert [float(row[name]) for name in ("score", "low", "high")] == [result["mean"], *result["interval"]]
+        assert (row["p"] == "") == ("versus" not in result)
+    published = {(row["encoder"], row["task"]): float(row["score"]) for row in rows if row["source"] == "published"}
+    assert published["USE-T", "MR"] == 81.4
+    # LaTeX: as many cells in each row of a table, and every mark escaped.
+    text = (tmp_path / "report.tex").read_text()
+    assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == len(tables(report))
+    for block in re.findall(r"\\toprule\n(.*?)\\bottomrule", text, re.DOTALL):
+        lines = [line for line in block.splitlines() if line != "\\midrule"]
+        assert all(line.endswith(" \\\\") for line in lines)
+        assert len({line.count(" & ") for line in lines}) == 1
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert not re.search(r"(?<!\\)[%#_]|±", body)
+    assert "\na|b {[}v2] & " in body
+    # The plot names each encoder, and is the same each time.
+    drawn = (tmp_path / "report.svg").read_text()
+    assert all(f"<!-- {text} -->" in drawn for text in ("drawn", "a|b [v2]", "texts per second", "mean of 4 tasks"))
+    front.write_report(report, tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text() == drawn
+    for entry in report["encoders"]:
+        entry["cost"] = None
+    said = "a plot needs an encoder with a score on every task and a measured cost, got none"
+    assert error(front.write_report, report, tmp_path / "no.svg") == said
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert error(front.write_report, report, tmp_path / "no.png").startswith("a plot needs the extra plot: pip install")
+    assert not list(tmp_path.glob("*no.*"))
+
+
+def test_a_row_that_says_what_another_one_says_is_left_out(folder):
+    shown = evaluate(["majority", "tfidf"], ["MR"], folder, QUICK).report
+    assert [row[0] for row in tables(shown)[0].sections[0]] == ["majority", "tfidf"]
+    assert all(row[0] != "majority class" for row in tables(shown)[0].sections[1])
+    assert tables(evaluate("tfidf", ["MR"], folder, QUICK).report)[0].sections[1][0][0] == "majority class"
 
 
 def test_differences_show_sign_and_p(report):
