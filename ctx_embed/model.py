@@ -205,7 +205,7 @@ class Model:
                 # It makes batches, and shows progress, itself.
                 own = {} if batch_size is None else {"batch_size": batch_size}
                 return self._checked(method(texts, show_progress=progress, **own), texts, width)
-            is_transformer = hasattr(backend, "encode_query")
+            is_transformer = hasattr(backend, "get_embedding_dimension")
             call = partial(method, batch_size=size, show_progress_bar=False) if is_transformer else method
         found: Floats | None = None
         with Meter("embedding", len(texts), shown=progress, leave=False) as meter:
@@ -314,7 +314,7 @@ class Model:
     @property
     def _first(self) -> Any:
         """The first module of a SentenceTransformer; None for another backend."""
-        return self.backend[0] if hasattr(self.backend, "__getitem__") else None
+        return self.backend[0] if hasattr(self.backend, "preprocess") else None
 
     @property
     def labelled_texts(self) -> NDArray[np.uint64] | None:
