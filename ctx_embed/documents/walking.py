@@ -40,7 +40,7 @@ _SIGN = re.compile(
 )
 _SPACES = re.compile(r"\A((?:\\.|[^\\])*?) +\Z", re.DOTALL)
 _GLUED = re.compile(r"([^*?\[\\]*[^*?\[\\/])\*\*+(?:/|\Z)(.*)", re.DOTALL)
-_MEMBER = re.compile(r"\[:(?P<name>[^\]]*):\]|\\?(?P<first>.)(?:-\\?(?P<last>(?!\Z).))?", re.DOTALL)
+_MEMBER = re.compile(r"\[:([^\]]*):\]|\\?(.)(?:-\\?((?!\Z).))?", re.DOTALL)
 _CLASSES = {
     "alnum": "0-9A-Za-z",
     "alpha": "A-Za-z",
@@ -148,22 +148,17 @@ def _test(name: str) -> Callable[[str], object]:
         elif sign["set"] is None:
             between[-1] += "." if sign["plain"] == "?" else re.escape(sign["escaped"] or sign["plain"])
         else:
-            members = "".join(_member(*member.groups()) for member in _MEMBER.finditer(sign["set"]))
+            members = ""
+            for named, first, last in _MEMBER.findall(sign["set"]):
+                # The first letter of a range counts even if the last one comes before it.
+                members += f"{re.escape(first)}-{re.escape(max(first, last))}" if first else _CLASSES.get(named, "")
             matched = f"[{members}]" if members else r"[^\s\S]"
             between[-1] += f"(?!{matched})." if sign["negated"] else matched
-    first, *others = between
+    begin, *others = between
     # Each part is looked for once: its first place after a star is as good as any other.
     inner = "".join(f"(?=(?P<g{number}>.*?{part}))(?P=g{number})" for number, part in enumerate(others[:-1]) if part)
     end = f".*{others[-1]}" if others else ""
-    return re.compile(rf"{first}{inner}{end}\Z", re.DOTALL).match
-
-
-def _member(name: str | None, first: str | None, last: str | None) -> str:
-    """Return a member of a set in Python's syntax. The first letter of a range counts even if the last comes before."""
-    if first is None:
-        return _CLASSES.get(name or "", "")
-    last = max(first, last or first)
-    return f"{re.escape(first)}-{re.escape(last)}"
+    return re.compile(rf"{begin}{inner}{end}\Z", re.DOTALL).match
 
 
 class File(NamedTuple):

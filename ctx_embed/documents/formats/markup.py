@@ -7,12 +7,20 @@ from html import unescape
 from html.entities import html5
 from typing import Any
 
+import yaml
+
 from ctx_embed.documents.blocks import FENCE, markdown, title_of
 from ctx_embed.documents.decoding import Extracted
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # Front matter: YAML between lines of dashes, or TOML between lines of plus signs, at the top of a file.
 _MATTER = re.compile(r"(---|\+\+\+)[^\S\n]*\n(.*?)^(?:\1|\.\.\.)[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _LONGEST_MATTER = 20_000
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # A line of front matter, for front matter that is neither YAML nor TOML, such as ``title: One: two``.
 _FIELD = re.compile(r"^([A-Za-z_][\w.-]*)(?::[^\S\n]|[^\S\n]*=)[^\S\n]*(.*\S)", re.MULTILINE)
 # Values nested deeper become text; more values than this, which aliases of YAML can make of a line, are not read.
@@ -54,28 +62,13 @@ def front_matter(content: str) -> tuple[int, dict[str, Any]]:
     if found is None:
         return 0, {}
     try:
-        read = _yaml(found[2]) if found[1] == "---" else _toml(found[2])
+        read: Any = yaml.load(found[2], _LOADER) if found[1] == "---" else tomllib.loads(found[2])
         fields = None if read is None else _value(read, _DEEPEST, iter(range(_MOST_VALUES)))
     except Exception:  # PyYAML also raises other errors than its own, such as those of impossible dates.
         fields = dict(_FIELD.findall(found[2])) if _FIELD.match(found[2].lstrip()) else None
     if isinstance(fields, dict) or not found[2]:
         return found.end(), fields or {}
     return 0, {}
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def _toml(text: str) -> Any:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-
-    return tomllib.loads(text)
 
 
 def _value(value: Any, depth: int, numbers: Any) -> Any:
