@@ -12,7 +12,7 @@ from ctx_embed.cli.options import backend_option, encoding_option, field_option,
 from ctx_embed.errors import InputError
 
 # Options that need --to.
-OF_STORES = ("id_field", "workers")
+OF_STORES = ("workers",)
 # Maximum number of rows to list if rows could not be embedded.
 SHOWN = 10
 # Maximum number of rows to embed at a time if the results are printed.
@@ -28,7 +28,7 @@ BLOCK = 4096
 @encoding_option
 @backend_option
 @click.option("--batch-size", type=click.IntRange(min=1), help="Maximum texts in a batch.  [default: by the model]")
-@click.option("--id", "id_field", metavar="NAME", help="With --to, the field that holds the id.  [default: id, _id]")
+@click.option("--id-field", metavar="NAME", help="The field that holds the id.  [default: id, _id]")
 @click.option(
     "--workers", type=click.IntRange(min=1), help="With --to, number of threads that embed.  [default: one per core]"
 )
@@ -82,7 +82,7 @@ def encode(
     context = click.get_current_context()
     for name in OF_STORES:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.removesuffix('_field').replace('_', '-')} needs --to TARGET.")
+            raise click.UsageError(f"--{name} needs --to TARGET.")
     if len(inputs) > 1:
         raise click.UsageError("-o takes one INPUT; use --to TARGET for several.")
     (source,) = inputs
@@ -90,13 +90,13 @@ def encode(
 
     from ctx_embed.files import require_other_file
     from ctx_embed.rows.opening import source_name
-    from ctx_embed.rows.reading import arriving, in_blocks, read_documents
+    from ctx_embed.rows.reading import Fields, arriving, in_blocks, read_documents
     from ctx_embed.rows.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
 
     is_printed = output == STANDARD_OUTPUT
     require_embeddings_file(output)
     require_other_file(output, source)
-    rows = read_documents(source, field, encoding=options["encoding"])
+    rows = read_documents(source, Fields(field, options["id_field"]), encoding=options["encoding"])
     # Print results block by block, from standard input as lines arrive. A file is written in one go.
     blocks = (arriving(rows, BLOCK) if source == "-" else in_blocks(rows, BLOCK)) if is_printed else iter([list(rows)])
     documents = next(blocks, [])

@@ -24,7 +24,10 @@ from ctx_embed.index.searching.options import Options
 if TYPE_CHECKING:
     from ctx_embed.grep import Found
 
-HITS, FILES = ("k", "mode", "threshold", "min_relevance"), ("include", "exclude", "follow_links")
+HITS, FILES = (
+    ("k", "mode", "threshold", "min_relevance"),
+    ("include", "exclude", "follow_links", "text_field", "title_field"),
+)
 # Exit statuses, the same as grep's.
 NO_HIT, FAILED = 1, 2
 # After a search that took more seconds than this, advise building an index.
@@ -112,6 +115,8 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
                     click.secho("--", styled(sys.stdout), fg="cyan")
                 for line in _lines(hit, before, after):
                     click.echo(line, styled(sys.stdout))
+        for remark in sources.report.remarks:
+            click.echo(printable(f"Warning: {remark}"), err=True)
         if sources.report.left_out:
             click.echo(sources.report.left_out, err=True)
         if not hits and search.hidden:

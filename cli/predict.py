@@ -2,98 +2,142 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
 from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import encoding_option, field_options, output_option
 from ctx_embed.errors import InputError
-from ctx_embed.texts import Document, well_formed
+from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.classify.predictor import Predictor
+    from ctx_embed.rows.reading import Fields
+    from ctx_embed.rows.table import Table
 
 # Number of texts that are read and predicted at a time.
 AT_ONCE = 8192
 
-Row = dict[str, Any]
+
+class Row(NamedTuple):
+    """A row of the output: the fields of the input's row, its text, and what the classifier says of it."""
+
+    given: dict[str, Any]
+    text: str
+    found: dict[str, Any]
+
+    def cells(self, digits: str = ".4f") -> list[str]:
+        """Return labels and probabilities, separated by commas, and with --explain the reasons for the labels."""
+        if self.found["probabilities"] is None:
+            return ["", "", *[""] * ("explanations" in self.found)]
+        labels = self.found["labels"] if "labels" in self.found else [self.found["label"]]
+        shown = ",".join(f"{round(self.found['probabilities'][str(label)], 4):{digits}}" for label in labels)
+        reasons = "; ".join(map(_reason, self.found.get("explanations", ())))
+        return [",".join(map(str, labels)), shown, *[reasons] * ("explanations" in self.found)]
+
+    def fields(self, columns: Iterable[str] = ()) -> dict[str, Any]:
+        """Return all fields of the row; those of the classifier have the names that :func:`_free` gives them."""
+        free = _free(self.found, {*columns, *self.given})
+        return {**self.given, **{free[name]: value for name, value in self.found.items()}}
 
 
-def _cells(row: Row, digits: str = ".4f") -> tuple[str, ...]:
-    """Return labels and probabilities, separated by commas, and with --explain the reasons for the labels."""
-    if row["probabilities"] is None:
-        return ("", "", *[""] * ("explanations" in row))
-    labels = row["labels"] if "labels" in row else [row["label"]]
-    shown = ",".join(f"{round(row['probabilities'][str(label)], 4):{digits}}" for label in labels)
-    if "explanations" not in row:
-        return ",".join(map(str, labels)), shown
-    reasons = []
-    for explanation in row["explanations"]:
-        of_meaning, words = (
-            ", ".join(f"{name} {part:+.2f}" for name, part in explanation[parts].items()) or "none"
-            for parts in ("of_meaning", "words")
-        )
-        label, logit, meaning, bias = (explanation[name] for name in ("label", "logit", "meaning", "bias"))
-        # Adding 0 turns -0 into 0.
-        of_words = round(logit - meaning - bias, 2) + 0.0
-        reasons.append(
-            f"{label} {logit:+.2f} = meaning {meaning:+.2f} ({of_meaning}), words {of_words:+.2f} ({words}), "
-            f"bias {bias:+.2f}"
-        )
-    return ",".join(map(str, labels)), shown, "; ".join(reasons)
+def _free(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """Return a name for each of the classifier's fields: ``predicted_label`` and so on if the input has one of them."""
+    mark = "predicted_" if any(name in taken for name in names) else ""
+    return {name: f"{mark}{name}" for name in names}
 
 
-def _write_lines(file: TextIO, rows: Iterator[Row]) -> None:
+def _reason(explanation: dict[str, Any]) -> str:
+    of_meaning, words = (
+        ", ".join(f"{name} {part:+.2f}" for name, part in explanation[parts].items()) or "none"
+        for parts in ("of_meaning", "words")
+    )
+    label, logit, meaning, bias = (explanation[name] for name in ("label", "logit", "meaning", "bias"))
+    # Adding 0 turns -0 into 0.
+    of_words = round(logit - meaning - bias, 2) + 0.0
+    return (
+        f"{label} {logit:+.2f} = meaning {meaning:+.2f} ({of_meaning}), words {of_words:+.2f} ({words}), "
+        f"bias {bias:+.2f}"
+    )
+
+
+def _write_lines(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     """Write label, probability and text separated by tabs, for people; with --explain, the reasons follow the text."""
     for row in rows:
-        label, probability, *why = _cells(row)
+        label, probability, *why = row.cells()
         # A tab or newline inside a label or text would tear the line.
-        cells = (printable(cell, " ") for cell in (label, probability, row["text"], *why))
+        cells = (printable(cell, " ") for cell in (label, probability, row.text, *why))
         file.write("\t".join(cells) + "\n")
 
 
-def _write_jsonl(file: TextIO, rows: Iterator[Row]) -> None:
-    file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+def _write_jsonl(file: TextIO, rows: Iterator[Row], table: Table) -> None:
+    from ctx_embed.rows.writing import json_of
+
+    file.writelines(f"{json_of(row.fields(table.names))}\n" for row in rows)
 
 
-def _write_json(file: TextIO, rows: Iterator[Row]) -> None:
+def _write_json(file: TextIO, rows: Iterator[Row], table: Table) -> None:
+    from ctx_embed.rows.writing import json_of
+
     file.write("[")
     for number, row in enumerate(rows):
-        file.write((",\n" if number else "\n") + json.dumps(row, ensure_ascii=False))
+        file.write((",\n" if number else "\n") + json_of(row.fields(table.names)))
     file.write("\n]\n")
 
 
-def _write_table(file: TextIO, rows: Iterator[Row], delimiter: str = ",") -> None:
-    """Write a table with a header: texts, labels, probabilities, reasons, and ids and metadata if there are any."""
-    from ctx_embed.rows.writing import CSV_END, CsvOutput
+def _write_table(file: TextIO, rows: Iterator[Row], table: Table, kind: str) -> None:
+    """Write the columns of the input, cell by cell and in its form if it has this kind, and those of the classifier."""
+    from ctx_embed.rows.table import USUAL, Cells
+    from ctx_embed.rows.writing import cells_writer, json_of
 
     found = list(rows)
-    why = ["explanation"] if any("explanations" in row for row in found) else []
-    named = [name for name in ("id", "text", "metadata") if any(name in row for row in found)]
-    writer = csv.writer(CsvOutput(file), lineterminator=CSV_END, delimiter=delimiter)
-    writer.writerow([*named, "label", "probability", *why])
+    names = [*table.names, *dict.fromkeys(name for row in found for name in row.given if name not in table.names)]
+    own = ["label", "probability", *["explanation"] * any("explanations" in row.found for row in found)]
+    form = (table.delimiter, table.quoted) if isinstance(table, Cells) and table.kind == kind else (USUAL[kind], True)
+    write = cells_writer(file, *form)
+    header = table.header if isinstance(table, Cells) and table.header else names
+    write([*header, *_free(own, names).values()])
     for row in found:
-        if "metadata" in row:
-            row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
+        values = [row.given.get(name, "") for name in names]
+        cells = [value if isinstance(value, str) else json_of(value) for value in values]
         # Readers take a number with trailing zeros, such as a version 1.10, as text.
-        writer.writerow([*(row.get(name) for name in named), *_cells(row, digits="")])
+        write([*cells, *row.cells(digits="")])
 
 
-WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
+def _write_parquet(file: TextIO, rows: Iterator[Row], table: Table) -> None:
+    """Write the table of the input as it is, with the classifier's columns at the end."""
+    import pyarrow
+    from pyarrow import parquet
+
+    from ctx_embed.rows.opening import opened, source_name
+    from ctx_embed.rows.table import PARQUET, open_parquet
+
+    found = list(rows)
+    if table.kind != PARQUET or table.name == source_name("-"):
+        parquet.write_table(pyarrow.Table.from_pylist([row.fields(table.names) for row in found]), file.buffer)
+        return
+    with opened(table.name) as stream, open_parquet(table.name, stream) as source:
+        whole = source.read()
+    for name, free in _free(found[0].found, whole.column_names).items():
+        whole = whole.append_column(free, pyarrow.array([row.found[name] for row in found]))
+    parquet.write_table(whole, file.buffer)
+
+
+WRITERS: dict[str, Callable[[TextIO, Iterator[Row], Table], None]] = {
     ".jsonl": _write_jsonl,
     ".json": _write_json,
-    ".csv": _write_table,
-    ".tsv": partial(_write_table, delimiter="\t"),
+    ".csv": partial(_write_table, kind="CSV"),
+    ".tsv": partial(_write_table, kind="TSV"),
+    ".parquet": _write_parquet,
 }
 
 
@@ -102,7 +146,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 @click.argument("source", metavar="INPUT")
 @field_options
 @encoding_option
-@output_option("Write FILE.jsonl, .json, .csv or .tsv instead.", metavar="FILE")
+@output_option("Write FILE.jsonl, .json, .csv, .tsv or .parquet instead.", metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line.")
 @click.option("--evaluate", is_flag=True, help="INPUT is labelled: print precision, recall, F1 and confusion matrix.")
@@ -129,10 +173,11 @@ def predict(
 ) -> None:
     """Predict the labels of the texts of INPUT with a MODEL folder made by `ctx-embed train`.
 
-    INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSON or Parquet, plain or gzip, or - for
-    standard input. The output has a row for each row of INPUT, in order: the label, its probability and the text,
-    separated by tabs; several labels of a text are separated by commas. Files and JSON also have ids and all other
-    fields of INPUT, as `metadata`; JSON has the probabilities of all labels.
+    INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSON, Parquet or a spreadsheet, plain or
+    gzip, or - for standard input. The output has a row for each row of INPUT, in order: the label, its probability and
+    the text, separated by tabs; several labels of a text are separated by commas. Files and JSON give back the fields
+    of INPUT, cell by cell, and then the label and its probability, in JSON and Parquet the probabilities of all labels;
+    these are called `predicted_label` and so on if INPUT has fields of these names.
 
     With --explain, each row also says why. The logit of a label, minus the mean logit of all labels, is the sum of
     three parts: the meaning, the words and pairs of words, and a bias. The words in brackets after the meaning are
@@ -163,7 +208,8 @@ def predict(
     from ctx_embed.classify.predictor import Predictor
     from ctx_embed.files import replaced_file, require_file, require_other_file
     from ctx_embed.rows.opening import source_name
-    from ctx_embed.rows.reading import read_documents
+    from ctx_embed.rows.reading import Fields
+    from ctx_embed.rows.table import open_rows
 
     if output:
         require_file(output)
@@ -176,7 +222,7 @@ def predict(
     printed = not (as_json or as_jsonl or (output and output.suffix.lower() in (".jsonl", ".json")))
     if head.multi_label and printed and (torn := next((label for label in head.labels if "," in str(label)), None)):
         raise InputError(f"the label {torn!r} has a comma, which separates labels in lines; add --jsonl")
-    data = None
+    data, fields = None, Fields(field)
     if evaluate:
         data = Labelled.read(source, field, label_field, head.multi_label, encoding).matched(head.labels)
         if unknown := data.unknown(head.labels):
@@ -186,22 +232,27 @@ def predict(
                     f"only {first_labels(head.labels)}"
                 )
             click.echo(f"Warning: labels that the classifier does not know count as wrong: {unknown}", err=True)
-    documents = map(Document, data.texts) if data else read_documents(source, field, encoding=encoding)
-    if (document := next(documents, None)) is None:
-        raise InputError(f"{source_name(source)}: no texts to label")
     found: list[Any] = []
-    predicted = predicted_rows(predictor, chain([document], documents), found if evaluate else None, explain)
-    tally = count()
-    rows = (row for row, _ in zip(predicted, tally, strict=False))
-    if output:
-        with replaced_file(output) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-            WRITERS[output.suffix.lower()](file, rows)
-        # With --evaluate, only the report goes to standard output.
-        click.echo(f"{counted(next(tally), 'prediction')} in {output}", err=evaluate)
-    elif not evaluate:
-        (_write_json if as_json else _write_jsonl if as_jsonl else _write_lines)(sys.stdout, rows)
-    else:
-        deque(rows, maxlen=0)
+    with open_rows(source, needed=fields.needed, labelled=evaluate, encoding=encoding) as table:
+        given = _given(table, fields, output is not None and output.suffix.lower() in (".csv", ".tsv"))
+        if data and source == "-":
+            # Standard input has been read.
+            given = (({"text": text}, text) for text in data.texts)
+        if (first := next(given, None)) is None:
+            raise InputError(f"{source_name(source)}: no texts to label")
+        predicted = predicted_rows(predictor, chain([first], given), found if evaluate else None, explain)
+        tally = count()
+        rows = (row for row, _ in zip(predicted, tally, strict=False))
+        if output:
+            with replaced_file(output) as beside, beside.open("w", encoding="utf-8", newline="") as file:
+                WRITERS[output.suffix.lower()](file, rows, table)
+            # With --evaluate, only the report goes to standard output.
+            click.echo(f"{counted(next(tally), 'prediction')} in {output}", err=evaluate)
+        elif not evaluate:
+            (_write_json if as_json else _write_jsonl if as_jsonl else _write_lines)(sys.stdout, rows, table)
+        else:
+            deque(rows, maxlen=0)
+        table.warn()
     if data:
         from ctx_embed.classify.labelled import as_text, report
 
@@ -209,40 +260,36 @@ def predict(
         click.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text(result))
 
 
+def _given(table: Table, fields: Fields, as_cells: bool) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the fields of each row, ``as_cells`` the cells as they stand in the file, and its text."""
+    from ctx_embed.rows.reading import documents_in
+
+    for number, raw, document in documents_in(table, fields):
+        if as_cells and isinstance(raw, list):
+            yield dict(zip(table.names, raw, strict=True)), document.text
+        else:
+            yield table.fields(number, raw) or {}, document.text
+
+
 def predicted_rows(
-    predictor: Predictor,
-    documents: Iterable[Document],
-    found: list[Any] | None,
-    explain: bool,
+    predictor: Predictor, given: Iterable[tuple[dict[str, Any], str]], found: list[Any] | None, explain: bool
 ) -> Iterator[Row]:
-    """Yield a row for each document, without a label if the text is blank; append each prediction to ``found``."""
+    """Yield a row for each text, given with its fields, without a label if it is blank; append predictions to found."""
     head = predictor.head
-    waiting = iter(documents)
+    waiting = iter(given)
     while batch := list(islice(waiting, AT_ONCE)):
-        texts = [well_formed(document.text) for document in batch]
+        texts = [well_formed(text) for _, text in batch]
         logits = predictor.logits(texts)
         chosen = head.chosen(logits)
         if found is not None:
             found.extend(chosen)
         of_texts = head.probabilities(logits).tolist()
-        for document, text, label, probabilities in zip(batch, texts, chosen, of_texts, strict=True):
-            blank = not text.strip()
-            row: Row = {} if document.id is None else {"id": document.id}
-            row["text"] = text
-            if document.metadata:
-                row["metadata"] = document.metadata
-            if head.multi_label:
-                row["labels"] = None if blank else list(label)
-            else:
-                row["label"] = None if blank else label
-            row["probabilities"] = None if blank else dict(zip(map(str, head.labels), probabilities, strict=True))
+        for (fields, _), text, label, probabilities in zip(batch, texts, chosen, of_texts, strict=True):
+            said: dict[str, Any] = {"labels": list(label)} if head.multi_label else {"label": label}
+            said["probabilities"] = dict(zip(map(str, head.labels), probabilities, strict=True))
             if explain:
-                row["explanations"] = (
-                    None
-                    if blank
-                    else [
-                        {**vars(each), "words": dict(each.words), "of_meaning": dict(each.of_meaning)}
-                        for each in predictor.explain(text)
-                    ]
-                )
-            yield row
+                said["explanations"] = [
+                    {**vars(each), "words": dict(each.words), "of_meaning": dict(each.of_meaning)}
+                    for each in (predictor.explain(text) if text.strip() else ())
+                ]
+            yield Row(fields, text, said if text.strip() else dict.fromkeys(said))

@@ -95,16 +95,6 @@ def train(
     if "runs" in in_training and from_scratch:
         raise click.UsageError("--runs needs a model to start from: the mean of encoders from scratch is useless.")
 
-    from ctx_embed.files import require_replaceable
-    from ctx_embed.rows.reading import read_labelled_rows
-
-    # Check the files before the slow imports.
-    require_replaceable(output, "modules.json")
-    for file in (train_file, job["valid"], job["test"]):
-        if file is not None and file != "-":
-            options: dict[str, Any] = {"several": job["multi_label"], "encoding": job["encoding"], "skipped": []}
-            next(read_labelled_rows(file, field, label_field, **options), None)
-
     from ctx_embed.classify.labelled import as_text
     from ctx_embed.training.supervised.job import train as trained
 

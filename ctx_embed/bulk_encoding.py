@@ -208,13 +208,15 @@ def _parts(
                 characters = 0
                 for number, raw in table.raw:
                     rows.append((number, raw))
-                    cells = [raw] if isinstance(raw, str) else raw.values() if isinstance(raw, dict) else ()
+                    values = raw.values() if isinstance(raw, dict) else ()
+                    cells = [raw] if isinstance(raw, str) else raw if isinstance(raw, list) else values
                     characters += sum(len(cell) for cell in cells if isinstance(cell, str))
                     if len(rows) >= part_rows or characters >= PART_CHARACTERS:
                         break
                 if not rows:
                     break
                 yield f"{run}-{place:05d}-{part:05d}", table, rows
+            table.warn()
 
 
 def _embedded(

@@ -5,7 +5,6 @@ Called by ``ctx-embed dedupe``. Texts are stored and compared first; then the ro
 
 from __future__ import annotations
 
-import csv
 import gzip
 import hashlib
 import io
@@ -31,8 +30,21 @@ from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.progress import Meter
 from ctx_embed.rows.opening import find_sources, opened, suffix_of
 from ctx_embed.rows.reading import Fields, estimated_count, read_documents
-from ctx_embed.rows.table import CSV, JSON, KINDS, LABELLED, PARQUET, TEXT, TSV, kind_of, open_parquet, open_rows
-from ctx_embed.rows.writing import CSV_END, CsvOutput
+from ctx_embed.rows.table import (
+    JSON,
+    KINDS,
+    LABELLED,
+    PARQUET,
+    SPREADSHEET,
+    TEXT,
+    TSV,
+    Cells,
+    Table,
+    kind_of,
+    open_parquet,
+    open_rows,
+)
+from ctx_embed.rows.writing import cells_writer
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.texts import well_formed
 
@@ -290,7 +302,7 @@ def dedupe(
             with copied.open("wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         files = [str(copied) if source == "-" else source for source in named]
-        kind, quoted = common_form(files, Path(output), text_field, encoding)
+        form = common_form(files, Path(output), text_field, encoding)
         texts = StoredTexts(folder, stack.enter_context((folder / "texts").open("w+b")), progress)
         documents = (document for file in files for document in read_documents(file, text_field, encoding=encoding))
         texts.read((document.text for document in documents), files)
@@ -317,7 +329,7 @@ def dedupe(
         else:
             file = stack.enter_context(stack.enter_context(replaced_file(output)).open("wb"))
         packed = str(output).lower().endswith(".gz")
-        copy_rows(files, kind, quoted, iter(kept.tolist()), file, packed=packed, encoding=encoding)
+        copy_rows(files, form, iter(kept.tolist()), file, packed=packed, encoding=encoding)
         file.flush()
         if groups is not None:
             dropped = np.flatnonzero(~kept)
@@ -421,21 +433,23 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: Given) -> Iterat
 # Copies of the rows that are kept
 
 
-def common_form(files: Sequence[str], output: Path, text_field: str | None, encoding: str | None) -> tuple[str, bool]:
-    """Return the common format of some files, and whether cells of TSV are quoted where they must be.
+def common_form(files: Sequence[str], output: Path, text_field: str | None, encoding: str | None) -> Table:
+    """Return a table in the common format of some files; in TSV with quoted cells if one of them has some.
 
     An InputError says that there is no common format, or that the output's name does not suit it.
     """
-    kinds: dict[str, str] = {}
-    quoted = False
+    forms: dict[str, Table] = {}
     for file in files:
         with open_rows(file, needed=Fields(text_field).needed, encoding=encoding) as table:
-            kinds.setdefault(table.kind, file)
-            quoted = quoted or table.quoted
-    if len(kinds) > 1:
-        (one, first), (other, second), *_ = kinds.items()
-        raise InputError(f"all files must have one format, got {one} ({first}) and {other} ({second})")
-    (kind,) = kinds
+            form = forms.setdefault(table.kind, table)
+            if isinstance(form, Cells) and isinstance(table, Cells):
+                form.quoted = form.quoted or table.quoted
+    if len(forms) > 1:
+        one, other, *_ = forms.values()
+        raise InputError(f"all files must have one format, got {one.kind} ({one.name}) and {other.kind} ({other.name})")
+    ((kind, form),) = forms.items()
+    if kind == SPREADSHEET:
+        raise InputError(f"{files[0]}: dedupe writes the format that it reads, but no spreadsheets; save it as CSV")
     written = (TEXT, TSV) if kind == LABELLED else (kind,)
     if str(output) == "-":
         if kind == PARQUET:
@@ -445,13 +459,12 @@ def common_form(files: Sequence[str], output: Path, text_field: str | None, enco
         suffixes = [".json"] if kind == JSON else [suffix for suffix, named in KINDS.items() if named == written[0]]
         wanted = f"end in {' or '.join(suffixes)}" if suffixes else "be that of a text file, e.g. end in .txt"
         raise InputError(f"cannot write {output}: the rows stay in the format of the input, so its name must {wanted}")
-    return kind, quoted
+    return form
 
 
 def copy_rows(
     files: Sequence[str],
-    kind: str,
-    quoted: bool,
+    form: Table,
     chosen: Iterator[bool],
     output: IO[bytes],
     *,
@@ -461,7 +474,7 @@ def copy_rows(
     """Write the chosen rows of files of one format, unchanged; text becomes UTF-8. If ``packed``, write gzip."""
     changed = InputError(f"{', '.join(files)}: changed while it was read; run this again")
     try:
-        if kind == PARQUET:
+        if form.kind == PARQUET:
             import pyarrow
             from pyarrow import parquet
 
@@ -484,7 +497,7 @@ def copy_rows(
             zipped = gzip.GzipFile("", "wb", 6, output, 0) if packed else nullcontext(output)
             with zipped as file:
                 text = io.TextIOWrapper(cast("IO[bytes]", file), encoding="utf-8", errors="replace", newline="")
-                _copy_text(files, kind, quoted, chosen, text, encoding)
+                _copy_text(files, form, chosen, text, encoding)
                 text.flush()
                 text.detach()
     except StopIteration:
@@ -494,20 +507,13 @@ def copy_rows(
 
 
 def _copy_text(
-    files: Sequence[str], kind: str, quoted: bool, chosen: Iterator[bool], output: IO[str], encoding: str | None
+    files: Sequence[str], form: Table, chosen: Iterator[bool], output: IO[str], encoding: str | None
 ) -> None:
-    writer = csv.writer(CsvOutput(output), lineterminator=CSV_END, delimiter="," if kind == CSV else "\t")
-
-    def write(cells: Iterable[str]) -> None:
-        if kind == CSV or quoted:
-            writer.writerow(cells)
-        else:
-            output.write("\t".join(cells) + "\n")
-
+    write = cells_writer(output, form.delimiter, form.quoted) if isinstance(form, Cells) else None
     header: list[str] | None = None
     between = "[\n"
     for file in files:
-        with open_rows(file, kind=kind, encoding=encoding) as table:
+        with open_rows(file, kind=form.kind, typed=False, encoding=encoding) as table:
             for number, raw in table.raw:
                 if isinstance(raw, InputError):
                     raise InputError(f"{table.where(number)}: {raw}")
@@ -515,17 +521,18 @@ def _copy_text(
                     if raw.strip() and next(chosen):
                         output.write(f"{raw}\n")
                     continue
-                if kind in (CSV, TSV) and list(raw) != header:
+                if write and isinstance(table, Cells) and table.header != header:
                     if header is not None:
                         raise InputError(f"{file}: all tables must have the columns of the first, {', '.join(header)}")
-                    header = list(raw)
-                    write(header)
+                    header = table.header
+                    if header:
+                        write(header)
                 if not next(chosen):
                     continue
-                if kind == JSON:
+                if write and isinstance(raw, list):
+                    write(raw)
+                else:
                     output.write(f"{between}{json.dumps(raw, ensure_ascii=False)}")
                     between = ",\n"
-                else:
-                    write(raw.values())
-    if kind == JSON:
+    if form.kind == JSON:
         output.write("\n]\n")

@@ -27,8 +27,8 @@ from ctx_embed.documents.blocks import KINDS
 from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import format_of
-from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records
-from ctx_embed.documents.walking import File, is_index, patterns, walk
+from ctx_embed.documents.units import RECORD_SUFFIXES, records_of
+from ctx_embed.documents.walking import File, Globs, is_index, walk
 from ctx_embed.errors import InputError, described, quoted
 from ctx_embed.index.following.records import Synced
 from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
@@ -51,7 +51,8 @@ from ctx_embed.model import Model
 from ctx_embed.rows import encodings
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8
 from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
-from ctx_embed.rows.reading import read_numbered_documents
+from ctx_embed.rows.reading import Fields, documents_in
+from ctx_embed.rows.table import open_rows
 from ctx_embed.text.normalisation import indexed, is_indexed_as_written, words as words_of
 from ctx_embed.texts import well_formed
 
@@ -85,6 +86,8 @@ class Sources:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     follow_links: bool | None = False
+    text_field: str | None = None
+    title_field: str | None = None
     encoding: str | None = None
     report: Synced = field(default_factory=Synced, compare=False)
 
@@ -96,8 +99,8 @@ class Sources:
                 raise InputError(f"{path}: no such file or folder")
             if os.path.isdir(path) and is_index(path):
                 raise InputError(f"{path}: is a search index; search it with ctx-embed index query {path} QUESTION")
-        patterns(self.include)
-        patterns(self.exclude)
+        Globs(self.include)
+        Globs(self.exclude)
         encodings.require_encoding(self.encoding)
 
     def texts(self) -> Iterator[Text]:
@@ -110,19 +113,18 @@ class Sources:
                         raise found
                     if whole is not None:
                         yield from (Text(f"{name}{extracted.part}", extracted) for extracted in found)
-                    elif path != STANDARD_INPUT and os.path.isfile(path) and holds_records(path, None, None):
-                        for number, document in read_numbered_documents(path, encoding=self.encoding):
-                            extracted = Extracted(document.text, title=document.metadata.get("title"), line=number)
-                            yield Text(name, extracted, one_line=True)
-                    elif suffix_of(path) == ".parquet":
-                        raise UnreadableFileError("its records have no field `text`")
+                    elif path != STANDARD_INPUT and os.path.isfile(path) and (records := self._records(name, path)):
+                        with open_rows(path, needed=records.needed, encoding=self.encoding) as table:
+                            for number, _, document in documents_in(table, records):
+                                extracted = Extracted(document.text, title=document.metadata.get("title"), line=number)
+                                yield Text(name, extracted, one_line=True)
                     else:
                         kind = _PIECE_KINDS.get(format_of(path).reader, "prose")
                         with opened(path) as stream:
                             for text, start, line in pieces(unpacked(stream), self.encoding, name=name):
                                 yield Text(name, Extracted(text, kind, line=line), start)
                 except UnreadableFileError as error:
-                    if not error.counted or path in self.paths:
+                    if not (error.counted or str(error) == "binary") or path in self.paths:
                         self.report.failed[name] = str(error)
                 except BROKEN_GZIP as error:
                     self.report.failed[name] = f"broken gzip ({error})"
@@ -131,13 +133,22 @@ class Sources:
                 except InputError as error:
                     self.report.failed[name] = str(error).removeprefix(path).lstrip(":, ")
 
+    def _records(self, name: str, path: str) -> Fields | None:
+        """Return the fields of the records of a file; None if its text is searched."""
+        found = records_of(path, None, Fields(self.text_field, title=self.title_field))
+        if found is None:
+            return None
+        if found[1]:
+            self.report.notes[name] = "; ".join(found[1])
+        return found[0]
+
     def _sources(self) -> Iterator[tuple[str, str, str | None]]:
         """Yield for each file its name in hits, its path, and the path again if it is read as a whole."""
         for path in self.paths:
             if path == STANDARD_INPUT:
                 yield STANDARD_INPUT_NAME, path, None
             elif os.path.isdir(path):
-                for each in walk(path, self.include, self.exclude, bool(self.follow_links)):
+                for each in walk(path, self.include, self.exclude, bool(self.follow_links), self.report.remarks):
                     name = each.source if path == os.curdir else os.path.join(path, each.source)
                     if isinstance(each, File):
                         yield from self._file(name, each.path, each.size)
@@ -527,6 +538,8 @@ def grep(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     follow_links: bool = False,
+    text_field: str | None = None,
+    title_field: str | None = None,
     encoding: str | None = None,
     **options: Any,
 ) -> list[Found]:
@@ -538,6 +551,8 @@ def grep(
         include: globs as in .gitignore; in folders, only files that match one are read.
         exclude: globs of files and folders to leave out.
         follow_links: whether to follow links out of a folder.
+        text_field: the field of tables that holds the text; None: ``text``, or the only column of prose.
+        title_field: the field that holds the title; None: ``title``, if there is one.
         encoding: the encoding of plain text; None: detected.
         options: those of :class:`Search`, such as ``k`` and ``mode``.
 
@@ -553,7 +568,8 @@ def grep(
         ('docs/security.md', 12)
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    sources = Sources([str(path) for path in given], include, exclude, follow_links, encoding)
+    fields = (text_field, title_field)
+    sources = Sources([str(path) for path in given], include, exclude, follow_links, *fields, encoding)
     search = Search(question, **options)
     for _ in search.read(sources.texts()):
         pass

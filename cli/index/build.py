@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.index.sync import summary
+from ctx_embed.cli.index.sync import show
 from ctx_embed.cli.main import command, counted
 from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, options_of
 from ctx_embed.index.following import FolderOptions
@@ -87,6 +87,6 @@ def build(
         were = "was" if built.documents == 1 else "were"
         click.echo(f"nothing to do: {counted(built.documents, 'document')} {were} indexed in {path} already")
     elif built.folders is not None:
-        click.echo(summary(built.folders, path))
+        show(built.folders, path)
     else:
         click.echo(f"{counted(built.documents, 'document')} {'added to' if adds else 'indexed in'} {path}")

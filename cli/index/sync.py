@@ -34,6 +34,13 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
     return f"{said}; {synced.left_out}" if synced.left_out else said
 
 
+def show(synced: Synced, path: str, would: str = "") -> None:
+    """Print the summary and, on standard error, remarks on folders and globs."""
+    for remark in synced.remarks:
+        click.echo(printable(f"Warning: {remark}"), err=True)
+    click.echo(summary(synced, path, would))
+
+
 @command()
 @click.argument("folder", metavar="FOLDER")
 @click.argument("path", metavar="INDEX")
@@ -41,7 +48,7 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 @backend_option
 @click.option("--watch", is_flag=True, help="Go on: update the index whenever a file changes, until Ctrl-C.")
 @click.option("--allow-empty", is_flag=True, help="Go on if the folder has lost all its files, or most of many.")
-@click.option("--dry-run", is_flag=True, help="Count files to be added, changed and removed; do nothing else.")
+@click.option("--dry-run", is_flag=True, help="Say what the run would do: read the files, change nothing.")
 @click.option("--checksum", is_flag=True, help="Hash every file, even one whose size, times and inode are as before.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object on one line: added, changed, removed, ...")
 def sync(
@@ -76,7 +83,7 @@ def sync(
             if as_json:
                 click.echo(well_formed(json.dumps(vars(synced), ensure_ascii=False)))
             else:
-                click.echo(summary(synced, path, "would be " if dry_run else ""))
+                show(synced, path, "would be " if dry_run else "")
 
         once()
         if not watch:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from ctx_embed.files import POINTER, is_pointer, open_regular
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
-from ctx_embed.rows.opening import BROKEN_GZIP, unpacked
+from ctx_embed.rows.opening import BROKEN_GZIP, suffix_of, unpacked
 
 # Maximum characters of a document: people do not read longer texts, and each step would need much memory for them.
 MOST_CHARACTERS = 64_000_000
@@ -23,6 +23,11 @@ MOST_BYTES = 256 << 20
 # Maximum seconds and megabytes for reading a file.
 SECONDS, MEGABYTES = 60.0, 2048
 _BLOCK_BYTES = 1 << 20
+# Suffixes of pictures, sound, films, fonts and programs, of which nobody expects text: reports only count them.
+_NO_TEXT = re.compile(
+    r"\.(png|jpe?g|gif|webp|bmp|tiff?|ico|heic|avif|psd|mp3|wav|flac|ogg|m4a|aac|mp4|m4v|mov|avi|mkv|webm|ttf|otf|woff2?"
+    r"|eot|exe|dll|so|dylib|o|a|lib|pyc|class|jar|wasm)"
+)
 _NULS = re.compile("\0+")
 # Encrypted office documents are not zip archives but files of an older container format, which begin with these bytes.
 _ENCRYPTED = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -105,7 +110,7 @@ def decode(raw: bytes, encoding: str | None = None, name: str | None = None) -> 
     """
     given, encoding = encoding, encoding or marked(raw)
     if encoding is None and is_binary(raw):
-        raise UnreadableFileError("binary", counted=True)
+        raise UnreadableFileError("binary", counted=name is None or bool(_NO_TEXT.fullmatch(suffix_of(name))))
     try:
         text = raw.decode(encoding or UTF_8)
     except UnicodeDecodeError as error:

@@ -196,16 +196,26 @@ class Skipped(NamedTuple):
 _Rules = tuple[tuple[str, Rules], ...]
 
 
-def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
-    """Return a test of whether a path within a folder matches globs, written as in .gitignore; None without globs."""
-    if not globs:
-        return None
-    for glob in globs:
-        if not Rules([glob]).rules:
-            raise InputError(f"--include and --exclude must be globs such as '*.md', got {quoted(glob)}")
-    # In a shell, ./ stands for the folder itself.
-    rules = Rules(re.sub(r"\A(!?)(?:\./)+", r"\1/", composed(glob)) for glob in globs)
-    return lambda path: rules.check(composed(path), within=True) is True
+class Globs:
+    """Globs written as in .gitignore, of paths within a folder; ``unused`` are those that have matched none so far."""
+
+    def __init__(self, globs: Sequence[str]) -> None:
+        # In a shell, ./ stands for the folder itself.
+        written = {glob: re.sub(r"\A(!?)(?:\./)+", r"\1/", composed(glob)) for glob in globs}
+        self.unused = {glob: Rules([rule]) for glob, rule in written.items()}
+        for glob, rules in self.unused.items():
+            if not rules.rules:
+                raise InputError(f"--include and --exclude must be globs such as '*.md', got {quoted(glob)}")
+        self._rules = Rules(written.values())
+
+    def match(self, path: str) -> bool:
+        """Return whether the last glob that matches a path, if any, is not negated."""
+        if not self._rules.rules:
+            return False
+        path = composed(path)
+        for glob in [glob for glob, rules in self.unused.items() if rules.check(path, within=True) is not None]:
+            del self.unused[glob]
+        return self._rules.check(path, within=True) is True
 
 
 def _octets(text: str) -> str:
@@ -219,15 +229,19 @@ def is_index(folder: str | Path) -> bool:
 
 
 def walk(
-    folder: str | Path, include: Sequence[str] = (), exclude: Sequence[str] = (), follow_links: bool = False
+    folder: str | Path,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
+    remarks: list[str] | None = None,
 ) -> Iterator[File | Skipped]:
     """Yield the regular files of a folder and what is skipped, sorted by ``source`` (in NFC, by code points).
 
     It skips hidden files, search indexes, files that a .gitignore in the folder names and, without ``include``, files
     whose names say that a program wrote them. It follows links to files in the folder, with ``follow_links`` also to
-    files outside, but never links to folders. Globs are as in .gitignore.
+    files outside, but never links to folders. Globs are as in .gitignore; ``remarks`` get those that match nothing.
     """
-    included, excluded = patterns(include), patterns(exclude)
+    included, excluded = Globs(include), Globs(exclude)
     root = os.path.join(os.path.realpath(folder), "")
     try:
         listings = list(filter(None, [_listing(os.fspath(folder), "", ())]))
@@ -238,9 +252,13 @@ def walk(
         found = next(entries, None)
         if found is None:
             listings.pop()
+            if not listings and remarks is not None:
+                remarks += [f"--include {quoted(glob)} matches no file" for glob in included.unused]
+                remarks += [f"--exclude {quoted(glob)} matches nothing" for glob in excluded.unused]
             continue
         entry, source, is_folder, is_twin = found
         named = f"{source}/" if is_folder else source
+        is_excluded = excluded.match(named)
         said = (rule.check(_octets(named[len(prefix) :])) for prefix, rule in reversed(rules))
         # The names of office programs' lock files begin with ~$.
         if entry.name.startswith((".", "~$")):
@@ -251,7 +269,7 @@ def walk(
             yield Skipped(source, "another name differs only in how its accents are written", failed=True)
         elif next((ignored for ignored in said if ignored is not None), False):
             yield Skipped(source, "ignored by .gitignore")
-        elif excluded is not None and excluded(named):
+        elif is_excluded:
             yield Skipped(source, "excluded")
         elif is_folder:
             try:
@@ -263,9 +281,9 @@ def walk(
                 yield Skipped(source, "search index")
             else:
                 listings.append(listing)
-        elif included is not None and not included(source):
+        elif include and not included.match(source):
             yield Skipped(source, "not included")
-        elif included is None and _GENERATED.fullmatch(entry.name):
+        elif not include and _GENERATED.fullmatch(entry.name):
             yield Skipped(source, GENERATED)
         else:
             try:

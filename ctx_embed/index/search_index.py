@@ -363,7 +363,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         Args:
             folder: the folder; hidden files and those that its .gitignore files name are left out.
             allow_empty: remove the documents of all files, or of most of many, even if that many are gone.
-            dry_run: only count the files that would be added, changed and removed.
+            dry_run: read the files and report what would be done, but change nothing.
             checksum: read and hash every file, even if its size, times and inode are as before.
             progress: show a bar on standard error, if that is a terminal.
             **options: see :class:`ctx_embed.index.following.FolderOptions`; options that are left out or None are

@@ -25,7 +25,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 STANDARD_INPUT = "-"
 # Suffixes of the files that are read from a folder; .json is not one of them, since such files are often settings.
-FOLDER_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+FOLDER_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 _BUFFER_BYTES = 1 << 16
 
 

@@ -21,6 +21,7 @@ from ctx_embed.rows.table import (
     LABEL_FIELD,
     LABELLED,
     PARQUET,
+    SPREADSHEET,
     TEXT,
     TEXT_FIELD,
     TSV,
@@ -30,6 +31,7 @@ from ctx_embed.rows.table import (
     kind_of,
     open_parquet,
     open_rows,
+    taken,
 )
 from ctx_embed.texts import Document
 
@@ -39,15 +41,25 @@ _SAMPLED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Fields:
-    """The names of the fields with a row's text and id; None: ``text``, and ``id`` or ``_id`` if there is one."""
+    """The fields with a row's text, id and title, by names such as ``body`` or ``message.body``.
+
+    None: ``text``, and ``id`` or ``_id`` and ``title`` if there are such fields.
+    """
 
     text: str | None = None
     id: str | None = None
+    title: str | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in (self.text or TEXT_FIELD, self.id, self.title) if name is not None]
+        if len(given) > len(set(given)):
+            raise InputError(f"--field, --id-field and --title-field must differ, got {', '.join(map(quoted, given))}")
 
     @property
     def needed(self) -> dict[str, str]:
         """The fields that every row must have, with the option that names each."""
-        return {self.text or TEXT_FIELD: "--field"} | ({self.id: "--id"} if self.id is not None else {})
+        options = {self.text or TEXT_FIELD: "--field", self.id: "--id-field", self.title: "--title-field"}
+        return {name: option for name, option in options.items() if name is not None}
 
 
 def read_lines(
@@ -60,61 +72,59 @@ def read_lines(
 
 
 def read_documents(
-    source: str | Path, text_field: str | None = None, *, encoding: str | None = None
+    source: str | Path, fields: Fields | str | None = None, *, encoding: str | None = None
 ) -> Iterator[Document]:
     """Yield the documents of a file, in order and in bounded memory.
 
     The suffix of a file (also before ``.gz``) names its format: ``.jsonl`` and ``.ndjson`` hold an object per line,
-    ``.json`` the same or an array of objects, ``.csv``, ``.tsv`` and ``.parquet`` a table. Other files and standard
-    input hold a text per line, unless their content shows one of these formats or labels, see :func:`open_rows`.
-    Lines and objects are yielded as soon as they arrive; CSV and TSV are read to their end first.
+    ``.json`` the same or an array of objects, ``.csv``, ``.tsv``, ``.parquet`` and the suffixes of spreadsheets a
+    table. Other files and standard input hold a text per line, unless their content shows one of these formats or
+    labels, see :func:`open_rows`. Lines and objects are yielded as soon as they arrive; CSV and TSV are read to their
+    end first.
 
-    The field ``id`` (or ``_id``) of a row is its id; all others except the text (``text_field`` or ``text``) are its
-    metadata. A field ``metadata`` that holds an object, as in exports, is replaced by the fields of the object. An
-    InputError says which row cannot be read or lacks the field (a ``FieldError``).
+    ``fields`` name those of the text, the id and the title, a string that of the text; all others are metadata. A field
+    ``metadata`` that holds an object, as in exports, is replaced by the fields of the object. An InputError says which
+    row cannot be read or lacks a field (a ``FieldError``). What people should know of how a file is read, such as an
+    unexpected delimiter, is a warning.
     """
-    for _, document in read_numbered_documents(source, text_field, encoding=encoding):
-        yield document
-
-
-def read_numbered_documents(
-    source: str | Path, text_field: str | None = None, *, encoding: str | None = None
-) -> Iterator[tuple[int, Document]]:
-    """Yield :func:`read_documents` with the number of each one's last line or, in Parquet, of its row."""
-    fields = Fields(text_field)
+    fields = fields if isinstance(fields, Fields) else Fields(fields)
     with open_rows(source, needed=fields.needed, encoding=encoding) as table:
-        for number, raw in table.raw:
-            document = document_of(table, number, raw, fields)
-            if document is not None:
-                yield number, document
+        for _, _, document in documents_in(table, fields):
+            yield document
+        table.warn()
+
+
+def documents_in(table: Table, fields: Fields) -> Iterator[tuple[int, Raw, Document]]:
+    """Yield the number of each row that is not blank, the row as it stands in the file, and its document."""
+    for number, raw in table.raw:
+        document = document_of(table, number, raw, fields)
+        if document is not None:
+            yield number, raw, document
 
 
 def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document | None:
     """Return the document of a row; None for a blank line. An InputError says why a row is not a document."""
-    if table.kind == TEXT and isinstance(raw, str):
-        for value, option in ((fields.text, "--field"), (fields.id, "--id")):
-            if raw.strip() and value is not None:
-                raise InputError(
-                    f"{table.name}: lines of text have no field {quoted(value)}; give a CSV, TSV, "
-                    "JSONL or Parquet file, or "
-                    f"leave {option} out"
-                )
-        return Document(raw) if raw.strip() else None
     row = table.fields(number, raw)
     if row is None:
         return None
+    if table.kind == TEXT:
+        for name, option in fields.needed.items():
+            if name in (fields.text, fields.id, fields.title):
+                raise InputError(
+                    f"{table.name}: lines of text have no field {quoted(name)}; give a table (CSV, TSV, JSONL, Parquet "
+                    f"or a spreadsheet), or leave {option} out"
+                )
+        return Document(row[TEXT_FIELD])
     where = table.where(number)
-    named = "the id"
-    if fields.id is not None:
-        named = f"the id {quoted(fields.id)}"
-        identifier = row.pop(fields.id)
-        if identifier is None or identifier == "":
-            raise InputError(f"{where}: {named} must be a string or an integer, got {quoted(identifier)}")
-    text = _text(where, row.pop(fields.text or TEXT_FIELD), fields.text or TEXT_FIELD)
-    if fields.id is None:
-        identifier = row.pop("id", row.pop("_id", None))
-    if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, str | int)):
-        raise InputError(f"{where}: {named} must be a string or an integer, got {got(identifier)}")
+    text = _text(where, taken(row, fields.text or TEXT_FIELD), fields.text or TEXT_FIELD)
+    if fields.title is not None and (title := taken(row, fields.title)) is not None:
+        row["title"] = str(title)
+    named = "the id" if fields.id is None else f"the id {quoted(fields.id)}"
+    identifier = row.pop("id", row.pop("_id", None)) if fields.id is None else taken(row, fields.id)
+    is_missing = fields.id is not None and identifier in (None, "")
+    if is_missing or isinstance(identifier, bool) or not isinstance(identifier, str | int | None):
+        shown = quoted(identifier) if is_missing else got(identifier)
+        raise InputError(f"{where}: {named} must be a string or an integer, got {shown}")
     # An object in the field ``metadata`` is replaced by its own fields if all names differ.
     inner = row.get("metadata")
     if isinstance(inner, str):
@@ -150,24 +160,25 @@ def read_labelled_rows(
     if text_name == label_name:
         raise InputError(f"--field and --label-field must differ, got {quoted(text_name)} twice")
     needed = {text_name: "--field", label_name: "--label-field"}
-    with open_rows(source, needed=needed, labelled=True, encoding=encoding) as table:
+    with open_rows(source, needed=needed, labelled=True, typed=False, encoding=encoding) as table:
         for number, raw in table.raw:
             where = table.where(number)
             if table.kind == LABELLED and (text_field is not None or label_field is not None):
-                line = "\t".join(raw.values()) if isinstance(raw, dict) else str(raw)
+                line = "\t".join(raw) if isinstance(raw, list) else str(raw)
                 raise InputError(
                     f"{where}: {line[:40]!r} does not name the columns {quoted(label_name)} and {quoted(text_name)}"
                 )
             row = table.fields(number, raw)
             if row is None:
                 continue
-            label, text = row[label_name], _text(where, row[text_name], text_name)
+            label, text = taken(row, label_name), _text(where, taken(row, text_name), text_name)
             if not several and (label is None or label != label or not str(label).strip()):
                 if skipped is None:
                     raise InputError(f"{where}: the label {quoted(label_name)} is empty")
                 skipped.append(where)
                 continue
             yield number, label_of(where, label, label_name, typed), text
+        table.warn()
 
 
 def read_labelled(source: str | Path, *fields: str | None, **options: Any) -> tuple[list[Any], list[str]]:
@@ -277,6 +288,8 @@ def estimated_count(files: Sequence[str]) -> int | None:
     total = 0.0
     for file in files:
         if not os.path.isfile(file):
+            return None
+        if kind_of(file) == SPREADSHEET:
             return None
         try:
             with opened(file) as stream:

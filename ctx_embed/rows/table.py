@@ -1,12 +1,12 @@
 """The rows of a file or of a stretch of it: lines of text and JSONL, rows of tables and of JSON arrays.
 
-:func:`open_rows` yields each row with its number and as it stands in the file (``Raw``): a line, the cells of a table,
-or an item of an array. A row that cannot be read is an :class:`InputError`, and the rows after it can still be read.
-:meth:`Table.fields` returns the fields of a row as JSON values.
+:func:`open_rows` opens a file as a :class:`Table`, one class for each kind of row. ``raw`` yields each row with its
+number and as it stands in the file: a line, a list of cells, or an object. A row that cannot be read is an
+:class:`InputError`, and the rows after it can still be read. :meth:`Table.fields` returns a row as JSON values.
 
-CSV, TSV and ``label<TAB>text`` are read twice, because some things are only known at the end: whether all cells of a
-column are numbers, whether a writer put the quotation marks of TSV there, and whether the lines are labelled at all. A
-pipe is copied to a temporary file for this.
+Cells of CSV, TSV and ``label<TAB>text`` are read twice, because some things are only known at the end: whether all
+cells of a column are numbers, whether a writer put the quotation marks of TSV there, and whether the lines are labelled
+at all. A small file is held in memory for this, and a pipe is copied to a temporary file.
 """
 
 import csv
@@ -20,23 +20,28 @@ import shutil
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ctx_embed.errors import InputError, described, listed_names, naming_left_out, quoted
 from ctx_embed.rows.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, decoded_lines
 from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
+from ctx_embed.rows.spreadsheets import SPREADSHEETS, Row, read_sheets
 
 # The formats, as people call them.
 TEXT, LABELLED, JSONL, JSON = "lines of text", "label<TAB>text", "JSONL", "a JSON array"
-CSV, TSV, PARQUET = "CSV", "TSV", "Parquet"
+CSV, TSV, PARQUET, SPREADSHEET = "CSV", "TSV", "Parquet", "a spreadsheet"
 KINDS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": TSV, ".parquet": PARQUET}
+KINDS |= dict.fromkeys(SPREADSHEETS, SPREADSHEET)
 TEXT_FIELD, LABEL_FIELD = "text", "label"
-_DELIMITERS = {CSV: ",", TSV: "\t", LABELLED: "\t"}
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+USUAL = {CSV: ",", TSV: "\t", LABELLED: "\t"}
+# Number of characters from which the delimiter of a table is detected.
+SAMPLED = 100_000
 # Cells of TSV. In a file from pandas, Excel and the like a cell with a tab, line end or quotation mark is quoted.
 _CELL = re.compile(r'(?:\A|\t)("(?:[^"]|"")*"|[^"\t]*)(?=\t|\Z)')
 _OPEN_ROW = re.compile(r'(?:(?:"(?:[^"]|"")*"|[^"\t]*)\t)*"(?:[^"]|"")*')
@@ -47,16 +52,22 @@ _ARRAY = re.compile(r"\s*\[\s*(?:\{|\Z|\]\s*\Z)")
 _MOST_LABELS = 10_000
 _LONGEST_CELL = 1 << 24
 _ROWS_AT_ONCE = 2048
+# A file of cells with at most this many bytes is read once, into memory.
+_HELD_BYTES = 64 << 20
 # Decimals of Parquet with more digits than a float can hold are strings.
 _FLOAT_DIGITS = 15
 # Python's default limit is too low: a cell may hold a whole book.
 csv.field_size_limit(LONGEST_LINE)
 
-Raw: TypeAlias = str | dict[str, Any] | InputError
+Raw: TypeAlias = str | list[str] | dict[str, Any] | InputError
 
 
 class FieldError(InputError):
     """A table or a row lacks a field that is needed."""
+
+
+class ReadingWarning(UserWarning):
+    """A file is read in another way than its name says, or not all of it is."""
 
 
 def kind_of(source: str | Path) -> str:
@@ -69,48 +80,99 @@ def got(value: Any) -> str:
     return "null" if value is None else described(value)
 
 
-@dataclass(frozen=True)
-class Table:
-    """An open file of rows.
+def holder(row: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], str] | None:
+    """Return the object that has a field and its name there; ``a.b`` is the field b of the object in a. None: no such.
 
-    ``needed`` are the fields that each row must have, with the option that names each. ``raw`` yields each row with the
-    number of its last line (in Parquet and JSON, of the row); 0 marks an error of the whole file, such as a field
-    missing from its header. Cells of the columns ``numbers`` are read as numbers. If ``quoted``, TSV has quoted cells.
+    A field whose own name has the dot comes first.
+    """
+    if name in row:
+        return row, name
+    for dot in re.finditer(r"\.", name):
+        inner = row.get(name[: dot.start()])
+        if isinstance(inner, dict) and (found := holder(inner, name[dot.end() :])):
+            return found
+    return None
+
+
+def taken(row: dict[str, Any], name: str) -> Any:
+    """Return the value of a field, which may have a dotted name, and remove the field from the row.
+
+    The objects inside the row stay as they are: the row gets changed copies.
+    """
+    if name in row:
+        return row.pop(name)
+    for dot in re.finditer(r"\.", name):
+        outer, rest = name[: dot.start()], name[dot.end() :]
+        if isinstance(row.get(outer), dict) and holder(row[outer], rest):
+            row[outer] = dict(row[outer])
+            value = taken(row[outer], rest)
+            if not row[outer]:
+                del row[outer]
+            return value
+    raise KeyError(name)
+
+
+class Table:
+    """An open file of rows; this class holds lines of text, the others below tables.
+
+    Attributes:
+        name: the file, for messages.
+        needed: the fields that each row must have, with the option that names each.
+        raw: each row with the number of its last line (in Parquet, spreadsheets and JSON arrays, of the row); 0 marks
+            an error of the whole file, such as a field missing from its header.
+        names: the columns that all rows have, if the file says so.
+        notes: what people should know of how the file is read, such as an unexpected delimiter.
     """
 
-    name: str
-    kind: str
-    needed: Mapping[str, str]
-    raw: Iterator[tuple[int, Raw]]
-    numbers: Collection[str] = ()
-    quoted: bool = False
+    unit = "line"
+
+    def __init__(self, name: str, kind: str, needed: Mapping[str, str], raw: Iterator[tuple[int, Raw]]) -> None:
+        self.name = name
+        self.kind = kind
+        self.needed = needed
+        self.raw = raw
+        self.names: list[str] = []
+        self.notes: list[str] = []
+
+    def warn(self) -> None:
+        """Warn of the notes."""
+        for note in self.notes:
+            warnings.warn(ReadingWarning(f"{self.name}: {note}"), stacklevel=1)
 
     def where(self, number: int) -> str:
         """Return the place of a row, for messages."""
-        return f"{self.name}, {'row' if self.kind in (PARQUET, JSON) else 'line'} {number}" if number else self.name
+        return f"{self.name}, {self.unit} {number}" if number else self.name
 
     def fields(self, number: int, raw: Raw) -> dict[str, Any] | None:
-        """Return the fields of a row of a table or of JSON; None for a blank line.
+        """Return the fields of a row as JSON values; None for a blank line.
 
-        Empty cells of CSV and TSV, and nulls and NaN of Parquet, are left out unless the field is needed. Cells of CSV
-        and TSV are numbers if all of their column are. An InputError says which row cannot be read or lacks a field.
+        Empty cells, nulls and NaN of tables are left out unless the field is needed. An InputError says which row
+        cannot be read or lacks a field.
         """
-        where, row = self.where(number), cast(Any, raw)
         if isinstance(raw, InputError):
-            raise type(raw)(f"{where}: {raw}")
-        if self.kind == PARQUET:
-            plain = {name: _plain(value) for name, value in row.items()}
-            return {name: value for name, value in plain.items() if value is not None or name in self.needed}
-        if self.kind not in (JSON, JSONL) and not isinstance(raw, str):
-            filled = {name: cell for name, cell in row.items() if cell or name in self.needed}
-            return {name: number_of(cell) if name in self.numbers else cell for name, cell in filled.items()}
-        if self.kind != JSON:
-            if not row.strip():
+            raise type(raw)(f"{self.where(number)}: {raw}")
+        return self._fields(self.where(number), raw)
+
+    def _fields(self, where: str, raw: Any) -> dict[str, Any] | None:
+        return {TEXT_FIELD: raw} if raw.strip() else None
+
+
+class Objects(Table):
+    """JSON objects: one on each line, or the items of an array."""
+
+    def __init__(self, name: str, kind: str, needed: Mapping[str, str], lines: Iterator[str]) -> None:
+        super().__init__(name, kind, needed, _items(lines) if kind == JSON else enumerate(lines, 1))
+        self.unit = "row" if kind == JSON else "line"
+
+    def _fields(self, where: str, raw: Any) -> dict[str, Any] | None:
+        row = raw
+        if self.kind == JSONL:
+            if not raw.strip():
                 return None
             try:
-                row = json.loads(row)
+                row = json.loads(raw)
             except ValueError as error:
-                hint = "; give an object on each line, or one array of objects" if row.strip() in ("{", "[") else ""
+                hint = "; give an object on each line, or one array of objects" if raw.strip() in ("{", "[") else ""
                 raise InputError(f"{where}: not JSON ({error}){hint}") from None
             except RecursionError:
                 raise InputError(f"{where}: nested too deeply to be read") from None
@@ -121,6 +183,82 @@ class Table:
         return dict(row)
 
 
+class Cells(Table):
+    """Rows of cells: CSV, TSV or ``label<TAB>text``. Cells of a column are numbers if all of them are.
+
+    Attributes:
+        delimiter: the character between two cells.
+        quoted: whether cells with the delimiter, line ends or quotation marks are quoted.
+        header: the first row, in which columns may be without name; empty for ``label<TAB>text``.
+    """
+
+    def __init__(self, name: str, kind: str, needed: Mapping[str, str], delimiter: str, quoted: bool) -> None:
+        super().__init__(name, kind, needed, iter(()))
+        self.delimiter = delimiter
+        self.quoted = quoted
+        self.header: list[str] = []
+        self.names = [LABEL_FIELD, TEXT_FIELD]
+        self._numbers: Collection[str] = ()
+
+    def begin(self, header: list[str], rows: Iterable[list[str]] | None) -> None:
+        """Take the header and, to find out which columns are numbers, all rows."""
+        self.header = header
+        self.names = _named(header)
+        if rows is not None:
+            self._numbers = _number_columns(self.names, rows, self.needed)
+
+    def read(self, lines: Iterator[str]) -> Iterator[tuple[int, Raw]]:
+        """Yield the rows below the header, each with as many cells as the header; cells too many must be empty."""
+        rows = _split(lines, self.delimiter, self.quoted)
+        if self.kind == LABELLED:
+            for number, cells in rows:
+                if isinstance(cells, InputError):
+                    yield number, cells
+                elif len(cells) > 1:
+                    yield number, [cells[0], "\t".join(cells[1:])]
+                elif cells[0].strip():
+                    yield number, InputError(f"{cells[0][:40]!r} is not label<TAB>text")
+            return
+        number, header = next(rows, (0, InputError(f"must begin with a header{_with(self.needed)}, got an empty file")))
+        if isinstance(header, InputError):
+            yield number, header
+            return
+        if wrong := _header_error(self.names, self.needed):
+            yield 0, wrong
+            return
+        count = len(self.names)
+        # Cells below unnamed columns at the right may be missing.
+        least = max((place for place, name in enumerate(self.header, 1) if name.strip()), default=0)
+        for number, cells in rows:
+            if not isinstance(cells, InputError) and len(cells) != count:
+                if len(cells) < least or any(cells[count:]):
+                    said = f"{len(cells)} {'field' if len(cells) == 1 else 'fields'}"
+                    yield number, InputError(f"{said}, but the header has {count}")
+                    continue
+                cells = [*cells[:count], *[""] * (count - len(cells))]
+            yield number, cells
+
+    def _fields(self, where: str, raw: Any) -> dict[str, Any] | None:
+        filled = {name: cell for name, cell in zip(self.names, raw, strict=True) if cell or name in self.needed}
+        return {name: number_of(cell) if name in self._numbers else cell for name, cell in filled.items()}
+
+
+class Records(Table):
+    """Rows with values of several types: Parquet and spreadsheets."""
+
+    unit = "row"
+
+    def _fields(self, where: str, raw: Any) -> dict[str, Any] | None:
+        row = {name: value for name, cell in raw.items() if (value := _plain(cell)) is not None or name in self.needed}
+        if lacking := _lacking(row, self.needed):
+            # Within an object that is null.
+            raise FieldError(f"{where}: {lacking}")
+        if self.kind == SPREADSHEET:
+            # As in CSV, a text may be a number, or empty.
+            row |= {name: "" if row[name] is None else str(row[name]) for name in self.needed}
+        return row
+
+
 @contextmanager
 def open_rows(
     source: str | Path,
@@ -128,6 +266,7 @@ def open_rows(
     kind: str | None = None,
     needed: Mapping[str, str] | None = None,
     labelled: bool = False,
+    typed: bool = True,
     encoding: str | None = None,
 ) -> Iterator[Table]:
     """Open the rows of a file, plain or gzip, local or remote.
@@ -135,16 +274,26 @@ def open_rows(
     The suffix names the format of tables, JSONL and JSON; other files and standard input have the format that their
     first line shows: a JSON object, the beginning of a JSON array, or a header that names the needed columns. Lines
     with one tab each are ``label<TAB>text`` if labels are repeated (with ``labelled``, always); so are those of TSV
-    without a header.
+    without a header. Without ``typed``, cells stay strings, and a file of them need not be read to its end first.
     """
     name, needed = source_name(source), needed or {}
     with ExitStack() as stack:
         stream = stack.enter_context(opened(source))
-        if (kind or kind_of(source)) == PARQUET:
+        given = kind or kind_of(source)
+        if given == PARQUET:
             file = stack.enter_context(open_parquet(name, stream))
-            yield Table(name, PARQUET, needed, _parquet_rows(file, name, needed))
+            of_bytes = [field.name for field in file.schema_arrow if _holds_bytes(field.type)]
+            table = Records(name, PARQUET, needed, _parquet_rows(file, name, needed, of_bytes))
+            table.names = [column for column in file.schema_arrow.names if column not in of_bytes]
+            table.notes += [f"left out the column {quoted(column)}, which holds bytes" for column in of_bytes]
+            yield table
             return
-        begin = stream.tell() if stream.seekable() else None
+        if given == SPREADSHEET:
+            sheets = Records(name, SPREADSHEET, needed, iter(()))
+            sheets.raw = _sheet_rows(sheets, stack.enter_context(read_sheets(name, stream)))
+            yield sheets
+            return
+        begin, packed = stream.tell() if stream.seekable() else None, stream
         if is_packed(stream):
             begin, stream = 0 if begin == 0 else None, unpacked(stream)
         lines = decoded_lines(name, stream, encoding=encoding)
@@ -156,15 +305,19 @@ def open_rows(
         lines = chain(ahead[1:], lines)
         if kind == TEXT and labelled:
             kind = LABELLED
-        if kind == JSON:
-            yield Table(name, JSON, needed, _items(lines))
-        elif kind not in _DELIMITERS:
+        if kind in (JSON, JSONL):
+            yield Objects(name, kind, needed, lines)
+        elif kind not in USUAL:
             yield Table(name, kind, needed, enumerate(lines, 1))
         else:
             if begin is None:
                 begin, encoding = 0, UTF_8
                 stream = cast("io.BufferedReader", stack.enter_context(tempfile.TemporaryFile()))
                 stream.writelines(f"{line}\n".encode() for line in lines)
+            else:
+                packed.seek(begin)
+                if len(held := packed.read(_HELD_BYTES + 1)) <= _HELD_BYTES:
+                    begin, stream = 0, unpacked(io.BufferedReader(io.BytesIO(held)))
 
             def again() -> Iterator[str]:
                 stream.seek(begin)
@@ -173,17 +326,56 @@ def open_rows(
             with warnings.catch_warnings():
                 # Reading the rows will warn of these bytes.
                 warnings.simplefilter("ignore", WrongBytesWarning)
-                quoted = kind == CSV or _has_quoted_cells(again())
-                rows = (cells for _, cells in _split(again(), kind, quoted) if not isinstance(cells, InputError))
-                header = next(rows, [])
-                if kind == TSV and not needed.keys() <= set(header):
-                    labels = _labels(chain([header], rows)) if labelled or needed.keys() <= {TEXT_FIELD} else None
-                    kind = LABELLED if labelled or labels else TSV
-                elif kind == LABELLED and not labelled and not _labels(chain([header], rows)):
-                    kind = TEXT
-                numbers = () if kind == LABELLED else _number_columns(header, rows, needed)
-            raw = enumerate(again(), 1) if kind == TEXT else _table_rows(again(), kind, quoted, needed)
-            yield Table(name, kind, needed, raw, numbers, quoted)
+                cells = _cells(name, kind, needed, again, labelled, typed)
+            if cells is None:
+                yield Table(name, TEXT, needed, enumerate(again(), 1))
+            else:
+                cells.raw = cells.read(again())
+                yield cells
+
+
+def _cells(
+    name: str, kind: str, needed: Mapping[str, str], again: Callable[[], Iterator[str]], labelled: bool, typed: bool
+) -> Cells | None:
+    """Return the table of a file of cells, whose lines ``again`` gives, with its header read; None for other lines."""
+    delimiter = USUAL[kind] if kind == LABELLED else _delimiter(again(), USUAL[kind])
+    quoted = kind == CSV or delimiter != "\t" or _has_quoted_cells(again())
+    rows = (cells for _, cells in _split(again(), delimiter, quoted) if not isinstance(cells, InputError))
+    header = next(rows, [])
+    if kind == TSV and not needed.keys() <= set(header):
+        labels = _labels(chain([header], rows)) if labelled or needed.keys() <= {TEXT_FIELD} else None
+        kind = LABELLED if labelled or labels else TSV
+    elif kind == LABELLED and not labelled and not _labels(chain([header], rows)):
+        return None
+    table = Cells(name, kind, needed, delimiter, quoted)
+    if delimiter != USUAL[kind]:
+        table.notes.append(f"fields are separated by {DELIMITERS[delimiter]}")
+    if kind != LABELLED:
+        table.begin(header, rows if typed else None)
+    return table
+
+
+def _delimiter(lines: Iterable[str], usual: str) -> str:
+    """Return the usual delimiter, unless the header then has one field: then the one that suits most records best."""
+    sample: list[str] = []
+    size = 0
+    for line in lines:
+        sample.append(line)
+        size += len(line) + 1
+        if size > SAMPLED:
+            break
+    best = (0.5, usual)
+    for delimiter in [usual, *DELIMITERS]:
+        records = [cells for _, cells in _split(sample, delimiter, quoted=True)]
+        # The last record may be cut.
+        counts = [
+            0 if isinstance(cells, InputError) else len(cells) for cells in records[: -1 if size > SAMPLED else None]
+        ]
+        if counts and counts[0] > 1:
+            if delimiter == usual:
+                return usual
+            best = max(best, (counts.count(counts[0]) / len(counts), delimiter), key=lambda each: each[0])
+    return best[1]
 
 
 def _recognised(first: str, kind: str | None, needed: Mapping[str, str]) -> str:
@@ -195,13 +387,13 @@ def _recognised(first: str, kind: str | None, needed: Mapping[str, str]) -> str:
     with suppress(ValueError, RecursionError):
         if kind == JSONL or isinstance(json.loads(first), dict):
             return JSONL
-    for table in (TSV, CSV):
-        _, header = next(_split([first], table, quoted=True), (0, []))
+    for delimiter in ("\t", ",", ";", "|"):
+        _, header = next(_split([first], delimiter, quoted=True), (0, []))
         # A first line "text" may be a text itself; a line that lists this word among others is a header.
         if not isinstance(header, list) or (len(header) == 1 and TEXT_FIELD in needed):
             continue
         if needed and needed.keys() <= set(header):
-            return table
+            return TSV if delimiter == "\t" else CSV
     return LABELLED if "\t" in first else TEXT
 
 
@@ -235,12 +427,12 @@ def _has_quoted_cells(lines: Iterable[str]) -> bool:
     return header or (found and not row)
 
 
-def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[tuple[int, list[str] | InputError]]:
+def _split(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str] | InputError]]:
     """Yield the number of each line that is not empty, and its cells. A quoted cell may have several lines."""
     if not quoted:
-        yield from ((number, line.split(_DELIMITERS[kind])) for number, line in enumerate(lines, 1) if line)
+        yield from ((number, line.split(delimiter)) for number, line in enumerate(lines, 1) if line)
         return
-    table = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=_DELIMITERS[kind])
+    table = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=delimiter)
     while True:
         try:
             cells = next(table)
@@ -291,30 +483,6 @@ def number_of(cell: str) -> int | float | None:
             if len(cell) <= longest and str(number := kind(cell)) == cell and math.isfinite(number):
                 return number
     return None
-
-
-def _table_rows(lines: Iterator[str], kind: str, quoted: bool, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
-    header: list[str] | None = None
-    for number, cells in _split(lines, kind, quoted):
-        if isinstance(cells, InputError):
-            yield number, cells
-        elif kind == LABELLED:
-            if len(cells) > 1:
-                yield number, {LABEL_FIELD: cells[0], TEXT_FIELD: "\t".join(cells[1:])}
-            elif cells[0].strip():
-                yield number, InputError(f"{cells[0][:40]!r} is not label<TAB>text")
-        elif header is None:
-            header = cells
-            if wrong := _header_error(header, needed):
-                yield 0, wrong
-                return
-        elif len(cells) != len(header):
-            count = f"{len(cells)} {'field' if len(cells) == 1 else 'fields'}"
-            yield number, InputError(f"{count}, but the header has {len(header)}")
-        else:
-            yield number, dict(zip(header, cells, strict=True))
-    if header is None and kind != LABELLED:
-        yield 0, InputError(f"must begin with a header{_with(needed)}, got an empty file")
 
 
 # JSON arrays
@@ -370,21 +538,42 @@ def _reading_parquet(name: str) -> Iterator[None]:
         raise InputError(f"{name}: cannot be read as Parquet ({said(error):.120})") from None
 
 
-def _parquet_rows(table: Any, name: str, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
+def _parquet_rows(
+    table: Any, name: str, needed: Mapping[str, str], left_out: Sequence[str]
+) -> Iterator[tuple[int, Raw]]:
     from pyarrow import string, types
 
-    schema = table.schema_arrow
-    if wrong := _header_error(schema.names, needed):
+    kept = [field for field in table.schema_arrow if field.name not in left_out]
+    if wrong := _header_error(
+        [field.name for field in kept], needed, {field.name: _inside(field.type) for field in kept}
+    ):
         yield 0, wrong
         return
-    texts = [at for at, kind in enumerate(schema.types) if types.is_decimal(kind) and kind.precision > _FLOAT_DIGITS]
+    texts = [at for at, of in enumerate(kept) if types.is_decimal(of.type) and of.type.precision > _FLOAT_DIGITS]
     first = 1
     with _reading_parquet(name):
-        for batch in table.iter_batches(_ROWS_AT_ONCE):
+        for batch in table.iter_batches(_ROWS_AT_ONCE, columns=[field.name for field in kept]):
             for at in texts:
-                batch = batch.set_column(at, schema.names[at], batch.column(at).cast(string()))
+                batch = batch.set_column(at, kept[at].name, batch.column(at).cast(string()))
             yield from enumerate(batch.to_pylist(), first)
             first += batch.num_rows
+
+
+def _inside(kind: Any) -> dict[str, Any] | None:
+    """Return the fields of a type of Arrow as a row has them: None for a value, a dictionary for an object."""
+    from pyarrow import types
+
+    return {field.name: _inside(field.type) for field in kind} if types.is_struct(kind) else None
+
+
+def _holds_bytes(kind: Any) -> bool:
+    """Return whether values of a type of Arrow are bytes or have some inside."""
+    from pyarrow import types
+
+    inner = [kind.field(place).type for place in range(kind.num_fields)]
+    inner += [getattr(kind, name) for name in ("value_type", "storage_type") if hasattr(kind, name)]
+    is_bytes = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+    return any(test(kind) for test in is_bytes) or any(map(_holds_bytes, inner))
 
 
 def _plain(value: Any) -> Any:
@@ -402,19 +591,73 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _header_error(header: Sequence[str], needed: Mapping[str, str]) -> InputError | None:
+# Spreadsheets
+
+
+def _sheet_rows(table: Table, rows: Iterator[Row]) -> Iterator[tuple[int, Raw]]:
+    """Yield the rows of all sheets; a sheet without the needed fields is left out, if another one has them."""
+    lacking: dict[str, list[str]] = {}
+    found = False
+    for sheet, group in groupby(rows, key=itemgetter(0)):
+        of_sheet = iter(group)
+        _, _, header = next(of_sheet)
+        table.names = names = _named(["" if cell is None else str(cell) for cell in header])
+        if wrong := _header_error(names, table.needed):
+            if not isinstance(wrong, FieldError):
+                yield 0, wrong
+                return
+            lacking[sheet] = names
+            continue
+        found = True
+        of_row = {"sheet": sheet} if sheet and "sheet" not in names else {}
+        for _, number, cells in of_sheet:
+            yield number, {**of_row, **dict(zip(names, cells, strict=True))}
+    if found:
+        table.notes += [
+            f"left out the sheet {quoted(sheet)} ({_lacking(dict.fromkeys(names), table.needed)})"
+            for sheet, names in lacking.items()
+        ]
+    elif lacking:
+        every = dict.fromkeys(chain.from_iterable(lacking.values()))
+        yield 0, FieldError(str(_lacking(every, table.needed)))
+    else:
+        yield 0, InputError(f"must begin with a header{_with(table.needed)}, got an empty file")
+
+
+# Headers
+
+
+def _named(header: Sequence[str]) -> list[str]:
+    """Return the names of columns; those without one are called after their place. Spreadsheets write empty ones."""
+    return [name if name.strip() else f"column {place}" for place, name in enumerate(header, 1)]
+
+
+def _header_error(
+    header: Sequence[str], needed: Mapping[str, str], fields: Mapping[str, Any] | None = None
+) -> InputError | None:
+    """Return what is wrong with a header whose columns hold ``fields``; None if it can be used."""
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         return InputError(f"the header names the field {quoted(twice[0])} twice")
-    said = _lacking(header, needed)
+    said = _lacking(dict.fromkeys(header) if fields is None else fields, needed)
     return FieldError(said) if said else None
 
 
-def _lacking(names: Collection[str], needed: Mapping[str, str]) -> str | None:
-    """Return an error message if a needed field is missing among the names, or None."""
+def _lacking(row: Mapping[str, Any], needed: Mapping[str, str]) -> str | None:
+    """Return an error message if a row lacks a needed field, or None."""
     for name, option in needed.items():
-        if name not in names:
-            return f"no field {quoted(name)} (fields: {listed_names(names, repr)}); name the right one with {option}"
+        if holder(row, name) is None:
+            names = listed_names(dotted(row), repr)
+            return f"no field {quoted(name)} (fields: {names}); name the right one with {option}"
     return None
+
+
+def dotted(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row and of the objects in it, by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        inner = dotted(value) if isinstance(value, dict) else {}
+        found |= {f"{name}.{field}": of for field, of in inner.items()} or {name: value}
+    return found
 
 
 def _with(needed: Mapping[str, str]) -> str:

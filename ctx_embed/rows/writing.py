@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,6 +33,13 @@ class CsvOutput:
     def write(self, row: str) -> None:
         """Write a row, which ends in CSV_END."""
         self.file.write(row.removesuffix(CSV_END) + "\n")
+
+
+def cells_writer(file: IO[str], delimiter: str, quoted: bool) -> Callable[[Iterable[str]], object]:
+    """Return a function that writes a row of cells to a file, ``quoted`` where needed."""
+    if quoted:
+        return csv.writer(CsvOutput(file), lineterminator=CSV_END, delimiter=delimiter).writerow
+    return lambda cells: file.write(delimiter.join(cells) + "\n")
 
 
 def require_embeddings_file(path: Path) -> None:
@@ -80,7 +87,7 @@ def _write(file: IO[bytes], suffix: str, documents: Sequence[Document], embeddin
     if any(document.metadata for document in documents):
         columns["metadata"] = [document.metadata for document in documents]
         if suffix != ".jsonl":
-            columns["metadata"] = [_json(metadata) for metadata in columns["metadata"]]
+            columns["metadata"] = [json_of(metadata) for metadata in columns["metadata"]]
     if suffix == ".parquet":
         import pyarrow
         from pyarrow import parquet
@@ -102,12 +109,13 @@ def _write(file: IO[bytes], suffix: str, documents: Sequence[Document], embeddin
         if suffix == ".csv":
             table.writerow([*row, *numbers])
         else:
-            fields = _json(dict(zip(columns, row, strict=True)))
+            fields = json_of(dict(zip(columns, row, strict=True)))
             text.write(f'{fields[:-1]}, "{EMBEDDING}": [{", ".join(numbers)}]}}\n')
     text.flush()
     # Leave the file open: the caller closes it.
     text.detach()
 
 
-def _json(value: Any) -> str:
+def json_of(value: Any) -> str:
+    """Return a value as JSON that can be encoded as UTF-8."""
     return well_formed(json.dumps(value, ensure_ascii=False))

@@ -241,7 +241,7 @@ def test_rows_have_the_id_of_their_place_or_from_a_field(tmp_path):
     assert [(each.id, each.metadata) for each in found] == [("k1", {"id": 5}), ("7", {})]
     assert [said.removeprefix(f"{path}, ") for said in errors] == [
         "line 3: the id 'key' must be a string or an integer, got None",
-        "line 4: no field 'key' (fields: 'text'); name the right one with --id",
+        "line 4: no field 'key' (fields: 'text'); name the right one with --id-field",
     ]
     assert [each.id for each in read(*find_sources([path]))[0]] == ["5", *(f"{path}:{number}" for number in (2, 3, 4))]
 

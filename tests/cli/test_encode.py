@@ -77,7 +77,7 @@ def test_mistakes_leave_no_file():
     assert Path("news.csv").read_text() == NEWS
     for arguments, message in (
         (("-o", "o.npy", "--to", "t"), "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
-        (("-o", "o.npy", "--id", "key"), "--id needs --to TARGET."),
+        (("-o", "o.npy", "--workers", 2), "--workers needs --to TARGET."),
         (("more", "-o", "o.npy"), "-o takes one INPUT; use --to TARGET for several."),
         (("--to", "t", "--batch-size", 3), "--batch-size is for -o; --to has batches of its own."),
     ):
@@ -87,7 +87,7 @@ def test_mistakes_leave_no_file():
 def test_several_inputs_into_a_directory():
     Path("news.jsonl").write_text('{"title": "oil, again", "key": "a"}\n{"title": "wages", "key": "b"}\n{"key": 1}\n')
     Path("more.jsonl").write_text('{"title": "oil", "key": "c"}\n')
-    arguments = ("news.jsonl", "more.jsonl", "--to", "out", "--field", "title", "--id", "key", "--workers", 1)
+    arguments = ("news.jsonl", "more.jsonl", "--to", "out", "--field", "title", "--id-field", "key", "--workers", 1)
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (0, "3 rows encoded: 3 embeddings of dimension 16 in out\n")
     assert result.stderr.splitlines()[-2:] == [

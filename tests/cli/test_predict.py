@@ -1,12 +1,18 @@
+import csv
 import json
 from pathlib import Path
 
+import pandas
+import pyarrow
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from pyarrow import parquet
 
 from ctx_embed import TextClassifier
-from ctx_embed.cli.predict import WRITERS, _cells
+from ctx_embed.cli.predict import Row
 from ctx_embed.errors import UnknownTextsWarning
 from ctx_embed.rows.reading import read_documents
+from ctx_embed.rows.table import ReadingWarning
 from tests.helpers.cli import Command, file
 
 COMMAND = Command("predict")
@@ -58,7 +64,7 @@ def test_json(model):
     (on_torch, _, _) = json.loads(succeeds(model, source, "--json", "--device", "cpu"))
     assert list(on_torch["probabilities"].values()) == pytest.approx(found.tolist(), abs=1e-4)
     (row,) = json.loads(succeeds(model, "-", "--json", "--field", "a", input='{"a": "sad \\ud800", "b": 1}\n'))
-    assert (row["text"], row["metadata"]) == ("sad \ufffd", {"b": 1})
+    assert (row["a"], row["b"]) == ("sad \ufffd", 1)
 
 
 @pytest.mark.parametrize("name", ["found.jsonl", "found.csv"])
@@ -90,18 +96,52 @@ def test_several_labels():
 
 def test_an_explanation_of_a_text_without_known_words_has_no_minus_zero():
     why = {"label": "pos", "logit": -0.3, "meaning": 0.1, "bias": -0.399, "words": {}, "of_meaning": {"sad": -0.5}}
-    row = {"label": "pos", "probabilities": {"pos": 0.5}, "explanations": [why]}
+    row = Row({}, "a", {"label": "pos", "probabilities": {"pos": 0.5}, "explanations": [why]})
     said = "pos -0.30 = meaning +0.10 (sad -0.50), words +0.00 (none), bias -0.40"
-    assert _cells(row) == ("pos", "0.5000", said)
+    assert row.cells() == ["pos", "0.5000", said]
 
 
 def test_probabilities_in_tables_are_read_as_numbers():
-    for suffix in (".csv", ".tsv"):
-        rows = [{"text": "a", "label": "pos", "probabilities": {"pos": p}} for p in (0.5, 1.0, 0.123456, 0.00001)]
-        with open(f"found{suffix}", "w") as written:
-            WRITERS[suffix](written, iter(rows))
-        found = [document.metadata["probability"] for document in read_documents(f"found{suffix}")]
-        assert found == [0.5, 1.0, 0.1235, 0.0]
+    for p, written in ((0.5, "0.5"), (1.0, "1.0"), (0.123456, "0.1235"), (0.00001, "0.0")):
+        row = Row({}, "a", {"label": "pos", "probabilities": {"pos": p}})
+        assert row.cells(digits="") == ["pos", written]
+
+
+CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=5),
+    bom=st.booleans(),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_a_table_comes_back_cell_by_cell(model, delimiter, rows, bom, end):
+    header = ["", "Message", "label"]
+    suffix = ".tsv" if delimiter == "\t" else ".csv"
+    with open(f"in{suffix}", "w", newline="", encoding="utf-8-sig" if bom else "utf-8") as file:
+        csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([header, *rows])
+    COMMAND.run(model, f"in{suffix}", "--field", "Message", "-o", f"out{suffix}", "--overwrite")
+    found = pandas.read_csv(f"out{suffix}", sep=delimiter, header=None, dtype=str, keep_default_na=False)
+    given = pandas.read_csv(f"in{suffix}", sep=delimiter, header=None, dtype=str, keep_default_na=False)
+    assert found.iloc[:, :3].equals(given)
+    assert found.iloc[0, 3:].tolist() == ["predicted_label", "predicted_probability"]
+    assert set(found.iloc[1:, 3]) <= {"pos", "neg", ""}
+
+
+def test_parquet_comes_back_with_its_types_and_pictures(model):
+    columns = {
+        "body": ["a glad film", "so sad"],
+        "when": pyarrow.array([1, 2], pyarrow.timestamp("ns")),
+        "png": [b"\xff", b""],
+    }
+    parquet.write_table(pyarrow.table(columns), "in.parquet")
+    with pytest.warns(ReadingWarning, match="left out the column 'png', which holds bytes"):
+        succeeds(model, "in.parquet", "--field", "body", "-o", "out.parquet")
+    found = parquet.read_table("out.parquet")
+    assert found.select(list(columns)).equals(parquet.read_table("in.parquet"))
+    assert found["label"].to_pylist() == ["pos", "neg"]
 
 
 def test_evaluate(model):
@@ -113,7 +153,8 @@ def test_evaluate(model):
     report = succeeds(model, source, "--evaluate", "-o", "found.tsv")
     for line in ("accuracy 0.5000", "mean 0.444 0.500 0.389 4", "odd 1 0 0"):
         assert line in map(" ".join, map(str.split, report.splitlines()))
-    assert [document.metadata["label"] for document in read_documents("found.tsv")] == ["pos", "neg", "neg", "neg"]
+    found = [document.metadata["predicted_label"] for document in read_documents("found.tsv")]
+    assert found == ["pos", "neg", "neg", "neg"]
     result = run(model, source, "--evaluate", "--json", "-o", "found.csv")
     assert (json.loads(result.stdout)["texts"], result.stderr.splitlines()[-1]) == (4, "4 predictions in found.csv")
     table = file("test.csv", "stars,review", "pos,a glad film", "neg,so sad")

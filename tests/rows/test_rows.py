@@ -10,11 +10,14 @@ import os
 import struct
 import subprocess
 import sys
+import warnings
+import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 
 import numpy as np
+import openpyxl
 import pandas
 import psutil
 import pyarrow
@@ -23,9 +26,11 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import dedupe
+from ctx_embed.rows import opening, spreadsheets
 from ctx_embed.rows.encodings import WrongBytesWarning, is_binary, settled
 from ctx_embed.rows.opening import find_sources
-from ctx_embed.rows.reading import arriving, estimated_count, read_documents, read_labelled, read_lines
+from ctx_embed.rows.reading import Fields, arriving, estimated_count, read_documents, read_labelled, read_lines
+from ctx_embed.rows.table import ReadingWarning
 from ctx_embed.rows.writing import write_embeddings
 from ctx_embed.texts import Document, well_formed
 from tests.helpers.errors import error
@@ -345,8 +350,8 @@ def test_a_named_field_makes_a_table_of_standard_input(file, standard_input):
     standard_input(b"first\n")
     for source, name in ((file("first\nsecond\n"), None), ("-", "standard input")):
         assert error(read_documents, source, "x") == (
-            f"{name or source}: lines of text have no field 'x'; give a CSV, TSV, JSONL or Parquet file, "
-            "or leave --field out"
+            f"{name or source}: lines of text have no field 'x'; give a table (CSV, TSV, JSONL, Parquet or a "
+            "spreadsheet), or leave --field out"
         )
     assert list(read_documents(file(""), "x")) == []
 
@@ -581,3 +586,173 @@ def test_an_object_in_the_field_metadata_becomes_fields(file):
     path = file("\n".join(map(json.dumps, rows)), "a.jsonl")
     expected = [{"n": 1, "zip": "007"}, {"n": 1, "metadata": {"n": 2}}, {"n": 2}, {"metadata": "[1]"}]
     assert [each.metadata for each in read(path)] == expected
+
+
+NAMES = st.lists(st.text('abç text,;|\t"\n0', min_size=1, max_size=6).filter(str.strip), max_size=3, unique=True)
+CELL = st.text(st.characters(exclude_characters="\0\r", exclude_categories=["Cs"], max_codepoint=0x2FF), max_size=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.data(),
+    names=NAMES,
+    delimiter=st.sampled_from(",;\t|"),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+)
+def test_tables_are_those_of_pandas(tmp_path_factory, data, names, delimiter, encoding):
+    # A header in which the suffix's delimiter occurs has fields already.
+    unfit = "," if delimiter in ";|" else "\0"
+    names = [name for name in names if unfit not in name and name.strip() not in ("text", "id", "_id", "metadata")]
+    header = [*names, "text", ""]
+    rows = data.draw(
+        st.lists(st.tuples(*[CELL] * (len(header) - 2), CELL.filter(str.strip), st.just("")), min_size=1, max_size=6)
+    )
+    path = tmp_path_factory.mktemp("tables") / ("a.tsv" if delimiter == "\t" else "a.csv")
+    with path.open("w", newline="", encoding=encoding) as file:
+        end = data.draw(st.sampled_from(["\n", "\r\n"]))
+        csv.writer(
+            file,
+            delimiter=delimiter,
+            lineterminator=end,
+            quoting=data.draw(st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL])),
+        ).writerows([header, *rows])
+    frame = pandas.read_csv(path, sep=delimiter, encoding=encoding, dtype=str, keep_default_na=False, header=None)
+    assert frame.iloc[0, :-1].tolist() == header[:-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReadingWarning)
+        found = list(read_documents(path))
+    assert [document.text for document in found] == frame.iloc[1:, len(header) - 2].tolist()
+    expected = [
+        {name: cell for name, cell in zip(header[:-2], row, strict=False) if cell}
+        for row in frame.iloc[1:].values.tolist()
+    ]
+    assert [{name: str(value) for name, value in document.metadata.items()} for document in found] == expected
+
+
+def test_the_delimiter_is_that_of_records_and_not_of_lines(file):
+    for mark, name in ((";", "semicolons"), ("|", "bars"), ("\t", "tabs")):
+        content = f'id{mark}text\n1{mark}"a, b\nc, d\ne, f"\n2{mark}"g, h"\n'
+        with pytest.warns(ReadingWarning, match=f"a.csv: fields are separated by {name}"):
+            assert [(each.id, each.text) for each in read(file(content, "a.csv"))] == [
+                (1, "a, b\nc, d\ne, f"),
+                (2, "g, h"),
+            ]
+    # A header of one field, and texts with commas.
+    assert [each.text for each in read(file("text\none; two\nthree; four\n", "a.csv"))] == ["one; two", "three; four"]
+    assert "(fields: 'a', 'b')" in error(read, file("a;b\n1;2\n", "a.csv"))
+
+
+def test_fields_are_named_by_paths(tmp_path, file):
+    row = {"message": {"body": "hello", "by": {"name": "Ann", "id": "m1"}}, "a.b": "dot", "a": {"b": "inner"}, "n": 1}
+    fields = Fields("message.body", "message.by.id", "message.by.name")
+    path = file(json.dumps(row) + "\n", "a.jsonl")
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
+    for source in (path, tmp_path / "a.parquet"):
+        (found,) = read_documents(source, fields)
+        assert found == Document("hello", "m1", {"title": "Ann", "a.b": "dot", "a": {"b": "inner"}, "n": 1})
+        (found,) = read_documents(source, "a.b")
+        assert (found.text, found.metadata["a"], found.metadata["message"]) == ("dot", {"b": "inner"}, row["message"])
+        said = error(read_documents, source, "message.text")
+        assert "no field 'message.text' (fields: 'message.body', 'message.by.name', 'message.by.id', 'a.b', " in said
+    assert "--field, --id-field and --title-field must differ" in error(Fields, "a", "a")
+
+
+def test_rows_of_spreadsheets(tmp_path, file):
+    book = openpyxl.Workbook()
+    first = book.active
+    for row in (
+        [],
+        ["text", "year", "day", None],
+        ["a film", 2001, datetime.date(2020, 1, 2), None],
+        [],
+        [7, 1.5, True],
+    ):
+        first.append(row)
+    book.save(tmp_path / "a.xlsx")
+    expected = [
+        Document("a film", None, {"year": 2001, "day": "2020-01-02"}),
+        Document("7", None, {"year": 1.5, "day": True}),
+    ]
+    assert read(tmp_path / "a.xlsx") == expected
+    assert read_labelled(tmp_path / "a.xlsx", "text", "year") == (["2001", "1.5"], ["a film", "7"])
+    assert error(read_documents, tmp_path / "a.xlsx", "body").endswith(
+        "no field 'body' (fields: 'text', 'year', 'day'); name the right one with --field"
+    )
+    for name, row in (("Second", ["id", "text"]), ("Third", ["no", "columns"])):
+        sheet = book.create_sheet(name)
+        sheet.append(row)
+        sheet.append(["x1", "more"])
+    book.save(tmp_path / "b.xlsm")
+    with pytest.warns(ReadingWarning, match="left out the sheet 'Third' \\(no field 'text'"):
+        found = read(tmp_path / "b.xlsm")
+    assert found[2] == Document("more", "x1", {"sheet": "Second"})
+    whole = (tmp_path / "a.xlsx").read_bytes()
+    for content in (b"", b"PK", whole[:-300], bytes(1000)):
+        assert "a.xls: cannot be read as a spreadsheet (" in error(read, file(content, "a.xls"))
+
+
+def test_a_hostile_spreadsheet_costs_bounded_time_and_memory(tmp_path, file, monkeypatch):
+    cells = "".join(
+        f'<row r="{row}"><c r="{cell}{row}"><v>1</v></c></row>' for row, cell in ((1, "A"), (1048576, "XFD"))
+    )
+    sheet = f'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>{cells}</sheetData></worksheet>'
+    book = openpyxl.Workbook()
+    book.save(tmp_path / "plain.xlsx")
+    with zipfile.ZipFile(tmp_path / "plain.xlsx") as plain, zipfile.ZipFile(tmp_path / "wide.xlsx", "w") as wide:
+        for name in plain.namelist():
+            wide.writestr(name, sheet if name.endswith("sheet1.xml") else plain.read(name))
+    assert "wide.xlsx: ends the process that reads it" in error(read, tmp_path / "wide.xlsx")
+    monkeypatch.setattr(spreadsheets, "SECONDS", 0.01)
+    assert "takes longer than 0.01 s" in error(read, tmp_path / "plain.xlsx")
+
+
+def test_columns_of_bytes_are_left_out_and_named(tmp_path):
+    columns = {"image": [{"bytes": b"\xff", "path": "x"}], "png": [[b"\xff"]], "raw": [b"\xff"], "n": [1]}
+    path = table(tmp_path, text=["a"], **columns)
+    with pytest.warns(ReadingWarning) as warned:
+        assert read(path) == [Document("a", None, {"n": 1})]
+    assert [str(each.message).split(": ")[1] for each in warned] == [
+        f"left out the column '{name}', which holds bytes" for name in ("image", "png", "raw")
+    ]
+
+
+def test_cells_too_many_or_too_few_at_the_right(file):
+    content = "text,year,,\na,1,,\nb\t,2\nc,3,,,,\nd,4,x\n"
+    assert [each.metadata for each in read(file(content, "a.csv"))] == [
+        {"year": 1},
+        {"year": 2},
+        {"year": 3},
+        {"year": 4, "column 3": "x"},
+    ]
+    assert "line 2: 1 field, but the header has 3" in error(read, file("text,n,\na\n", "a.csv"))
+    assert "line 2: 4 fields, but the header has 3" in error(read, file("text,n,\na,1,,x\n", "a.csv"))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.csv.gz"])
+def test_a_file_of_labels_is_read_once(file, name, monkeypatch):
+    rows = [("pos", "a good film"), ("neg", "a dull film")] * 20_000
+    if "jsonl" in name:
+        content = "".join(json.dumps({"label": label, "text": text}) + "\n" for label, text in rows)
+    else:
+        mark = "\t" if name == "a.tsv" else ","
+        content = "".join(f"{label}{mark}{text}\n" for label, text in [("label", "text"), *rows])
+    path = file(gzip.compress(content.encode()) if name.endswith("gz") else content, name)
+    count = 0
+
+    class Counted(io.FileIO):
+        def readinto(self, buffer):
+            nonlocal count
+            found = super().readinto(buffer)
+            count += found
+            return found
+
+        def readall(self):
+            nonlocal count
+            found = super().readall()
+            count += len(found)
+            return found
+
+    monkeypatch.setattr(opening, "open_regular", lambda path: io.BufferedReader(Counted(path)))
+    assert len(read_labelled(path)[0]) == len(rows)
+    # What was buffered to see the format may be read twice.
+    assert path.stat().st_size <= count <= path.stat().st_size + (1 << 18)

@@ -17,6 +17,7 @@ from ctx_embed.documents.formats.markup import read_markdown
 from ctx_embed.documents.walking import GENERATED
 from ctx_embed.rows.encodings import WrongBytesWarning
 from ctx_embed.rows.opening import suffix_of as suffix_of
+from ctx_embed.rows.spreadsheets import LIBRARY, SPREADSHEETS
 from ctx_embed.texts import well_formed
 
 # The extra that installs the libraries that formats need.
@@ -77,6 +78,7 @@ _SUFFIXES = {
 }
 FORMATS = {suffix: Format(reader) for reader, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 FORMATS |= {".pdf": Format("office:pdf", "pypdfium2"), ".rtf": Format("office:rtf", "striprtf")}
+FORMATS |= dict.fromkeys(SPREADSHEETS, Format("plain:records", LIBRARY))
 # Titles that programs write unasked.
 _NO_TITLE = {"untitled", "untitled document", "powerpoint presentation", "word document", "document1", "presentation1"}
 # Maximum number of files that a file may be in.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import replaced_file, require_folder
+from ctx_embed.index.storage.database import Stored
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.faiss_file import faiss
 from ctx_embed.index.storage.folder import View
@@ -239,6 +240,13 @@ def find_fields(view: View, most: int) -> list[Field]:
     return sorted(fields, key=lambda field: (-field.documents, field.name))
 
 
+def _named(document: Stored, start: int) -> dict[str, Any]:
+    """Return the id of a passage that begins at ``start`` of its document; one of several has an id of its own."""
+    if document.passages == 1:
+        return {"id": document.id}
+    return {"id": f"{document.id}#{start}", "document": document.id, "start": start}
+
+
 def export_index(view: View, output: Path) -> int:
     """Write vectors and passages, see :meth:`SearchIndex.export`."""
     require_folder(output)
@@ -252,7 +260,7 @@ def export_index(view: View, output: Path) -> int:
         header = {"descr": "<f4", "fortran_order": False, "shape": (view.count, view.settings.dimension)}
         np.lib.format.write_array_header_1_0(array, header)
         passages = (
-            (row, {"id": of.id, "text": text, **({"start": start} if of.passages > 1 else {}), "metadata": of.metadata})
+            (row, {**_named(of, start), "text": text, "metadata": of.metadata})
             for of in view.store.all()
             for (row, text), (start, _) in zip(of.texts(), of.spans, strict=True)
         )

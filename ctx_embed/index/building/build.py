@@ -46,8 +46,8 @@ from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import TakenIdError
 from ctx_embed.options import declared
 from ctx_embed.progress import Meter
-from ctx_embed.rows.reading import estimated_count, read_documents
-from ctx_embed.rows.table import KINDS, TEXT_FIELD
+from ctx_embed.rows.reading import Fields, estimated_count, read_documents
+from ctx_embed.rows.table import KINDS
 from ctx_embed.texts import Document, Embedded
 
 # The file in INDEX.partial that a build locks.
@@ -124,7 +124,7 @@ class Plan(FolderOptions):
     def signature(self) -> str:
         """A hash that is equal for two runs of the same build."""
         names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
-        fields: list[Any] = [names, self.mode, self.text_field or TEXT_FIELD, self.embedding_field, self.factory]
+        fields: list[Any] = [names, self.mode, *astuple(self.fields), self.embedding_field, self.factory]
         fields += [self.chunk, self.dtype, self.documents, list(self.include), list(self.exclude), self.encoding]
         fields += [bool(self.follow_links), bool(self.stores)]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
@@ -265,7 +265,9 @@ def _build(plan: Plan) -> Built:
     """Fill INDEX.partial, resuming an earlier run if there is one; then make it INDEX, or add it to INDEX."""
     documents: Iterator[Document] = chain.from_iterable(store.documents() for store in plan.stores)
     if not plan.stores:
-        documents = read_sources(plan.files, plan.text_field, plan.embedding_field, plan.documents, plan.encoding)
+        documents = read_sources(plan.files, plan.fields, plan.embedding_field, plan.documents, plan.encoding)
+    if plan.mode == "upsert":
+        documents = _with_ids(documents)
     if plan.files:
         # Fail on empty sources before anything is written or a model is loaded.
         first = next(documents, None)
@@ -318,6 +320,17 @@ def _build(plan: Plan) -> Built:
         synced = _sync(plan)
         return replace(built, documents=built.documents + synced.documents, folders=synced)
     return built
+
+
+def _with_ids(documents: Iterator[Document]) -> Iterator[Document]:
+    """Yield documents to upsert, each of which must have an id."""
+    for number, document in enumerate(documents, 1):
+        if document.id is None:
+            raise InputError(
+                f"document {number} has no id, so --upsert would add it once more with each run; name the field of ids "
+                "with --id-field, or add documents without ids with --append"
+            )
+        yield document
 
 
 def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Built:
@@ -418,7 +431,7 @@ def _sync(plan: Plan, index: SearchIndex | None = None) -> Synced:
 
 def read_sources(
     files: Sequence[str],
-    text_field: str | None = None,
+    fields: Fields | None = None,
     embedding_field: str | None = None,
     documents: str | None = None,
     encoding: str | None = None,
@@ -449,8 +462,8 @@ def read_sources(
             yield from documents_of(named, texts, documents)
             continue
         if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:
-            raise InputError(f"{file}: only JSONL, CSV, TSV and Parquet files have records; choose lines or files")
-        for number, document in enumerate(read_documents(file, text_field, encoding=encoding), 1):
+            raise InputError(f"{file}: only tables and JSONL have records; choose lines or files")
+        for number, document in enumerate(read_documents(file, fields, encoding=encoding), 1):
             if embedding_field is None:
                 yield document
                 continue

@@ -10,6 +10,7 @@ from typing import Literal
 
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.options import documented, option, require_valid
+from ctx_embed.rows.reading import Fields
 from ctx_embed.texts import as_list
 
 
@@ -30,11 +31,24 @@ class FolderOptions:
         None, "What becomes a document.", default_is="files, and records that have a text; of named text files lines"
     )
     text_field: str | None = option(
-        None, "The field of records that holds the text.", flag="--field", metavar="NAME", default_is="text"
+        None,
+        "The field of records that holds the text, e.g. body or message.body.",
+        flag="--field",
+        metavar="NAME",
+        default_is="text; in folders the only column of prose",
+    )
+    id_field: str | None = option(None, "The field of records that holds the id.", metavar="NAME", default_is="id, _id")
+    title_field: str | None = option(
+        None, "The field of records that holds the title.", metavar="NAME", default_is="title"
     )
     follow_links: bool | None = option(
         None, "Read files outside the folder to which links in it point.", default_is="no"
     )
+
+    @property
+    def fields(self) -> Fields:
+        """The fields of records."""
+        return Fields(self.text_field, self.id_field, self.title_field)
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):

@@ -43,7 +43,8 @@ class Synced:
     """The report of a synchronisation: numbers of files, and of the documents and passages added or replaced.
 
     Files are removed if they are gone or left out now. ``skipped`` counts files and folders by reason, ``lacking``
-    files that need the extra ``documents`` by suffix; ``failed`` says why files could not be read, by path.
+    files that need the extra ``documents`` by suffix; by path, ``failed`` says why files could not be read, and
+    ``notes`` how files were read in another way than usual. ``remarks`` are about folders and globs.
     """
 
     added: int = 0
@@ -55,21 +56,22 @@ class Synced:
     skipped: Counter[str] = field(default_factory=Counter)
     lacking: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def left_out(self) -> str:
         """A message that says which files were not read, and why; empty if all were read."""
         counts = self.skipped.most_common()
         said = [f"{count} {PLURALS.get(reason, reason) if count > 1 else reason}" for reason, count in counts]
-        named = []
-        for source, reason in islice(self.failed.items(), NAMED):
-            shown = source if len(source) <= SHOWN else f"{source[: SHOWN // 2]}…{source[-(SHOWN // 2) :]}"
-            named.append(f"{shown} ({reason})")
-        if len(self.failed) > NAMED:
-            named.append(f"{len(self.failed) - NAMED} more")
         parts = [f"skipped {', '.join(said)}"] if said else []
-        if named:
-            parts.append(f"could not read {', '.join(named)}")
+        for what, reasons in (("read", self.notes), ("could not read", self.failed)):
+            named = []
+            for source, reason in islice(reasons.items(), NAMED):
+                shown = source if len(source) <= SHOWN else f"{source[: SHOWN // 2]}…{source[-(SHOWN // 2) :]}"
+                named.append(f"{shown} ({reason})")
+            named += [f"{len(reasons) - NAMED} more"] if len(reasons) > NAMED else []
+            parts += [f"{what} {', '.join(named)}"] if named else []
         if self.lacking:
             lacking = ", ".join(f"{count} {suffix}" for suffix, count in self.lacking.most_common())
             parts.append(str(missing_extra(f"left out {lacking}, which", EXTRA)))
@@ -124,19 +126,45 @@ def known_folder(store: Database, folder: str | Path) -> FollowedFolder | None:
     return next((known for known in folders(store) if known.path == path), None)
 
 
-def follow(store: Database, path: str, prefixed: bool, options: FolderOptions) -> None:
-    """Record a folder, or its new options if it is known; its sources begin with its name if others are followed."""
-    others, written = folders(store), json.dumps(asdict(options))
-    for statement in _SCHEMA:
-        store.run(statement)
-    if any(other.path == path for other in others):
-        store.run("UPDATE folders SET options = ? WHERE path = ?", (written, path))
-        return
+def moved_folder(store: Database, path: str) -> FollowedFolder | None:
+    """Return the followed folder that is gone and most of whose files are in a new one; None if there is none."""
+    for folder in gone_folders(store):
+        files = [file for file in recorded(store, folder) if file.problem is None]
+        there = 0
+        for file in files:
+            with suppress(OSError):
+                there += os.stat(on_disk(path, file.source)).st_size == file.size
+        if 2 * there > len(files):
+            return folder
+    return None
+
+
+def gone_folders(store: Database) -> list[FollowedFolder]:
+    """Return the folders that an index follows and that are no more."""
+    return [folder for folder in folders(store) if not os.path.isdir(folder.path)]
+
+
+def new_folder(store: Database, path: str, prefixed: bool, options: FolderOptions) -> FollowedFolder:
+    """Return the record of a folder to follow; its sources begin with its name if others are followed."""
+    others = folders(store)
     prefix = f"{os.path.basename(path)}/" if others or prefixed else ""
     for other in others:
         if other.prefix == prefix:
             raise InputError(f"{path}: the index follows another folder of this name, {other.path}; rename one of them")
-    store.run("INSERT INTO folders (path, prefix, options) VALUES (?, ?, ?)", (path, prefix, written))
+    return FollowedFolder(1 + max((other.number for other in others), default=0), path, prefix, options)
+
+
+def follow(store: Database, folder: FollowedFolder) -> None:
+    """Record a folder, or its new path and options."""
+    for statement in _SCHEMA:
+        store.run(statement)
+    values = folder.number, folder.path, folder.prefix, json.dumps(asdict(folder.options))
+    store.run("INSERT OR REPLACE INTO folders (folder, path, prefix, options) VALUES (?, ?, ?, ?)", values)
+
+
+def forget(store: Database, folder: FollowedFolder) -> None:
+    """Remove the record of a folder whose files have been removed."""
+    store.run("DELETE FROM folders WHERE folder = ?", (folder.number,))
 
 
 def recorded(store: Database, folder: FollowedFolder) -> Iterator[RecordedFile]:

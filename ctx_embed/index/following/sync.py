@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ctx_embed.documents.decoding import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract, format_of, suffix_of
-from ctx_embed.documents.units import RECORD_SUFFIXES, documents_of, holds_records, modified, record_documents
+from ctx_embed.documents.units import RECORD_SUFFIXES, documents_of, modified, record_documents, records_of
 from ctx_embed.documents.walking import File, Skipped, is_index, walk
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import on_disk
@@ -32,7 +32,7 @@ from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import Edit
 from ctx_embed.progress import Meter
 from ctx_embed.rows.reading import in_blocks
-from ctx_embed.texts import Document
+from ctx_embed.texts import Document, well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.index.search_index import SearchIndex
@@ -81,72 +81,95 @@ def sync_folder(
     ``given`` are values of :class:`FolderOptions` by name; None and () stand for those of the last run. ``prefixed``:
     sources begin with the folder's name even if it is the first folder of the index.
     """
-    path = require_source_folder(folder)
+    # Documents of a followed folder that is gone can be dropped.
+    is_gone = allow_empty and not os.path.lexists(folder)
+    path = os.path.realpath(folder) if is_gone else require_source_folder(folder)
     inside = os.path.realpath(index.path)
     if path == inside or path.startswith(inside + os.sep):
         raise InputError(f"{path}: lies in the index itself; name the folder of the documents")
     result = Synced() if result is None else result
     with closing(Database(index.path)) as store:
         known = known_folder(store, path)
+        if is_gone and known is None:
+            raise InputError(f"{folder}: no such folder, and {index.path} does not follow it")
+        if known is None and (known := records.moved_folder(store, path)) is not None:
+            result.remarks.append(f"{path} takes the place of {known.path}, which is gone")
         last = known.options if known else FolderOptions()
         options = replace(last, **{name: value for name, value in given.items() if value not in (None, ())})
-        makes_others = (options.documents, options.text_field) != (last.documents, last.text_field)
+        makes_others = known is not None and (options.documents, options.fields) != (last.documents, last.fields)
+        if known is None:
+            followed = records.new_folder(store, path, prefixed, options)
+        else:
+            followed = known._replace(path=path, options=options)
+        result.remarks += [
+            f"the followed folder {other.path} is gone; drop its documents with `ctx-embed index sync {other.path} "
+            f"{index.path} --allow-empty`"
+            for other in records.gone_folders(store)
+            if other.number != followed.number
+        ]
         # Listing the first file raises an error for invalid globs before anything is written.
-        files = walk(path, options.include, options.exclude, bool(options.follow_links))
+        globs = options.include, options.exclude
+        files = iter(()) if is_gone else walk(path, *globs, bool(options.follow_links), result.remarks)
         found = chain(list(islice(files, 1)), files)
-        before = [] if known is None else records.recorded(store, known)
+        before = list[RecordedFile]() if known is None or allow_empty else records.recorded(store, known)
+        _require_files(followed, [record.source for record in before if record.problem is None])
         if dry_run:
+            compared = iter(()) if known is None else records.recorded(store, known)
             if makes_others:
-                before = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in before)
-            with Meter("comparing", unit="files", shown=progress) as meter:
-                for file, record, digest in _changes(found, iter(before), result, meter, checksum):
-                    is_new = record is None or record.problem is not None
-                    if file is None:
-                        result.removed += not is_new
-                    elif digest is None:
-                        result.added += is_new
-                        result.changed += not is_new
+                compared = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in compared)
+            step = _Step(store, None, index, followed, result)
+            with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
+                differences = _changes(found, compared, result, meter, checksum)
+                for read in extraction.read((change, change.path) for change in differences):
+                    step.take(*read)
+            step.store()
             return result
-        if not allow_empty:
-            there = [record.source for record in before if record.problem is None]
-            gone = sum(not os.path.lexists(on_disk(path, source)) for source in there)
-            if gone and (gone == len(there) or (gone >= MANY_FILES and 2 * gone > len(there))):
-                raise InputError(
-                    f"{path}: {gone} of its {len(there)} files are gone; is its disk mounted? Nothing was changed; "
-                    "repeat the command with --allow-empty to remove their documents"
-                )
-        if known is None or options != last:
+        if followed != known:
             with store.writing():
-                records.follow(store, path, prefixed, options)
-                if known is not None and makes_others:
+                records.follow(store, followed)
+                if makes_others:
                     # The files become other documents: read all of them again.
                     statement = "UPDATE files SET modified = ?, hash = x'' WHERE folder = ?"
-                    store.run(statement, (records.READ_AGAIN, known.number))
-            known = known_folder(store, path)
-            assert known is not None
+                    store.run(statement, (records.READ_AGAIN, followed.number))
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
-            differences = _changes(found, records.recorded(store, known), result, meter, checksum)
-            read = extraction.read((change, change.path) for change in differences)
+            differences = _changes(found, records.recorded(store, followed), result, meter, checksum)
+            changes = extraction.read((change, change.path) for change in differences)
             more = True
             while more:
                 with index.writer.editing(tidy=False) as edit:
-                    step = _Step(edit, known, result)
+                    step = _Step(edit.store, edit, index, followed, result)
                     while more and not edit.is_long:
-                        change, texts = next(read, (None, []))
+                        change, texts = next(changes, (None, list[Extracted]()))
                         more = change is not None
                         if change is not None:
                             step.take(change, texts)
                     step.store()
+        if is_gone:
+            with store.writing():
+                records.forget(store, followed)
     # Updates FAISS's file, and compacts if most vectors belong to deleted documents.
     with index.writer.editing():
         pass
     return result
 
 
+def _require_files(folder: FollowedFolder, sources: list[str]) -> None:
+    """Refuse a folder that lacks the files of these sources, or most of many, and does not have as many others."""
+    gone = sum(not os.path.lexists(on_disk(folder.path, source)) for source in sources)
+    if gone and (gone == len(sources) or (gone >= MANY_FILES and 2 * gone > len(sources))):
+        entries = walk(folder.path, folder.options.include, folder.options.exclude, bool(folder.options.follow_links))
+        if 2 * sum(isinstance(entry, File) for entry in entries) < len(sources):
+            raise InputError(
+                f"{folder.path}: {gone} of its {len(sources)} files are gone; is its disk mounted? Nothing was "
+                "changed; repeat the command with --allow-empty to remove their documents"
+            )
+
+
 def require_source_folder(folder: str | Path) -> str:
     """Return a folder's absolute path, without links; raise InputError if its files cannot be followed."""
     if not os.path.isdir(folder):
-        raise InputError(f"{folder}: {'must be a folder, got a file' if os.path.exists(folder) else 'no such folder'}")
+        missing = "no such folder; if an index follows it, `index sync --allow-empty` drops its documents"
+        raise InputError(f"{folder}: {'must be a folder, got a file' if os.path.exists(folder) else missing}")
     if is_index(folder):
         raise InputError(f"{folder}: must be a folder of documents, got a search index")
     path = os.path.realpath(folder)
@@ -224,55 +247,86 @@ def _is_as_listed(file: File) -> bool:
 
 
 class _Step:
-    """The changes of one commit; documents of several files are embedded together."""
+    """The changes of one commit; documents of several files are embedded together.
 
-    def __init__(self, edit: Edit, folder: FollowedFolder, result: Synced) -> None:
+    Without ``edit`` nothing is changed: the report says what would be.
+    """
+
+    def __init__(
+        self, store: Database, edit: Edit | None, index: SearchIndex, folder: FollowedFolder, result: Synced
+    ) -> None:
+        self.database = store
         self.edit = edit
+        self.index = index
         self.folder = folder
         self.result = result
         self._documents: list[Document] = []
         self._characters = 0
+        # A dry run may come before the first folder of the index.
+        origins = (
+            "origins" if edit is not None or records.folders(store) else "(SELECT 0 AS id, 0 AS file, 0 AS written)"
+        )
+        self._select = (
+            f"SELECT d.id, file, written FROM documents d LEFT JOIN {origins} o ON o.id = d.id WHERE d.id IN ({{}})"
+        )
+        # Without edit: for ids of the files so far, whether a document has them now.
+        self._ids: dict[str, bool] = {}
 
     def take(self, change: Change, texts: list[Extracted] | Exception) -> None:
         """Make one change; new documents are stored when a batch of them is full."""
-        store, (file, record, digest) = self.edit.store, change
+        file, record, digest = change
         if file is not None and digest is not None:
-            # The file's text is as before.
             assert record is not None
-            records.record(store, self.folder, file, digest, record.problem, record.counted)
-            if file.modified == record.modified:
-                return
-            of_file, values = "id IN (SELECT id FROM origins WHERE file = ?)", (modified(file.modified), record.number)
-            store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {of_file}", values)
-            store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", values)
-            store.store_checksums(of_file, record.number)
-            self.edit.edited()
+            self._touch(file, record, digest)
         elif file is not None and format_of(file.path).installed:
             self._read(file, record, texts)
         else:
             if record is not None:
-                self.edit.delete(self._ids_of(record))
-                store.run("DELETE FROM files WHERE file = ?", (record.number,))
+                self._delete(self._ids_of(record))
+                if self.edit is not None:
+                    self.database.run("DELETE FROM files WHERE file = ?", (record.number,))
             if file is not None:
                 # The file is not recorded, since the extra may be installed before the next run.
                 self.result.lacking[suffix_of(file.path)] += 1
             elif record is not None:
                 self.result.removed += record.problem is None
 
+    def _touch(self, file: File, record: RecordedFile, digest: bytes) -> None:
+        """Record that a file has changed, but not its text."""
+        if self.edit is None:
+            return
+        store = self.database
+        records.record(store, self.folder, file, digest, record.problem, record.counted)
+        if file.modified != record.modified:
+            of_file, values = "id IN (SELECT id FROM origins WHERE file = ?)", (modified(file.modified), record.number)
+            store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {of_file}", values)
+            store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", values)
+            store.store_checksums(of_file, record.number)
+            self.edit.edited()
+
     def _ids_of(self, record: RecordedFile | None) -> list[Id]:
-        number = None if record is None else record.number
-        return [identifier for (identifier,) in self.edit.store.run("SELECT id FROM origins WHERE file = ?", (number,))]
+        if record is None:
+            return []
+        return [of for (of,) in self.database.run("SELECT id FROM origins WHERE file = ?", (record.number,))]
+
+    def _delete(self, ids: list[Id]) -> None:
+        if self.edit is None:
+            self._ids |= dict.fromkeys(map(str, ids), False)
+        else:
+            self.edit.delete(ids)
 
     def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
         """Replace a file's documents with those that it now contains, and record the file."""
-        store, old, options = self.edit.store, self._ids_of(record), self.folder.options
-        # The ids of the file's documents, by their texts, with the metadata that they get.
+        store, edit, old, options = self.database, self.edit, self._ids_of(record), self.folder.options
+        # The ids of the file's documents, by their texts, with the metadata that the file gives them.
         new: dict[str, tuple[Id, dict[str, Any]]] = {}
         problem: UnreadableFileError | None = None
-        digest = b""
+        digest, notes = b"", list[str]()
         # A table is stored as it is read, but as a whole or not at all.
-        before = self.edit.state, self.edit.counted, self.result.passages, [*self._documents], self._characters
-        store.run("SAVEPOINT file")
+        before = self.result.passages, [*self._documents], self._characters
+        if edit is not None:
+            state = edit.state, edit.counted
+            store.run("SAVEPOINT file")
         try:
             if not file.size:
                 # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
@@ -282,15 +336,16 @@ class _Step:
                 raise texts
             named = file._replace(source=f"{self.folder.prefix}{file.source}")
             is_table = suffix_of(file.path) in RECORD_SUFFIXES
-            has_records = is_table and holds_records(file.path, options.documents, options.text_field)
-            if has_records:
-                parts = in_blocks(record_documents(named, options.text_field), writer.BATCH_DOCUMENTS)
+            found = records_of(file.path, options.documents, options.fields) if is_table else None
+            if found is not None:
+                fields, notes = found
+                parts = in_blocks(record_documents(named, fields), writer.BATCH_DOCUMENTS)
             else:
                 texts = list(extract(file.path)) if is_table else texts
                 parts = iter([list(documents_of(named, texts, options.documents))])
             for part in parts:
                 self._add(part, record, new)
-            if has_records and not _is_as_listed(file):
+            if found is not None and not _is_as_listed(file):
                 raise _TryAgainError("changed while it was read")
             if not new:
                 raise UnreadableFileError(EMPTY, counted=True)
@@ -299,30 +354,40 @@ class _Step:
         except OSError as error:
             problem = _TryAgainError(f"cannot be read ({error.strerror})")
         if problem is not None:
-            store.run("ROLLBACK TO file")
-            self.edit.state, self.edit.counted, self.result.passages, self._documents, self._characters = before
-        store.run("RELEASE file")
+            self.result.passages, self._documents, self._characters = before
+        if edit is not None:
+            if problem is not None:
+                store.run("ROLLBACK TO file")
+                edit.state, edit.counted = state
+            store.run("RELEASE file")
         if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
             # Perhaps a download that was cut short: what the file said before stays until it can be read.
-            records.record(store, self.folder, file._replace(modified=records.READ_AGAIN), b"", None, False)
+            if edit is not None:
+                records.record(store, self.folder, file._replace(modified=records.READ_AGAIN), b"", None, False)
             self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
             return
-        seen = file
-        if isinstance(problem, _TryAgainError) or (problem is None and not _is_as_listed(file)):
-            seen, digest = file._replace(modified=records.READ_AGAIN), b""
-        said = (None, False) if problem is None else (str(problem), problem.counted)
-        number = records.record(store, self.folder, seen, digest, *said)
+        number = 0
+        if edit is not None:
+            seen = file
+            if isinstance(problem, _TryAgainError) or (problem is None and not _is_as_listed(file)):
+                seen, digest = file._replace(modified=records.READ_AGAIN), b""
+            said = (None, False) if problem is None else (str(problem), problem.counted)
+            number = records.record(store, self.folder, seen, digest, *said)
+        self._delete([identifier for identifier in old if str(identifier) not in new])
         if problem is not None:
-            self.edit.delete(old)
             self.result.leave_out(file.source, str(problem), named=not problem.counted)
             self.result.removed += bool(old)
             return
-        self.edit.delete([identifier for identifier in old if str(identifier) not in new])
-        store.run_many(
-            "INSERT INTO origins VALUES (?, ?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
-            ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in new.values()),
-        )
+        if edit is None:
+            self._ids |= dict.fromkeys(new, True)
+        else:
+            store.run_many(
+                "INSERT INTO origins VALUES (?, ?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
+                ((identifier, number, metadata_json(metadata, 1)) for identifier, metadata in new.values()),
+            )
+        if notes:
+            self.result.notes[file.source] = "; ".join(notes)
         self.result.documents += len(new)
         is_new = record is None or record.problem is not None
         self.result.added += is_new
@@ -343,19 +408,21 @@ class _Step:
                 place = f"line {document.metadata['line']}: " if "line" in document.metadata else ""
                 raise UnreadableFileError(f"{place}the id {quoted(identifier)} comes twice")
             by_id[identifier] = document
-        select = "SELECT d.id, o.file, o.written FROM documents d LEFT JOIN origins o ON o.id = d.id WHERE d.id IN ({})"
-        stored = {str(identifier): of for identifier, *of in self.edit.store.run_among(select, forms_of(by_id))}
+        stored = {str(identifier): of for identifier, *of in self.database.run_among(self._select, forms_of(by_id))}
         waiting, own = {str(document.id) for document in self._documents}, -1 if record is None else record.number
         for identifier in by_id:
-            if identifier in waiting or (identifier in stored and stored[identifier][0] != own):
+            of_others = identifier in stored and stored[identifier][0] != own
+            if identifier in waiting or self._ids.get(identifier, of_others):
                 raise _TryAgainError(f"the id {quoted(identifier)} belongs to a document from elsewhere")
-        for identifier, known in self.edit.store.find(stored).items():
-            # Metadata that people have changed in the stored documents stay.
-            written, now, fields = json.loads(stored[identifier][1]), known.metadata, by_id[identifier].metadata
-            changed = {name: value for name, value in now.items() if (name, value) not in written.items()}
-            kept = {name: value for name, value in fields.items() if name in now or name not in written}
-            by_id[identifier] = replace(by_id[identifier], id=known.id, metadata={**kept, **changed})
-        new |= {identifier: (cast(Id, document.id), document.metadata) for identifier, document in by_id.items()}
+        given = {identifier: document.metadata for identifier, document in by_id.items()}
+        if self.edit is not None:
+            for identifier, known in self.edit.store.find(stored).items():
+                # Metadata that people have changed in the stored documents stay.
+                written, now, fields = json.loads(stored[identifier][1]), known.metadata, given[identifier]
+                changed = {name: value for name, value in now.items() if (name, value) not in written.items()}
+                kept = {name: value for name, value in fields.items() if name in now or name not in written}
+                by_id[identifier] = replace(by_id[identifier], id=known.id, metadata={**kept, **changed})
+        new |= {identifier: (cast(Id, by_id[identifier].id), fields) for identifier, fields in given.items()}
         self._documents += by_id.values()
         self._characters += sum(len(document.text) for document in by_id.values())
         if len(self._documents) >= writer.BATCH_DOCUMENTS or self._characters >= BATCH_CHARACTERS:
@@ -363,7 +430,11 @@ class _Step:
 
     def store(self) -> None:
         """Embed and store the waiting documents."""
-        before = self.edit.state.next_row
-        self.edit.add(self._documents, replacing=True)
-        self.result.passages += self.edit.state.next_row - before
+        if self.edit is None:
+            texts = [(well_formed(document.text), getattr(document, "blocks", ())) for document in self._documents]
+            self.result.passages += sum(map(len, self.index.writer.passages(texts)))
+        else:
+            before = self.edit.state.next_row
+            self.edit.add(self._documents, replacing=True)
+            self.result.passages += self.edit.state.next_row - before
         self._documents, self._characters = [], 0

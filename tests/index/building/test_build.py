@@ -83,6 +83,8 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     build_index(source, path, model=hash_model)
     more = tmp_path / "more.jsonl"
     rows = [{"id": 39 if mode == "upsert" else "x", "text": "new"}, *({"text": f"more {n}"} for n in range(30))]
+    if mode == "upsert":
+        rows = [{"id": 40 + n, **row} for n, row in enumerate(rows)]
     more.write_text("".join(json.dumps(row) + "\n" for row in rows))
     interrupted(more, path, mode=mode)
     assert stored(path) == dict(enumerate(TEXTS))
@@ -97,7 +99,8 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     assert stored(path) == expected
     # A counted id that comes again is a given one.
     more.write_text('{"text": "counted"}\n{"text": "given", "id": 71}\n')
-    build_index(more, path, model=hash_model, mode="upsert")
+    assert "document 1 has no id, so --upsert" in error(build_index, more, path, model=hash_model, mode="upsert")
+    build_index(more, path, model=hash_model, mode="append")
     assert stored(path)[71] == "given"
 
 

@@ -1,5 +1,6 @@
 """An index follows a folder: what is new, changed and gone, and nothing else, also after interruptions."""
 
+import json
 import os
 import re
 import shutil
@@ -8,19 +9,23 @@ import unicodedata
 from contextlib import closing
 from functools import partial
 
+import pandas
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.index.query import print_hits
+from ctx_embed.cli.index.sync import summary
 from ctx_embed.documents import formats
 from ctx_embed.errors import installation
+from ctx_embed.grep import grep
 from ctx_embed.index.building.build import build_index
 from ctx_embed.index.following import sync
-from ctx_embed.index.following.records import FolderOptions, follow
+from ctx_embed.index.following.records import FolderOptions, follow, new_folder
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.writing import writer
+from ctx_embed.texts import Document
 from tests.documents.samples import FIRST, SECOND, pdf
-from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, Interrupting
 
@@ -32,7 +37,7 @@ FILES = {
     "sub/b.txt": "one line\n\nanother line\n",
     "sub/code.py": "def f():\n    return 1\n",
     "table.csv": "text,n\nfirst,1\nsecond,2\n",
-    "plain.csv": "name,n\nx,1\n",
+    "plain.json": "[1]\nx\n",
     "rows.jsonl": '{"id": "r1", "text": "a record"}\n{"text": "without id"}\n',
     ".hidden": "no",
     "empty.txt": " \n",
@@ -55,11 +60,23 @@ def index(tmp_path, hash_model):
         yield index
 
 
+def place(document: Document) -> str:
+    """Return the id of a document, of a part of a file its line."""
+    fields = document.metadata
+    is_part = re.fullmatch(f"{re.escape(fields.get('source', ''))}:[0-9a-f]{{12}}(-[0-9]+)?", str(document.id))
+    return f"{fields['source']}:{fields['line']}" if is_part else str(document.id)
+
+
 def ids(index) -> list:
-    return sorted(map(str, index.ids()))
+    return sorted(map(place, index.documents()))
 
 
-IDS = ["a.md", "plain.csv", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "table.csv:2", "table.csv:3"]
+def at(index, wanted: str) -> Document:
+    (found,) = (document for document in index.documents() if place(document) == wanted)
+    return found
+
+
+IDS = ["a.md", "plain.json", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "table.csv:2", "table.csv:3"]
 
 
 def test_a_folder_becomes_documents(index, folder):
@@ -71,8 +88,8 @@ def test_a_folder_becomes_documents(index, folder):
     metadata = index.get("a.md").metadata
     assert re.fullmatch(r"20.*\+00:00", metadata.pop("modified"))
     assert metadata == {"source": "a.md", "title": "Title", "line": 1}
-    assert index.get("table.csv:3").metadata.items() >= {"n": 2, "line": 3}.items()
-    assert index.get("plain.csv").text == "name,n\nx,1\n"
+    assert at(index, "table.csv:3").metadata.items() >= {"n": 2, "line": 3}.items()
+    assert index.get("plain.json").text == "[1]\nx\n"
     hits = [hit for hit in index.search("anything", k=50) if hit.id == "a.md"]
     assert sorted(hit.text.split("\n")[0] for hit in hits) == ["# Title", "## Part 1", "## Part 2", "## Part 3"]
     assert synced.passages == 7 + len(hits)
@@ -190,8 +207,8 @@ def test_checksums_show_what_the_system_does_not(index, folder, hash_model, monk
     monkeypatch.setattr(sync, "content_hash", lambda file: read.append(file.source) or hashed(file))
     assert index.sync(folder, checksum=True, dry_run=True).changed == 1
     read.clear()
-    out = Command("index sync").succeeds(folder, index.path, "--checksum", "--dry-run")
-    assert "1 file would be changed, 5 unchanged" in out
+    said = summary(index.sync(folder, checksum=True, dry_run=True), "i", "would be ")
+    assert "1 file would be changed, 5 unchanged" in said
     assert index.sync(folder, checksum=True).changed == 1
     assert set(FILES) - {".hidden", "image.png"} <= set(read)
     assert hash_model.seen[seen:] == ["one line\n\nanother text"]
@@ -215,8 +232,8 @@ def test_a_record_that_is_gone_is_removed_and_one_that_moves_stays(index, folder
 @pytest.mark.parametrize(
     ("unit", "expected"),
     [
-        ("files", ["a.md", "plain.csv", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]),
-        ("lines", ["plain.csv:1", "plain.csv:2", "sub/b.txt:1", "sub/b.txt:3"]),
+        ("files", ["a.md", "plain.json", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]),
+        ("lines", ["plain.json:1", "plain.json:2", "sub/b.txt:1", "sub/b.txt:3"]),
         ("paragraphs", ["sub/b.txt:1", "sub/b.txt:3", "sub/code.py:1"]),
         ("records", ["a.md", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "table.csv:2", "table.csv:3"]),
     ],
@@ -227,13 +244,13 @@ def test_what_a_document_is(index, folder, unit, expected):
     assert set(expected) <= set(found)
     if unit in ("files", "records"):
         assert found == expected
-    assert list(synced.failed) == (["plain.csv"] if unit == "records" else [])
+    assert list(synced.failed) == (["plain.json"] if unit == "records" else [])
     if unit in ("lines", "paragraphs"):
-        assert (index.get("sub/b.txt:3").text, index.get("sub/b.txt:3").metadata["line"]) == ("another line", 3)
+        assert (at(index, "sub/b.txt:3").text, at(index, "sub/b.txt:3").metadata["line"]) == ("another line", 3)
     # Another choice replaces all documents of the folder, and is kept.
     assert index.sync(folder, documents="files").changed == (0 if unit == "files" else synced.added)
     index.sync(folder)
-    assert ids(index) == ["a.md", "plain.csv", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]
+    assert ids(index) == ["a.md", "plain.json", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]
 
 
 def test_pages(index, folder):
@@ -243,7 +260,10 @@ def test_pages(index, folder):
     passages = [hit for hit in index.search("x", k=50) if hit.id == "report.pdf"]
     assert {hit.text: hit.page for hit in passages} == {FIRST: 1, SECOND: 2}
     index.sync(folder, documents="paragraphs")
-    assert index.get("report.pdf:2").metadata["page"] == 2
+    assert {document.text: document.metadata["page"] for document in index.documents("source = 'report.pdf'")} == {
+        FIRST: 1,
+        SECOND: 2,
+    }
 
 
 def test_a_name_means_the_same_in_any_unicode_form(index, tmp_path):
@@ -280,7 +300,7 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder):
         ("broken.jsonl", "{broken", "line 2: not JSON"),
         ("infinite.jsonl", '{"text": "x", "m": 1e999}', "document 2: the metadata field 'm' cannot be stored as JSON"),
         ("large.jsonl", f'{{"text": "x", "id": {10**30}}}', f"document 2: the id {10**30} does not fit into 64 bits"),
-        ("twice.jsonl", '{"text": "x", "id": "twice.jsonl:1"}', "line 2: the id 'twice.jsonl:1' comes twice"),
+        ("twice.jsonl", '{"text": "x", "id": 7}\n{"text": "y", "id": 7}', "line 3: the id '7' comes twice"),
     ):
         (folder / name).write_text(f'{{"text": "fine"}}\n{record}\n')
         expected[name] = reason
@@ -335,10 +355,10 @@ def test_messages_are_one_printable_line(index, folder):
 
 
 @pytest.mark.parametrize("batch", [1, 2048])
-@pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.csv\n", None])
+@pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.json\n", None])
 def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now, batch):
     monkeypatch.setattr(sync.writer, "BATCH_DOCUMENTS", batch)
-    index.sync(folder, include=["/*.jsonl", "/plain.csv"])
+    index.sync(folder, include=["/*.jsonl", "/plain.json"])
     read = sync.record_documents
 
     def changing(file, text_field):
@@ -511,7 +531,7 @@ def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model):
         ("a.txt", {"include": ["*.md"]}, "--include, --exclude and --follow-links choose files of a folder; name one"),
         (".", {"embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
         ("a.txt", {"documents": "line"}, "unknown documents 'line': did you mean 'lines'? known are"),
-        ("a.txt", {"documents": "records"}, "a.txt: only JSONL, CSV, TSV and Parquet files have records"),
+        ("a.txt", {"documents": "records"}, "a.txt: only tables and JSONL have records"),
         ("a.pdf", {}, "a.pdf: no such file"),
         ("a.txt", {"path": "/"}, "cannot write /: it is a folder; name the file or folder to write in it"),
         ("empty", {}, "empty: no file that can be read; skipped 1 hidden"),
@@ -592,7 +612,7 @@ def test_a_folder_that_lost_most_of_its_files_is_refused(index, folder, many, tm
     folder.mkdir()
     assert re.search(r"6 of its 6 files are gone; is its disk mounted\?.*--allow-empty", error(index.sync, folder))
     assert ids(index) == IDS
-    assert index.sync(folder, dry_run=True).removed == 6
+    assert index.sync(folder, dry_run=True, allow_empty=True).removed == 6
     assert index.sync(folder, allow_empty=True).removed == 6
     assert ids(index) == []
 
@@ -638,7 +658,7 @@ def test_a_passage_knows_its_line_and_its_page(located, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "b.pdf").write_bytes(b"%PDF")
     with located.writer.editing() as edit:
-        follow(edit.store, str(tmp_path / "elsewhere"), False, FolderOptions())
+        follow(edit.store, new_folder(edit.store, str(tmp_path / "elsewhere"), False, FolderOptions()))
     source = located.source("b")
     assert source.path == tmp_path / "elsewhere" / "b.pdf"
     assert source.url.endswith("/elsewhere/b.pdf#page=7")
@@ -656,3 +676,177 @@ def test_hits_show_their_sources(located, capsys, monkeypatch):
     print_hits("second", hits, sources)
     printed = capsys.readouterr().out
     assert f"\x1b]8;;{sources[0].url}\x1b\\notes/a.md:4" in printed
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), unit=st.sampled_from(["paragraphs", "lines", "records"]))
+def test_metadata_never_move_to_another_text(tmp_path_factory, hash_model, data, unit):
+    home = tmp_path_factory.mktemp("edits")
+    folder, names = home / "notes", ["a.md", "b.txt"] if unit != "records" else ["a.csv", "b.jsonl"]
+    folder.mkdir()
+    texts = st.lists(st.sampled_from(["Alpha is here.", "Beta.", "Gamma\u00e9 was late.", "Delta"]), max_size=6)
+
+    def write() -> None:
+        for name in names:
+            parts = data.draw(texts)
+            between = "\n\n" if unit == "paragraphs" else "\n"
+            if name.endswith("csv"):
+                parts = ["text", *parts]
+            elif name.endswith("jsonl"):
+                parts = [json.dumps({"text": part}) for part in parts]
+            (folder / name).write_text(between.join([*parts, ""]))
+
+    with SearchIndex.create(home / "index", hash_model) as index:
+        marks: dict[str, str] = {}
+        for number in range(4):
+            write()
+            if number == 2:
+                os.rename(folder, home / "moved")
+                folder = home / "moved"
+            dry = index.sync(folder, documents=unit, dry_run=True, allow_empty=True)
+            real = index.sync(folder, documents=unit, allow_empty=True)
+            assert vars(dry) == vars(real)
+            for document in index.documents():
+                # A text keeps the mark that it got first, however it moves, and no other text gets it.
+                if "mark" in document.metadata:
+                    assert marks[document.metadata["mark"]] == document.text
+                elif data.draw(st.booleans()):
+                    mark = f"mark {len(marks)}"
+                    marks[mark] = document.text
+                    index.update_metadata([document.id], {"mark": mark})
+        before = {document.id: document.metadata.get("mark") for document in index.documents()}
+        for name in names:
+            # Other lines around the parts change no part.
+            path = folder / name
+            path.write_text(path.read_text() + ("\n" if unit != "records" else ""))
+        index.sync(folder, allow_empty=True)
+        assert {document.id: document.metadata.get("mark") for document in index.documents()} == before
+        assert not index.verify()
+
+
+def test_what_people_set_stays_through_all_changes_of_a_file(index, folder):
+    index.sync(folder)
+    index.update_metadata(["a.md"], {"reviewed": True, "title": "Mine"})
+    for number in range(3):
+        (folder / "a.md").write_text(f"# Title {number}\n\nText.\n")
+        index.sync(folder)
+        assert index.get("a.md").metadata.items() >= {"reviewed": True, "title": "Mine"}.items()
+
+
+def test_a_moved_folder_takes_the_place_of_the_old_one(index, folder, tmp_path):
+    index.sync(folder)
+    before = [vars(document) for document in index.documents()]
+    moved = folder.rename(tmp_path / "archive")
+    synced = index.sync(moved)
+    assert (synced.added, synced.removed, synced.unchanged) == (0, 0, 6)
+    assert synced.remarks == [f"{moved} takes the place of {folder}, which is gone"]
+    assert [vars(document) for document in index.documents()] == before
+    # Another folder with other files does not, and says how to drop what is gone.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "x.md").write_text("Something else.\n")
+    moved.rename(tmp_path / "elsewhere")
+    (remark,) = index.sync(other).remarks
+    assert f"drop its documents with `ctx-embed index sync {moved} {index.path} --allow-empty`" in remark
+    assert "no such folder" in error(index.sync, moved)
+    assert index.sync(moved, allow_empty=True).removed == 6
+    assert ids(index) == ["other/x.md"]
+    assert index.sync(other).remarks == []
+    assert "no such folder, and" in error(index.sync, moved, allow_empty=True)
+    assert index.verify() == []
+
+
+def test_all_files_may_be_renamed(index, folder):
+    index.sync(folder)
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        path.rename(path.with_name(f"new-{path.name}"))
+    assert index.sync(folder).removed == 6
+
+
+def test_a_dry_run_says_what_the_run_does(index, folder, monkeypatch):
+    (folder / "twice.jsonl").write_text('{"text": "x", "id": 7}\n{"text": "y", "id": 7}\n')
+    (folder / "z.jsonl").write_text('{"text": "x", "id": "r1"}\n')
+    (folder / "broken.pdf").write_text("%PDF")
+    (folder / "mail.csv").write_text("id;message\n1;The ferry was late.\n")
+    monkeypatch.setitem(formats.FORMATS, ".odt", formats.Format("office:odt", "no_such_library"))
+    (folder / "letter.odt").write_text("x")
+    for _ in range(2):
+        dry = index.sync(folder, dry_run=True)
+        assert index.ids() == [] or dry.added == 0
+        assert vars(dry) == vars(index.sync(folder))
+    assert dry.lacking == {".odt": 1}
+    assert set(dry.failed) == {"twice.jsonl", "z.jsonl", "broken.pdf"}
+    assert dry.notes == {}
+    assert at(index, "1").text == "The ferry was late."
+    (folder / "a.md").unlink()
+    (folder / "rows.jsonl").write_text('{"text": "now without id"}\n')
+    assert vars(index.sync(folder, dry_run=True)) == vars(index.sync(folder))
+
+
+def test_a_glob_that_matches_nothing_is_named(index, folder):
+    options = {"include": ["*.md", "*.rst"], "exclude": ["./sub/", "drafts/", "!x", ".hidden"]}
+    synced = index.sync(folder, **options)
+    assert synced.remarks == [
+        "--include '*.rst' matches no file",
+        "--exclude 'drafts/' matches nothing",
+        "--exclude '!x' matches nothing",
+    ]
+    assert ids(index) == ["a.md"]
+    assert index.sync(folder, dry_run=True).remarks == synced.remarks
+
+
+def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index, folder):
+    prose = ["The ferry was late again.", "Prices rose.", "Where is the harbour?"]
+    for path in folder.rglob("*.*"):
+        path.unlink()
+    frame = pandas.DataFrame(
+        {"key": ["x1", "x2", "x3"], "words": prose, "name": ["Ann Lee", "Bo Ek", "Cy Fox"], "n": [1, 2, 3]}
+    )
+    frame.to_csv(folder / "a.csv", sep=";", index=False)
+    frame.to_csv(folder / "b.tsv", sep="\t", index=False)
+    frame.to_parquet(folder / "c.parquet")
+    frame.to_excel(folder / "d.xlsx", index=False)
+    (folder / "e.jsonl").write_text("".join(f'{{"mail": {{"body": "{text}"}}}}\n' for text in prose))
+    frame.assign(more=prose).to_csv(folder / "f.csv", index=False)
+    frame[["name", "n"]].to_json(folder / "g.jsonl", orient="records", lines=True)
+    (folder / "h.csv").write_text("これは朝の港の霧の話です,n\n,1\n")
+    (folder / "i.csv").write_text("訳\nこれは朝の港の霧の話です。\n")
+    (folder / "image.dat").write_bytes(bytes(range(256)))
+    synced = index.sync(folder)
+    assert synced.notes == {
+        "a.csv": "fields are separated by semicolons; text from 'words'",
+        **dict.fromkeys(["b.tsv", "c.parquet", "d.xlsx"], "text from 'words'"),
+        "e.jsonl": "text from 'mail.body'",
+        "i.csv": "text from '訳'",
+    }
+    assert synced.failed["f.csv"] == (
+        "no column 'text', and 2 columns of prose; name one of 'key', 'words', 'name', 'n', 'more' with --field"
+    )
+    assert synced.failed["g.jsonl"] == "no column 'text', and no column of prose; name one of 'name', 'n' with --field"
+    assert {*synced.failed} == {"f.csv", "g.jsonl", "h.csv", "image.dat"}
+    assert (synced.added, synced.documents) == (6, 16)
+    for source in synced.notes:
+        found = [document.text for document in index.documents(f"source = '{source}'")]
+        assert found == (prose if source != "i.csv" else ["これは朝の港の霧の話です。"])
+    # Named columns are those of all tables; ids may come from a field only once.
+    synced = index.sync(folder, text_field="words", id_field="key", title_field="name", include=["a.csv", "f.csv"])
+    assert list(synced.failed) == ["f.csv"]
+    assert "the id 'x1' belongs to a document from elsewhere" in synced.failed["f.csv"]
+    assert index.get("x1").metadata.items() >= {"title": "Ann Lee", "n": 1, "source": "a.csv"}.items()
+
+
+def test_grep_reads_tables_as_a_folder_does(folder):
+    (folder / "mail.csv").write_text("id;message\n1;The ferry was late again.\n2;Prices rose.\n")
+    (hit, *_) = grep("ferry", folder, include=["mail.csv"], mode="words")
+    assert (hit.line, hit.text) == (2, "The ferry was late again.")
+    (hit, *_) = grep("Prices", folder, include=["mail.csv"], mode="words", text_field="message", title_field="id")
+    assert hit.line == 3
+
+
+def test_an_exported_index_builds_again(index, folder, tmp_path, hash_model):
+    index.sync(folder)
+    rows = index.export(tmp_path / "out")
+    assert rows > len(index)
+    assert build_index(tmp_path / "out.jsonl", tmp_path / "again", model=hash_model).documents == rows
+    with SearchIndex.open(tmp_path / "again", hash_model) as again:
+        assert {document.metadata.get("document") for document in again.documents()} == {None, "a.md"}

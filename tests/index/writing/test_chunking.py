@@ -167,7 +167,7 @@ def embedded(index: SearchIndex, dimension: int = 8) -> dict[tuple[str, str], st
     found = {}
     for row, vector in zip(rows, np.load(f"{output}.npy"), strict=True):
         candidates = [row["text"], *(f"{title}\n{row['text']}" for title in (TITLE, "Chains"))]
-        (found[row["id"], row["text"]],) = (
+        (found[row.get("document", row["id"]), row["text"]],) = (
             text for text in candidates if np.allclose(vector, hash_vectors([text], dimension)[0], atol=1e-5)
         )
     return found
