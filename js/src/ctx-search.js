@@ -192,7 +192,7 @@ export class CtxSearch extends HTMLElement {
       const title = element("h2", "", titles[place]);
       title.id = `page-${place}`;
       const links = some.map((hit) => {
-        const link = element("a", "", element("span", "heading", hit.heading || hit.title), element("span", "snippet", ...hit.snippet.map(shown)));
+        const link = element("a", "", element("span", "heading", ...(hit.heading ? hit.above.map(shown) : [titles[place]])), element("span", "snippet", ...hit.snippet.map(shown)));
         const address = new URL(hit.url, base);
         // An index of something else than pages may hold any address.
         if (/^https?:$/.test(address.protocol)) link.href = address.href;

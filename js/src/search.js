@@ -17,6 +17,7 @@ const NO_CLUSTER = 0xffff;
  * @property {string} page the page
  * @property {string} title of the page
  * @property {string} heading above the snippet
+ * @property {{text: string, marked: boolean}[]} above the heading in pieces, of which words of the query are marked
  * @property {string} text the passage
  * @property {{text: string, marked: boolean}[]} snippet the part with the most words of the query
  * @property {number} score the cosine with the query
@@ -215,11 +216,14 @@ export class Search {
         const height = (deviations * (score - unrelated[0])) / unrelated[1] + ofWords * share + base - ofPassages * Math.sqrt(2 * Math.log(passages + 3));
         relevance = Math.exp(-Math.exp(-Math.min(Math.max(height, -50), 50)));
       }
-      const { snippet, at } = this.asking.snippet(tokens, text, tables);
+      // What stands under its heading need not repeat it.
+      const body = text.replace(/^#{1,6} .*\n+(?=.)/, "");
+      const { snippet, at } = this.asking.snippet(tokens, body, tables);
       // Offsets are in characters of Python, which writes rare letters as one.
-      const offset = Array.from(text.slice(0, at)).length;
+      const offset = Array.from(text.slice(0, text.length - body.length + at)).length;
       const [, heading, anchor] = headings.findLast(([start]) => start <= offset);
-      return { url: anchor ? `${page}#${encodeURIComponent(anchor)}` : page, page, title, heading, text, snippet, score, fused, relevance };
+      const above = this.asking.snippet(tokens, heading, tables).snippet;
+      return { url: anchor ? `${page}#${encodeURIComponent(anchor)}` : page, page, title, heading, above, text, snippet, score, fused, relevance };
     });
     const every = await Promise.all(hits);
     return { hits: every, answered: isJudged ? every.some(({ relevance }) => relevance >= relevant) : null };
