@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import random
 import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -24,6 +26,10 @@ except ImportError:  # Windows has no fcntl; there, leftovers are not removed.
     fcntl = None  # type: ignore[assignment]
 
 _UNFINISHED = ".unfinished"
+# Seconds between two tries to lock a folder. Each waiter draws its own, so that none is always late.
+TRIES = 0.001, 0.003
+# Descriptors of folders that this process has locked or waits for.
+_turns: set[int] = set()
 # The message about a pointer of git-lfs.
 POINTER = "a pointer of git-lfs in place of the file; fetch the file with git lfs pull"
 # Errors of a full disk, an exceeded quota, and a file that is too large for the system.
@@ -187,6 +193,56 @@ def has_locks(folder: str | Path) -> bool:
         except OSError:
             return False
     return True
+
+
+@contextmanager
+def taking_turns(folder: Path, stop: float) -> Iterator[bool]:
+    """Wait until no other writer of the folder is in such a block; yield False if one still is at the time ``stop``.
+
+    SQLite's own waiters try the more rarely the longer they have waited, so that some starve, and each try disturbs the
+    one that writes. The system releases the lock of a process that ends. Where folders cannot be locked (on Windows and
+    some network file systems), the block begins at once.
+    """
+    turn: int | None = None
+    # A folder that is not yet in its place belongs to its maker, which has locked it.
+    if fcntl is not None and not folder.name.endswith(_UNFINISHED):
+        with suppress(OSError):
+            turn = os.open(folder, os.O_RDONLY)
+    if turn is None:
+        yield True
+        return
+    _turns.add(turn)
+    try:
+        while late := not _is_locked(turn):
+            if time.monotonic() >= stop:
+                break
+            time.sleep(random.uniform(*TRIES))
+        yield not late
+    finally:
+        # A child that was forked a moment ago may still have the lock, too, so closing it would not be enough.
+        with suppress(OSError):
+            fcntl.flock(turn, fcntl.LOCK_UN)
+        _turns.discard(turn)
+        os.close(turn)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock a file; return False if another process has locked it, and True if files cannot be locked here."""
+    with suppress(OSError):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _give_up_turns() -> None:
+    while _turns:
+        os.close(_turns.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_give_up_turns)
 
 
 @contextmanager

@@ -53,8 +53,8 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
     U+FFFD. An argument ``where`` is a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
 
     Methods raise :class:`ctx_embed.InputError`, whose message is one line, if an argument cannot be used, the index is
-    closed or damaged, or a file cannot be written; those that change the index also if another process is writing. All
-    but :meth:`sync`, which works in steps, have then changed nothing.
+    closed or damaged, or a file cannot be written; those that change the index also if it was not their turn within 30
+    seconds. All but :meth:`sync`, which works in steps, have then changed nothing.
 
     Example:
         >>> with SearchIndex.create("notes.index") as index:

@@ -20,6 +20,7 @@ from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.records import named_location
 from ctx_embed.index.searching.by_words import respelled
 from ctx_embed.index.searching.hits import Hits, snippets
+from ctx_embed.index.storage.database import patient
 from ctx_embed.index.storage.folder import read_settings
 from ctx_embed.model import Model
 from ctx_embed.serving.observing import BATCHES, LOG
@@ -32,6 +33,8 @@ Result = TypeVar("Result")
 BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds until an index is closed after another one has replaced it in its folder.
 CLOSED_AFTER = 60.0
+# Seconds that a change waits for another process that writes; the client may then try again.
+WRITING_SECONDS = 2.0
 # Maximum number of analyses of an index at a time, in threads and in processes.
 ANALYSES = 4
 # Maximum number of stored results of analyses.
@@ -222,7 +225,12 @@ class ServedIndex:
 
     async def change(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of a change; earlier changes finish first."""
-        return await self._in(self._writing, lambda: work(self._writable.newest()))
+
+        def changed() -> Result:
+            with patient(WRITING_SECONDS):
+                return work(self._writable.newest())
+
+        return await self._in(self._writing, changed)
 
     async def analyse(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of work that SQLite does on all documents, beside up to three others."""

@@ -2,12 +2,14 @@
 several processes at once, forked or without write permission; backups are of one moment."""
 
 import dis
+import errno
 import json
 import linecache
 import os
 import random
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -26,7 +28,7 @@ import ctx_embed
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import UnwritableError
 from ctx_embed.index.building.build import build_index
-from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.database import Database, patient
 from ctx_embed.index.writing import writer
 from ctx_embed.texts import Document
 from tests.helpers.cli import Command
@@ -100,7 +102,8 @@ def test_deletions_compact_when_most_vectors_are_dead(tmp_path, hash_model, monk
     assert stored(path) == {8: "new 8", 9: "new 9", 10: "text 10", 6: "newer 6", 7: "newer 7"}
 
 
-def test_a_second_writer_waits_for_a_short_change_and_is_refused_during_a_long_one(index):
+def test_a_second_writer_waits_for_a_short_change_and_is_refused_during_a_long_one(index, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
     path = index.path
     begun = threading.Event()
 
@@ -109,14 +112,25 @@ def test_a_second_writer_waits_for_a_short_change_and_is_refused_during_a_long_o
             begun.set()
             time.sleep(0.4)
 
-    with closing(Database(path)) as store, store.writing():
-        message = f"{path}: another process is writing to this index; try again when it has finished"
-        assert error(index.add, ["a"]) == message
-    other = threading.Thread(target=change)
-    other.start()
-    assert begun.wait(10)
-    assert index.add(["a"]) == [0]
-    other.join()
+    flock = fcntl.flock
+
+    def for_files_alone(file, operation):
+        if stat.S_ISDIR(os.fstat(file if isinstance(file, int) else file.fileno()).st_mode):
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        flock(file, operation)
+
+    # Without locks of folders, SQLite's own decide.
+    for number, flock_here in enumerate((flock, for_files_alone)):
+        monkeypatch.setattr(fcntl, "flock", flock_here)
+        with closing(Database(path)) as store, store.writing(), patient(0.2):
+            message = f"{path}: another process is writing to this index; try again when it has finished"
+            assert error(index.add, ["a"]) == message
+        other = threading.Thread(target=change)
+        other.start()
+        assert begun.wait(10)
+        assert index.add(["a"]) == [number]
+        other.join()
+        begun.clear()
 
 
 def test_an_index_that_is_replaced_or_restored_meanwhile_is_not_mixed(index, tmp_path, hash_model):
@@ -699,6 +713,54 @@ def test_forked_workers_that_open_an_index_lose_nothing(index, hash_model):
     assert index.count() == 1 + 15 + 5
     index.close()
     assert len(stored(index.path)) == 21
+
+
+@forking
+@pytest.mark.parametrize("seconds", [2, pytest.param(40, marks=SLOW)])
+def test_ten_writers_take_turns(index, hash_model, tmp_path, seconds):
+    def work(number: int) -> None:
+        waits: list[float] = []
+        with SearchIndex.open(index.path, hash_model) as own:
+            stop = time.monotonic() + seconds
+            while not waits or time.monotonic() < stop:
+                began = time.monotonic()
+                own.add([f"{number} {len(waits)}"])
+                waits.append(time.monotonic() - began)
+        (tmp_path / f"{number}.json").write_text(json.dumps(waits))
+
+    children = [fork(partial(work, number)) for number in range(10)]
+    # None is refused, and what each was told is there.
+    assert list(map(succeeds, children)) == [True] * 10
+    waits = [json.loads((tmp_path / f"{number}.json").read_text()) for number in range(10)]
+    assert index.count() == sum(map(len, waits))
+    assert max(map(max, waits)) < 30
+    # Nobody starves: the last of ten has a fair part of an equal share.
+    assert seconds < 40 or min(map(len, waits)) > sum(map(len, waits)) / 40
+
+
+@forking
+def test_the_turn_of_a_killed_writer_ends_with_it(index):
+    reading, writing = os.pipe()
+
+    def work() -> None:
+        with closing(Database(index.path)) as store, store.writing():
+            # This child of a child lives on, without the turn.
+            other = fork(partial(time.sleep, 60))
+            os.write(writing, f"{other}\n".encode())
+            time.sleep(60)
+
+    child = fork(work)
+    other = int(os.read(reading, 20))
+    try:
+        with patient(0.2):
+            assert "another process is writing" in error(index.add, ["a"])
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert index.add(["a"]) == [0]
+    finally:
+        os.kill(other, signal.SIGKILL)
+        os.close(reading)
+        os.close(writing)
 
 
 @forking

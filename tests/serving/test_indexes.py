@@ -4,7 +4,9 @@ import base64
 import json
 import re
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from sentence_transformers import CrossEncoder
 
 from ctx_embed import SearchIndex, TextClassifier
+from ctx_embed.index.storage.database import Database
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
 from tests.helpers.errors import error
@@ -138,7 +141,7 @@ def test_an_index_is_described_with_its_topics_and_fields(server, ask):
     assert fields["tame"]["type"] == "boolean"
 
 
-def test_changes_are_made_and_seen(ask):
+def test_changes_are_made_and_seen(server, ask, index_path):
     assert ask("add", texts=["rain fell all night"], ids=["rain"]) == {"ids": ["rain"]}
     changed = {"texts": ["snow fell all night"], "ids": ["rain"], "metadata": [{"season": "winter"}]}
     assert ask("upsert", **changed) == {"ids": ["rain"]}
@@ -156,6 +159,12 @@ def test_changes_are_made_and_seen(ask):
     assert ask("add", texts=["its own vector"], ids=["v"], embeddings=[VECTOR]) == {"ids": ["v"]}
     assert ask("search", query=VECTOR, k=1)["hits"][0]["id"] == "v"
     assert ask("delete", ids=["v", "gone"]) == {"deleted": 1}
+    # A request does not wait for long.
+    with closing(Database(index_path)) as store, store.writing():
+        began = time.monotonic()
+        answer = post(f"{server.url}/v1/indexes/notes.index/delete", json={"ids": ["gone"]})
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        assert 1.5 < time.monotonic() - began < 20
     assert [document["id"] for document in ask("documents", offset=1, limit=2)["documents"]] == [2, "cat"]
     assert len(ask("documents", where='topic = "film"')["documents"]) == 2
     assert ask("facets", field="topic")["values"][0] == {"value": "economy", "documents": 2}

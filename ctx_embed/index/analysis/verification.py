@@ -11,7 +11,7 @@ import numpy as np
 
 from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
 from ctx_embed.index.searching.by_words import totals, with_vocabulary
-from ctx_embed.index.storage.database import NEXT, SCHEMA, WORDS, Database, expanded
+from ctx_embed.index.storage.database import NEXT, READERS_PATIENCE, SCHEMA, WORDS, Database, expanded
 from ctx_embed.index.storage.faiss_file import crc32_of
 from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import schema, spread
@@ -55,7 +55,7 @@ def verify(folder: Path, model: Callable[[], Model] | None = None) -> Problems:
             problems += [line for line in found if line not in problems]
         # SQLite can check the tables of full text only inside a writing transaction.
         try:
-            with closing(Database(store.folder)) as other, other.writing():
+            with closing(Database(store.folder)) as other, other.writing(READERS_PATIENCE):
                 other.run("INSERT INTO words (words) VALUES ('integrity-check')")
         except (BusyError, UnwritableError) as error:
             problems.unchecked.append(f"the lookup tables of the word lists: {error}")

@@ -14,11 +14,13 @@ import shutil
 import sqlite3
 import stat
 import threading
+import time
 import weakref
 import zlib
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.deadlines import require_time
 from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, UnwritableError, quoted
-from ctx_embed.files import has_locks
+from ctx_embed.files import has_locks, taking_turns
 from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts, forms_of, integer_of
 from ctx_embed.index.storage.filters import ALL, Condition, form_of_date, moment_of, name_of
 from ctx_embed.index.storage.vectors import DTYPES, FLOAT32, page_size, schema
@@ -106,8 +108,11 @@ ROWS_AT_ONCE = 2048
 VALUES_A_QUERY = 500
 # The names of the index's settings, and of the settings that a reembedding will give it.
 PRESENT, NEXT = "present", "next"
-# Seconds that a writer waits for another one before it gives up; long enough for small additions to take turns.
-PATIENCE_SECONDS = 2.0
+# Seconds that a writer waits for others before it gives up, unless :func:`patient` says otherwise.
+PATIENCE_SECONDS = 30.0
+# Seconds that readers wait where SQLite locks them out for a moment, as after a crash.
+READERS_PATIENCE = 2.0
+_PATIENCE: ContextVar[float] = ContextVar("patience", default=PATIENCE_SECONDS)
 # SQLite's page cache in KiB; it is large because hashes are looked up all over their table.
 PAGE_CACHE = 16 * 1024
 # Bytes of the database to map after the first search: rows from all over the file are then read faster, but each
@@ -213,6 +218,16 @@ class Passage(NamedTuple):
     text: str
 
 
+@contextmanager
+def patient(seconds: float) -> Iterator[None]:
+    """Let writers in the block wait for others for this time."""
+    token = _PATIENCE.set(seconds)
+    try:
+        yield
+    finally:
+        _PATIENCE.reset(token)
+
+
 class ChangedError(InputError):
     """Another process has changed a database that this one may only read."""
 
@@ -280,7 +295,7 @@ class Database:
             self._unchanged = stamp if shared is None or log is None else None
             if self._unchanged is not None:
                 mode += f"&vfs={_WITHOUT_LOCKS}" if alone else "&immutable=1"
-        options: Any = {"uri": True, "timeout": PATIENCE_SECONDS, "isolation_level": None, "check_same_thread": False}
+        options: Any = {"uri": True, "timeout": READERS_PATIENCE, "isolation_level": None, "check_same_thread": False}
         connection: sqlite3.Connection = sqlite3.connect(f"file:{quote(str(self.path))}?{mode}", **options)
         # An exception in this handler only interrupts the statement, see reporting_errors.
         connection.set_progress_handler(require_time, OPERATIONS_AT_ONCE)
@@ -345,13 +360,20 @@ class Database:
                     raise ChangedError(f"{self.folder}: was changed while it was read; try again")
 
     @contextmanager
-    def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
-        """Run the block as the only writer, in one transaction: committed to disk at its end, undone if it raises."""
-        with self.lock:
+    def writing(self, patience: float | None = None) -> Iterator[None]:
+        """Run the block as the only writer, in one transaction: committed to disk at its end, undone if it raises.
+
+        ``patience`` is the number of seconds to wait for other writers; None: see :func:`patient`.
+        """
+        stop = time.monotonic() + (_PATIENCE.get() if patience is None else patience)
+        with self.lock, taking_turns(self.folder, stop) as is_next:
+            if not is_next:
+                raise self._busy()
             try:
                 with self.reporting_errors():
                     self.connection.rollback()
-                    self.connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
+                    left = max(round((stop - time.monotonic()) * 1000), 0)
+                    self.connection.execute(f"PRAGMA busy_timeout = {left}")
                     self.connection.execute("BEGIN IMMEDIATE")
                 self.require_no_hard_link()
                 yield
@@ -360,6 +382,9 @@ class Database:
             finally:
                 if self._connection is not None:
                     self._connection.rollback()
+
+    def _busy(self) -> BusyError:
+        return BusyError(f"{self.folder}: another process is writing to this index; try again when it has finished")
 
     def require_no_hard_link(self) -> None:
         """Raise UnwritableError if a file of the database has a second name: each name has a log and locks of its own.
@@ -397,9 +422,7 @@ class Database:
                     "it to a local disk"
                 ) from None
             if "locked" in message:
-                raise BusyError(
-                    f"{self.folder}: another process is writing to this index; try again when it has finished"
-                ) from None
+                raise self._busy() from None
             if "unable to open" in message and not self._writable:
                 raise UnwritableError(
                     f"{self.folder}: has changes in {self.path.name}-wal that can be read only with write "

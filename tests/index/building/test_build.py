@@ -15,6 +15,7 @@ from ctx_embed import SearchIndex, files
 from ctx_embed.files import locked
 from ctx_embed.index.building import build
 from ctx_embed.index.building.build import Built, build_index, merge_indexes, read_sources
+from ctx_embed.index.storage.database import patient
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing import writer
 from ctx_embed.index.writing.writer import reembed
@@ -409,7 +410,7 @@ def test_what_cannot_be_embedded_again_and_who_had_the_index_open(notes, tmp_pat
         assert index.reembed(HashModel(16)) == 0
     with SearchIndex.open(notes, HashModel()) as reader, SearchIndex.open(notes) as index:
         assert "no such model folder" in error(index.reembed, "./nowhere")
-        with reader.writer.editing():
+        with reader.writer.editing(), patient(0.2):
             assert "another process is writing" in error(index.reembed, HashModel(16))
         assert reader.search("Two.", 1, mode="dense")[0].text == "Two."
         index.reembed(HashModel(16))
