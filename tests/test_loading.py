@@ -366,7 +366,7 @@ def cache(tmp_path, monkeypatch):
 def test_the_default_models_file_is_its_own(cache):
     content = json.loads((DEFAULT_MODEL / stored.FILE).read_text(encoding="utf-8"))
     saved = SavedContextualizer(DEFAULT_MODEL)
-    assert content["fingerprint"] == stored.computed_fingerprint(saved) == stored.fingerprint(saved)
+    assert content["fingerprint"] == stored.computed_fingerprint(saved) == stored.saved_fingerprint(saved)
     assert not cache.exists(), f"write {next(cache.iterdir()).read_text()} into {DEFAULT_MODEL / stored.FILE}"
 
 
