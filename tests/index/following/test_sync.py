@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import unicodedata
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pandas
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from ctx_embed import SearchIndex
 from ctx_embed.cli.index.query import print_hits
 from ctx_embed.cli.index.sync import summary
-from ctx_embed.documents import formats
+from ctx_embed.documents import extraction, formats
 from ctx_embed.errors import installation
 from ctx_embed.grep import grep
 from ctx_embed.index.building.build import build_index
@@ -850,3 +852,26 @@ def test_an_exported_index_builds_again(index, folder, tmp_path, hash_model):
     assert build_index(tmp_path / "out.jsonl", tmp_path / "again", model=hash_model).documents == rows
     with SearchIndex.open(tmp_path / "again", hash_model) as again:
         assert {document.metadata.get("document") for document in again.documents()} == {None, "a.md"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by the system, and its peak is read from /proc")
+def test_a_file_that_needs_too_much_memory_is_named_and_the_folder_goes_on(index, folder, monkeypatch):
+    peaks, end = [], extraction._Worker.end
+
+    def measured(worker) -> None:
+        if worker._process is not None:
+            status = Path(f"/proc/{worker._process.pid}/status").read_text()
+            peaks.extend(int(peak) >> 10 for peak in re.findall(r"VmHWM:\s+(\d+) kB", status))
+        end(worker)
+
+    monkeypatch.setattr(extraction._Worker, "end", measured)
+    monkeypatch.setattr(sync, "Extraction", partial(extraction.Extraction, workers=1, megabytes=300))
+    cell = '{"cell_type": "markdown", "source": "After the large one."}'
+    # A file of 18 MB whose cells take 64 bytes each in memory.
+    for name, cells in (("large", ["{}"] * 6_000_000), ("next", [cell])):
+        (folder / f"{name}.ipynb").write_text(f'{{"cells": [{", ".join(cells)}]}}')
+    synced = index.sync(folder)
+    assert synced.failed == {"large.ipynb": "needs more than 300 MB of memory"}
+    assert "After the large one." in index["next.ipynb"].text
+    assert len(index) == synced.documents > 1
+    assert 150 < max(peaks) <= 300
