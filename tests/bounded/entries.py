@@ -1,0 +1,402 @@
+"""Every entry that takes bytes from outside, with families of odd inputs of any size."""
+
+import json
+import tempfile
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow
+from pyarrow import parquet
+
+from ctx_embed import SearchIndex, errors
+from ctx_embed.classify.labelled import Classes, as_array
+from ctx_embed.cli.main import one_line, printable
+from ctx_embed.cli.options import named_values
+from ctx_embed.deduplication import grams, normalized
+from ctx_embed.documents import blocks
+from ctx_embed.documents.decoding import decode
+from ctx_embed.documents.formats import FORMATS, extract
+from ctx_embed.documents.walking import Rules, patterns
+from ctx_embed.explanations import contributions
+from ctx_embed.grep import grep
+from ctx_embed.index.searching import by_words, hits
+from ctx_embed.index.storage.documents import checked_id, metadata_json
+from ctx_embed.index.storage.faiss_file import checked_factory
+from ctx_embed.index.storage.filters import moment_of, parse_filter
+from ctx_embed.index.writing.chunking import checked_chunk, chunker, sentences
+from ctx_embed.model import Model
+from ctx_embed.rows import table
+from ctx_embed.rows.encodings import require_encoding
+from ctx_embed.rows.reading import read_columns, read_documents, read_labelled_rows
+from ctx_embed.runtime import Embedder
+from ctx_embed.text import normalisation
+from ctx_embed.texts import well_formed
+from ctx_embed.training.options import read_recipe
+from tests.bounded.growth import ALONE, TEXTS, Entry, Make, different, strings
+from tests.documents.samples import FIRST, WRITERS
+
+# Texts whose reading or embedding takes longest.
+MEANING = {name: TEXTS[name] for name in ("words", "mixed", "'\\xad'", "'\\ufdfa'")}
+
+_temporary = tempfile.TemporaryDirectory()
+FOLDER = Path(_temporary.name)
+_numbers = count()
+
+
+@cache
+def embedder() -> Embedder:
+    return Embedder.load()
+
+
+def written(name: str, make: Make) -> Make:
+    """Write each text, or bytes, into a file of this name, and return its path."""
+
+    def write(n: int) -> str:
+        content, path = make(n), FOLDER / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+        return str(path)
+
+    return write
+
+
+def files(name: str, families: dict[str, Make]) -> dict[str, Make]:
+    return {family: written(name, make) for family, make in families.items()}
+
+
+@cache
+def cutter(chunk: str) -> Callable[[Any], Any]:
+    return chunker(chunk, Model.of(embedder()))
+
+
+def all_of(read: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:
+    return lambda given: deque(read(given, *arguments), 0)
+
+
+# Formats of documents: by what they repeat, or else each part of a sample of the format, repeated where it stands
+
+FORMAT_TEXTS: dict[str, dict[str, Make]] = {
+    "plain:prose": strings("a", "\n", "\f"),
+    "plain:markdown": strings("---\n", "a: b\n", "# a\n", "```\n", "<!--", "|", "- ", "[", "&amp;", "\\"),
+    "plain:code": strings("x = ", "\t", "(", "inline(g) ", "a, ", "// @generated", "def f", "\n"),
+    "plain:rows": strings("a", ",", '"', "\n"),
+    "plain:records": {},
+    "plain:binary": {},
+    "web:html": strings("<div>", "<p ", "a='", '="', "&#1;", "<!--", "</div>", "<script>", "<td>", "<nav>", "<", "\n"),
+}
+
+
+# The library that reads RTF takes quadratic time for a long line of fonts; its process ends after a minute.
+LIMITS = {"office:rtf": 1 << 12}
+
+
+def repeated_elements(suffix: str) -> dict[str, Make]:
+    """Families of a format of archives: each kind of element of the parts with text, and each reference, n times."""
+    sample = FOLDER / f"sample{suffix}"
+    WRITERS[suffix[1:]](sample)
+    with zipfile.ZipFile(sample) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    families: dict[str, Make] = {}
+
+    def family(name: str, tag: str, nested: bool) -> Make:
+        def make(n: int) -> bytes:
+            root = ElementTree.fromstring(members[name])
+            parent, child = next((of, child) for of in root.iter() for child in of if child.tag == tag)
+            one = ElementTree.tostring(child)
+            some = n // len(one) + 1
+            parent.remove(child)
+            parent.text = "\x1a"
+            inside = b"<x>" * some + one + b"</x>" * some if nested else one * some
+            return ElementTree.tostring(root).replace(b"&#26;", b"\x1a").replace(b"\x1a", inside)
+
+        return lambda n: archived(members | {name: make(n)})
+
+    def archived(files: dict[str, bytes]) -> str:
+        with zipfile.ZipFile(FOLDER / f"odd{suffix}", "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+        return str(FOLDER / f"odd{suffix}")
+
+    text = next(name for name, content in members.items() if FIRST.encode() in content)
+    families["files"] = lambda n: archived(members | {f"{of}{text}": members[text] for of in different(n // 32)})
+    for name, content in members.items():
+        if not content.startswith(b"<"):
+            continue
+        if FIRST.encode() in content or name.endswith((".rels", ".opf")):
+            tags = {child.tag for of in ElementTree.fromstring(content).iter() for child in of}
+            for tag in sorted(tags)[:: len(tags) // 6 + 1]:
+                families[f"{name} {tag.rpartition('}')[2]}"] = family(name, tag, False)
+            if FIRST.encode() in content:
+                families[f"{name} nested"] = family(name, max(tags, key=len), True)
+    return families
+
+
+def repeated_lines(suffix: str) -> dict[str, Make]:
+    """Families of any other format: each line of a sample, or the middle of its bytes, n times where it stands."""
+    sample = FOLDER / f"sample{suffix}"
+    WRITERS[suffix[1:]](sample)
+    lines = sample.read_bytes().splitlines(keepends=True)
+    if len(lines) == 1:
+        lines = [line + b">" for line in lines[0].split(b">")]
+
+    def family(place: int) -> Make:
+        return written(
+            f"odd{suffix}",
+            lambda n: b"".join([*lines[:place], lines[place] * (n // len(lines[place]) + 1), *lines[place + 1 :]]),
+        )
+
+    return {f"line {place}": family(place) for place in range(0, len(lines), len(lines) // 8 + 1)}
+
+
+def formats() -> Iterator[tuple[str, Entry]]:
+    """The readers of :data:`FORMATS`. Without texts or a sample of its own, a new one raises a KeyError."""
+    first = {chosen.reader: suffix for suffix, chosen in reversed(FORMATS.items())}
+    for reader, suffix in {"plain:prose": ".txt", **first}.items():
+        if reader in FORMAT_TEXTS:
+            families = files(f"odd{suffix}", FORMAT_TEXTS[reader])
+        else:
+            WRITERS[suffix[1:]](FOLDER / f"sample{suffix}")
+            is_archive = zipfile.is_zipfile(FOLDER / f"sample{suffix}")
+            families = repeated_elements(suffix) if is_archive else repeated_lines(suffix)
+        yield f"format {reader}", Entry(all_of(extract), families, LIMITS.get(reader, 1 << 16))
+
+
+# Tables
+
+
+def parquets() -> dict[str, Make]:
+    def write(columns: Callable[[int], dict[str, list[Any]]]) -> Make:
+        def make(n: int) -> str:
+            parquet.write_table(pyarrow.table(columns(n)), FOLDER / "odd.parquet")
+            return str(FOLDER / "odd.parquet")
+
+        return make
+
+    return {
+        "rows": write(lambda n: {"text": ["a"] * (n // 16 + 1)}),
+        "columns": write(lambda n: {"text": ["a"], **{name: [1] for name in different(n // 16)}}),
+        "a text": write(lambda n: {"text": ["a" * n]}),
+        "a list": write(lambda n: {"text": ["a"], "b": [["a"] * (n // 16 + 1)]}),
+    }
+
+
+KEYS = {
+    "keys": lambda n: json.dumps({"text": "a", **dict.fromkeys(different(n), 1)}),
+    "a name": lambda n: json.dumps({"text": "a", "b" * n: 1}),
+    "a list": lambda n: json.dumps({"text": "a", "b": ["a"] * (n // 4)}),
+    "nested": lambda n: '{"text": "a", "b": ' + "[" * (n // 2) + "]" * (n // 2) + "}",
+    "a text": lambda n: json.dumps({"text": "a" * n}),
+}
+CELLS = strings("a", '"', ",", "\n", "\t", '""')
+ROWS: dict[str, dict[str, Make]] = {
+    table.TEXT: files("odd.txt", {**CELLS, "one": lambda n: "text,b\n" + "a," * (n // 2)}),
+    table.LABELLED: files("odd.txt", {"labels": lambda n: "".join(f"{word}\ta\n" for word in different(n))}),
+    table.JSONL: files("odd.jsonl", {**KEYS, "lines": lambda n: '{"text": "a"}\n' * (n // 14 + 1)}),
+    table.JSON: files(
+        "odd.json",
+        {
+            **{name: lambda n, make=make: f"[{make(n)}]" for name, make in KEYS.items()},
+            "items": lambda n: "[" + '{"text": "a"},\n' * (n // 14 + 1),
+            "lines": lambda n: '[{"text": "a",' + "\n" * n + '"b": 1}]',
+            **strings("[", " ", "{", "\n", ","),
+        },
+    ),
+    **{
+        kind: files(
+            f"odd.{suffix}",
+            {name: lambda n, make=make, head=head: head + make(n) for name, make in CELLS.items()}
+            | {"columns": lambda n, by=by: by.join(["text", *different(n)]) + "\n" + by.join("1" * (n // 6 + 2))},
+        )
+        for kind, suffix, head, by in ((table.CSV, "csv", "text\n", ","), (table.TSV, "tsv", "text\tb\n", "\t"))
+    },
+    table.PARQUET: parquets(),
+}
+LABELS = files("odd.tsv", {**strings("a\tb\n", ",", "\t"), "many": lambda n: ",".join(different(n)) + "\ta\n"})
+
+
+# An index of some documents, of which one is odd
+
+
+@cache
+def index() -> SearchIndex:
+    found = SearchIndex.create(FOLDER / "notes.index", chunk="passages:64")
+    found.add(["the cat sat on the mat", "a dog barked", "rain fell all night"], ["cat", "dog", "rain"])
+    found.warns_of_fields = False
+    return found
+
+
+def holding(make: Callable[[int], tuple[str, dict[str, Any]]]) -> Make:
+    """Put a text and its metadata into the index, and return the text."""
+
+    def put(n: int) -> str:
+        text, metadata = make(n)
+        index().upsert([text], ["odd"], [metadata])
+        return text
+
+    return put
+
+
+HELD = {
+    "metadata": holding(lambda n: ("a cat", dict.fromkeys(different(n // 2), 1) | {"tags": list(different(n // 2))})),
+    "texts": holding(lambda n: (" ".join(different(n)), {"b" * n: "c" * n})),
+}
+# The methods of an index that read it, in two groups. Those left out change it, or do nothing with what it holds.
+READING: dict[str, Callable[[Any], Any]] = {
+    "count": lambda _: index().count("tags contains 'a' or b is null"),
+    "describe": lambda _: index().describe(),
+    "documents": lambda _: deque(index().documents(), 0),
+    "facets": lambda _: index().facets("tags"),
+    "fields": lambda _: index().fields(),
+    "get": lambda _: index().get("odd"),
+    "ids": lambda _: index().ids("tags contains 'a'"),
+    "search": lambda text: index().search("a cat", highlight=True, late=True, context=1, document=True),
+    "source": lambda _: index().source("odd"),
+    "unknown_fields": lambda _: index().unknown_fields("b = 1 and c = 2"),
+}
+ANALYSES: dict[str, Callable[[Any], Any]] = {
+    "backup": lambda _: index().backup(FOLDER / f"backup{next(_numbers)}"),
+    "duplicates": lambda _: index().duplicates(),
+    "explain": lambda text: index().explain("a cat", text),
+    "export": lambda _: index().export(FOLDER / f"export{next(_numbers)}"),
+    "topics": lambda _: index().topics(2),
+    "verify": lambda _: index().verify(),
+}
+OTHERS = {"add", "add_documents", "close", "compact", "create", "delete", "open", "reembed", "sync", "upsert"}
+OTHERS |= {"update_metadata", "embedded_again", "embedder", "factory", "path", "warns_of_fields", "writer"}
+
+
+def each(methods: dict[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    return lambda given: [call(given) for call in methods.values()]
+
+
+# What names and short values may be
+NAMES = strings("a", "-", "\xad", "\ufdfa", "/", ".", end="!")
+QUOTED = strings('"a', '" ', "*")
+QUERIES = MEANING | strings('"a', '" ', "(", "\u201c", "*", "-a", "\u6771")
+WHERE = strings("(", "not ", "a=1 and ", "a.", '"', "\\", "`", "1", " ", "'") | {
+    "in a list": lambda n: f"a in ({','.join('1' * (n // 2))})",
+    "or": lambda n: " or ".join(["a = 1"] * (n // 9 + 1)),
+    "dates": lambda n: "a in (" + ",".join(["'2024-01-01'"] * (n // 13 + 1)) + ")",
+}
+GLOBS = strings("*a", "?", "[", "[a", "]", "\\", "/", "**/", "!", "a*/", end="b")
+SECRETS = strings("http://a:", "b@", "&key=", "?", "#", " ", "=")
+
+
+def rules(text: str) -> None:
+    found = Rules([text])
+    for path in ("a" * 1000, "a/" * 500, "]" * 1000):
+        found.check(path, within=True)
+
+
+def recipe(text: str) -> None:
+    path = FOLDER / "recipe.toml"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    read_recipe(path, {"steps", "sources"})
+
+
+def asked(text: str) -> None:
+    by_words.asked.cache_clear()
+    by_words.asked(text)
+
+
+def searched(**options: Any) -> Callable[[str], Any]:
+    return lambda text: (by_words.asked.cache_clear(), index().search(text, **options))
+
+
+def found_in(text: str) -> None:
+    hits.snippet("a cat of x1", text)
+    hits.word_shares("a cat of x1", [text])
+    hits.places(text)
+
+
+ENTRIES: dict[str, Entry] = {
+    # Texts
+    "characters": Entry(lambda text: (normalisation.words(text), embedder().tokens([text])), ALONE),
+    "words": Entry(normalisation.words, TEXTS),
+    "places of words": Entry(all_of(normalisation.placed_words), TEXTS),
+    "indexed": Entry(normalisation.indexed, TEXTS),
+    "ids": Entry(lambda text: embedder().tokens([text]), TEXTS),
+    "spans": Entry(lambda text: embedder().text_tokenizer.spans(text), MEANING),
+    "embed": Entry(lambda text: embedder().encode([text]), MEANING),
+    "embed many": Entry(lambda text: embedder().encode(text.split()), {"words": TEXTS["words"]}),
+    "growing text": Entry(lambda text: embedder().state().add(text), MEANING),
+    "contributions": Entry(lambda text: contributions(embedder(), text), {"words": TEXTS["words"]}, 8192),
+    "deduplicate": Entry(lambda text: grams(normalized(text)), MEANING | strings("-", "1", ".", "%"), 1 << 16),
+    # Documents and rows
+    **dict(formats()),
+    "bytes": Entry(
+        decode,
+        {name: lambda n, make=make: make(n).encode("utf-8", "surrogatepass") for name, make in MEANING.items()}
+        | {
+            repr(piece): lambda n, piece=piece: piece * (n // len(piece) + 1)
+            for piece in (b"\0", b"\xe9 a", b"\xff", b"\r", b"\x81\x40")
+        },
+    ),
+    **{
+        f"blocks of {kind}": Entry(cut, MEANING | strings("\t", "\f", "\n", "|", "# "))
+        for kind, cut in blocks.KINDS.items()
+    },
+    **{f"rows of {kind}": Entry(all_of(read_documents), families) for kind, families in ROWS.items()},
+    "labels": Entry(lambda path: as_array([label for _, label, _ in read_labelled_rows(path)]), LABELS),
+    "several labels": Entry(lambda path: list(read_labelled_rows(path, several=True)), LABELS),
+    "spellings of labels": Entry(lambda text: Classes(text.split()), {"words": TEXTS["words"]}),
+    "columns": Entry(all_of(read_columns), LABELS),
+    "a line of code": Entry(blocks.code, {"tabs": lambda n: "x =" + "\t" * n}, 1200),
+    "sentences": Entry(sentences, MEANING | strings(". ", "!", "\n", ")", "A")),
+    **{
+        f"chunks {chunk}": Entry(
+            lambda text, chunk=chunk: cutter(chunk)([(well_formed(text), ())]), MEANING | strings(". ", "\n", "a")
+        )
+        for chunk in ("passages:64", "tokens:64")
+    },
+    "ignore rule": Entry(rules, GLOBS),
+    "ignore rules": Entry(lambda text: Rules(text.split("\n")).check("a/b"), strings("*a\n", "/", "**/\n", "!\n")),
+    # Indexes
+    "metadata": Entry(lambda text: metadata_json(json.loads(text), 1), KEYS),
+    "add": Entry(lambda text: index().upsert([text], ["odd"]), MEANING),
+    "add many": Entry(lambda text: index().upsert(text.split(), text.split()), {"words": TEXTS["words"]}, 1 << 16),
+    "update": Entry(lambda text: index().update_metadata("odd", json.loads(text)), KEYS),
+    "methods of an index": Entry(each(READING), HELD, 1 << 15),
+    "analyses of an index": Entry(each(ANALYSES), HELD, 1 << 15),
+    "filter": Entry(parse_filter, WHERE),
+    "filtered": Entry(lambda text: index().count(text), WHERE),
+    "field": Entry(lambda text: index().facets(text), NAMES),
+    "time": Entry(moment_of, strings("2024-01-01", "T00:00", ".1", "1")),
+    "query": Entry(asked, QUERIES),
+    "search by words": Entry(searched(mode="words"), MEANING | QUOTED),
+    "search": Entry(searched(late=True, highlight=True), MEANING),
+    "many queries": Entry(lambda text: index().search(text.split()), {"words": TEXTS["words"]}, 1 << 15),
+    "like": Entry(lambda text: index().search(like=text.split()), {"words": TEXTS["words"]}),
+    "not": Entry(lambda text: index().search("cat", exclude=text.split()), {"words": TEXTS["words"]}),
+    "corrections": Entry(lambda text: by_words.respelled(text, {"a": "b"}), MEANING),
+    "found": Entry(found_in, MEANING | strings("a cat", ". ", "x1", "\n")),
+    "snippet of a query": Entry(lambda text: hits.snippet(text, text[:10_000]), MEANING),
+    "grep": Entry(
+        lambda path: grep("a cat", path, model=embedder()),
+        files("odd.txt", {name: TEXTS[name] for name in ("words", "mixed")}),
+    ),
+    "id": Entry(checked_id, NAMES),
+    # Names, options and errors
+    "model": Entry(Model.of, NAMES),
+    "encoding": Entry(require_encoding, NAMES),
+    "chunk": Entry(checked_chunk, NAMES),
+    "factory": Entry(lambda text: checked_factory(text, 384), NAMES),
+    "globs": Entry(lambda text: patterns([text]), GLOBS),
+    "option": Entry(lambda text: named_values(None, None, (f"a={text}",)), strings(",", "[", "1", '"')),  # type: ignore[arg-type]
+    "recipe": Entry(
+        recipe,
+        strings("a=1\n", "[[sources]]\n", "[", '"', "a.", "{a=")
+        | {"names": lambda n: "".join(f"{word} = 1\n" for word in different(n))},
+    ),
+    "names in errors": Entry(
+        lambda text: errors.unknown_name("name", text, [text, "b", *text.split()]), NAMES | MEANING
+    ),
+    "values in errors": Entry(lambda text: errors.quoted([text, {text: [text]}]), NAMES),
+    "secrets in errors": Entry(errors.without_secrets, SECRETS),
+    "terminal": Entry(lambda text: (printable(text), one_line(text, 80)), MEANING),
+}

@@ -1,0 +1,144 @@
+"""Whether the work of a call grows in proportion to what it is given, and families of odd inputs of any size."""
+
+import gc
+import itertools
+import random
+import sys
+import time
+import tracemalloc
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ctx_embed.documents.decoding import UnreadableFileError
+from ctx_embed.errors import InputError
+
+# Calls of at least 20 ms and 1 MB are compared; for four times as much, a call may take six times as much.
+LEAST_SECONDS, LEAST_BYTES, TIMES_SIZE, TIMES_COST, TRIES = 0.02, 1 << 20, 4, 6, 3
+
+REFUSALS = (InputError, UnreadableFileError, RecursionError)
+
+Make = Callable[[int], Any]
+
+
+class Entry(NamedTuple):
+    """A call that takes bytes from outside, the inputs to try at each size, and the largest size to try."""
+
+    call: Callable[[Any], Any]
+    families: dict[str, Make]
+    most: int = 1 << 16
+
+
+def seconds(entry: Entry, make: Make, n: int) -> float:
+    """Return the seconds of the processor that a call takes; a refusal ends it, too."""
+    given, begin = make(n), time.process_time()
+    with suppress(*REFUSALS):
+        entry.call(given)
+    return time.process_time() - begin
+
+
+def memory(entry: Entry, make: Make, n: int) -> int:
+    """Return the bytes that a call takes at most."""
+    given = make(n)
+    tracemalloc.start()
+    try:
+        with suppress(*REFUSALS):
+            entry.call(given)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def growth(entry: Entry, make: Make) -> tuple[int, float, float]:
+    """Return a size, and how many times as long a call takes for four times as much, and how much memory.
+
+    The size is the least one that takes 20 ms, or a quarter of the entry's limit; what a call takes for the least input
+    does not count. Memory is compared for a sixteenth of that, as counting it slows a call down.
+    """
+    last = max(entry.most // TIMES_SIZE, 1)
+    n = min(16, last)
+    gc.disable()
+    try:
+        fixed = min(seconds(entry, make, n) for _ in range(2))
+        least = max(LEAST_SECONDS, fixed)
+        while (few := seconds(entry, make, n) - fixed) < least and n < last:
+            n = min(last, n * max(2, min(16, int(1.2 * least / max(few, 1e-6)))))
+        many = seconds(entry, make, TIMES_SIZE * n) - fixed
+        for _ in range(TRIES - 1):
+            if many <= TIMES_COST * max(few, least):
+                break
+            # At one size alone, memory that leaves a cache costs more; quadratic work does at any.
+            n = min(last, 2 * n)
+            few, many = (seconds(entry, make, times * n) - fixed for times in (1, TIMES_SIZE))
+        part = max(n // TIMES_SIZE**2, 1)
+        # What takes no time takes little memory.
+        sizes = (part, TIMES_SIZE * part) if many > LEAST_SECONDS / TIMES_SIZE else ()
+        some, more = (memory(entry, make, size) for size in sizes) if sizes else (0, 0)
+    finally:
+        gc.enable()
+    return n, many / max(few, least), more / max(some, LEAST_BYTES)
+
+
+# Families of texts
+
+
+def categories() -> dict[str, str]:
+    """Return up to 64 characters of each general category of Unicode, spread over it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for character in map(chr, range(sys.maxunicode + 1)):
+        found[unicodedata.category(character)].append(character)
+    return {name: "".join(of[:: -(-len(of) // 64)]) for name, of in sorted(found.items())}
+
+
+CATEGORIES = categories()
+MIXED = "".join(random.Random(0).choices("".join(CATEGORIES.values()), k=4096))
+
+
+def repeated(piece: str) -> Make:
+    return lambda n: piece * (n // len(piece) + 1)
+
+
+def strings(*pieces: str, end: str = "") -> dict[str, Make]:
+    """Each piece repeated; each two neighbours among them in turn, and many of one before as many of the other."""
+
+    def nested(left: str, right: str) -> Make:
+        return lambda n: repeated(left)(n // 2) + repeated(right)(n // 2)
+
+    found = {ascii(piece): repeated(piece) for piece in pieces}
+    for left, right in itertools.pairwise(pieces):
+        found |= {f"{left!a} {right!a}": repeated(left + right), f"{left!a}, {right!a}": nested(left, right)}
+    return {name: lambda n, make=make: make(n) + end for name, make in found.items()}
+
+
+def different(n: int) -> Iterator[str]:
+    """Return words that differ, with n characters or more."""
+    return (f"{chr(97 + place % 26)}x{place:x}" for place in range(n // 6 + 1))
+
+
+# Texts of words and lines, all characters, and what once took quadratic time.
+TEXTS = {
+    "words": lambda n: " ".join(different(n)),
+    "lines": lambda n: "\n".join(different(n)),
+    "mixed": repeated(MIXED),
+    "one category after the other": lambda n: "".join(repeated(of)(n // len(CATEGORIES)) for of in CATEGORIES.values()),
+    **{
+        ascii(piece): repeated(piece)
+        for piece in (
+            "a",
+            " ",
+            "\xad",
+            "\u200b\xad",
+            "\u0301",
+            "a\u0301 ",
+            "-\n",
+            '"a" ',
+            "(",
+            "\ufdfa",
+            "\u6771",
+            "\U0001f3f4\U000e0067",
+        )
+    },
+}
+ALONE = {name: repeated(of) for name, of in CATEGORIES.items()}

@@ -1,0 +1,209 @@
+"""Every regular expression of the package with the calls that use it, and strings that attack each."""
+
+import ast
+import importlib
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import ctx_embed
+from ctx_embed.documents import blocks, walking
+from tests.bounded.growth import Make, repeated
+
+try:
+    from re import _parser as sre  # type: ignore[attr-defined]
+except ImportError:  # Python 3.10
+    import sre_parse as sre
+
+PACKAGE = Path(ctx_embed.__file__).parent
+# Glob follows no link, so the two linked folders come apart.
+FOLDERS = (PACKAGE, PACKAGE / "cli", PACKAGE / "eval")
+METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
+# Values of local names of which some patterns are made.
+LOCALS: dict[str, Any] = {
+    "allowed": ".",
+    "first": "a",
+    "inner": "(?=(?P<g0>.*?b))(?P=g0)",
+    "end": ".*c",
+    "extra": "train",
+    "ideographs": "\u3001-\u3003",
+    "known": ["a", "aa", "ab"],
+    "name": "a*?b",
+    "target": Path("notes"),
+}
+# The most characters that are given to some patterns: the start of a line, with tabs as spaces, or a rule.
+BOUNDED = {
+    blocks._DEFINES: 8 * blocks._LONGEST_HEAD,
+    walking._SIGN: walking.LONGEST_RULE,
+    walking._SPACES: walking.LONGEST_RULE,
+}
+# The most characters of a piece, and of what comes before it.
+LONGEST = 100
+Pattern: TypeAlias = "re.Pattern[Any]"
+
+
+def _evaluated(node: ast.expr, names: dict[str, Any]) -> Any:
+    try:
+        return eval(compile(ast.Expression(node), "", "eval"), names)
+    except Exception:
+        return None
+
+
+def uses(path: Path) -> set[tuple[Pattern, str]]:
+    """Return the patterns that a file uses, each with the method called; all that it compiles must be among them."""
+    source = path.read_text(encoding="utf-8")
+    if "re." not in source:
+        return set()
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    module = importlib.import_module(".".join(("ctx_embed", *parts)).removesuffix(".__init__"))
+    names, local = vars(module) | LOCALS, dict[str, Any]()
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    compiled, used, unknown = set[Pattern](), set[tuple[Pattern, str]](), set[str]()
+    for node in nodes:
+        if isinstance(node, ast.Assign | ast.Call) and "re.compile(" in ast.unparse(node):
+            value = _evaluated(node.value if isinstance(node, ast.Assign) else node, names)
+            if isinstance(node, ast.Assign) and isinstance(value, re.Pattern):
+                local[ast.unparse(node.targets[0])] = value
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
+                compiled |= {value} if isinstance(value, re.Pattern) else set()
+                unknown |= set() if isinstance(value, re.Pattern) else {ast.unparse(node)}
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "re":
+            if node.func.attr in METHODS:
+                flags = [_evaluated(word.value, names) for word in node.keywords if word.arg == "flags"]
+                found = _evaluated(node.args[0], names)
+                if isinstance(found, str | bytes):
+                    used.add((re.compile(found, *flags), node.func.attr))
+                else:
+                    unknown.add(ast.unparse(node))
+        elif isinstance(node, ast.Attribute) and node.attr in METHODS:
+            of = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            found = local.get(ast.unparse(of)) or _evaluated(of, names)
+            for each in found.values() if isinstance(found, dict) else [found]:
+                used |= {(each, node.attr)} if isinstance(each, re.Pattern) else set()
+    assert not unknown, f"{path}: name values for these in LOCALS: {unknown}"
+    assert compiled <= {pattern for pattern, _ in used}, f"{path}: it is not known how these are called"
+    return used
+
+
+def caller(pattern: Pattern, method: str) -> Callable[[Any], Any]:
+    """Return the method as it is called: all that ``finditer`` finds, ``sub`` by nothing."""
+    if method in ("sub", "subn"):
+        return partial(getattr(pattern, method), pattern.pattern[:0])
+    call = getattr(pattern, method)
+    return (lambda text: deque(call(text), 0)) if method == "finditer" else call
+
+
+# Attacks
+
+
+def _sample(items: Any, pool: list[str], draw: random.Random) -> str:
+    """Return a text that a parsed pattern may match."""
+    found = []
+    for op, value in items:
+        name = str(op)
+        if name == "LITERAL":
+            found.append(chr(value))
+        elif name in ("IN", "NOT_LITERAL", "ANY"):
+            found.append(draw.choice(_characters(op, value, pool)))
+        elif name == "BRANCH":
+            found.append(_sample(draw.choice(value[1]), pool, draw))
+        elif name == "SUBPATTERN":
+            found.append(_sample(value[-1], pool, draw))
+        elif name == "ATOMIC_GROUP":
+            found.append(_sample(value, pool, draw))
+        elif name.endswith("REPEAT"):
+            least, _, inside = value
+            found += [_sample(inside, pool, draw) for _ in range(min(max(least, draw.randint(0, 1)), LONGEST))]
+    return "".join(found)
+
+
+def _characters(op: Any, value: Any, pool: list[str]) -> list[str]:
+    """Return those of the pool that a class matches, or its first character."""
+    if str(op) == "ANY":
+        return pool
+    if str(op) == "NOT_LITERAL":
+        return [character for character in pool if ord(character) != value]
+    negated = str(value[0][0]) == "NEGATE"
+    found = [character for character in pool if any(_within(*each, character) for each in value) != negated]
+    first = next((of[0] if isinstance(of, tuple) else of for op, of in value if str(op) in ("RANGE", "LITERAL")), 97)
+    return found or [chr(first)]
+
+
+def _within(op: Any, value: Any, character: str) -> bool:
+    if str(op) == "RANGE":
+        return value[0] <= ord(character) <= value[1]
+    if str(op) == "CATEGORY":
+        kind = {
+            "DIGIT": character.isdigit(),
+            "SPACE": character.isspace(),
+            "WORD": character.isalnum() or character == "_",
+        }
+        name = str(value).rpartition("_")[2]
+        return kind.get(name, False) != ("_NOT_" in str(value))
+    return str(op) == "LITERAL" and value == ord(character)
+
+
+def _repeats(items: Any, before: str, pool: list[str], draw: random.Random) -> Iterator[tuple[str, str]]:
+    """Yield a text before each repeated part, and one of the part."""
+    for op, value in items:
+        name = str(op)
+        inside = []
+        if name.endswith("REPEAT"):
+            inside = [value[2]]
+            if value[1] > 8 and len(before) < LONGEST:
+                yield before, _sample(value[2], pool, draw)
+        elif name == "BRANCH":
+            inside = value[1]
+        elif name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+            inside = [value[-1]]
+        for each in inside:
+            yield from _repeats(each, before, pool, draw)
+        before += _sample([(op, value)], pool, draw)
+
+
+def _literals(items: Any) -> Iterator[str]:
+    for op, value in items:
+        if str(op) in ("LITERAL", "NOT_LITERAL"):
+            yield chr(value)
+        elif str(op) == "RANGE":
+            yield chr(value[0])
+        elif isinstance(value, list) and str(op) == "IN":
+            yield from _literals(value)
+        elif isinstance(value, tuple):
+            for part in value:
+                for each in part if isinstance(part, list) else [part]:
+                    if isinstance(each, sre.SubPattern):
+                        yield from _literals(each)
+
+
+def attacks(pattern: Pattern) -> dict[str, Make]:
+    """Return texts of any size: what comes before each repeated part, then many of one piece, then something else."""
+    source = pattern.pattern.decode("latin-1") if isinstance(pattern.pattern, bytes) else pattern.pattern
+    tree, draw = (
+        sre.parse(source, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags),
+        random.Random(0),
+    )
+    pool = list(dict.fromkeys(["a", "1", " ", "\t", "\n", "_", *_literals(tree)]))
+    starts, pieces = {""}, dict.fromkeys(pool[:6])
+    for _ in range(6):
+        for before, part in _repeats(tree, "", pool, draw):
+            starts.add(before)
+            pieces[part] = None
+        pieces[_sample(tree, pool, draw)[:LONGEST]] = None
+    found = {}
+    for start in sorted(starts, key=len)[:5]:
+        for piece in list(filter(None, pieces))[:16]:
+            for end in ("", "\0"):
+                found[f"{start!r} {piece!r} {end!r}"] = partial(_attack, pattern, start, piece, end)
+    return found
+
+
+def _attack(pattern: Pattern, start: str, piece: str, end: str, n: int) -> str | bytes:
+    text = start + repeated(piece)(n) + end
+    return text if isinstance(pattern.pattern, str) else text.encode("latin-1", "replace")

@@ -1,0 +1,86 @@
+"""Work grows as what is given: four times as much takes at most six times as long, and six times the memory."""
+
+import re
+import signal
+import sys
+
+import pytest
+
+from ctx_embed import SearchIndex
+from ctx_embed.rows import table
+from tests.bounded.growth import TIMES_COST, Entry, growth, strings
+
+for package in ("docx", "pptx", "pypdf", "pyarrow", "rapidfuzz"):
+    pytest.importorskip(package)
+
+from tests.bounded import patterns  # noqa: E402  # what they import may be missing
+from tests.bounded.entries import ANALYSES, ENTRIES, OTHERS, READING, ROWS  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(sys.platform == "win32", reason="its processor time is too coarse"),
+]
+FILES = [path for folder in patterns.FOLDERS for path in sorted(folder.rglob("*.py")) if path.stem != "__main__"]
+
+
+@pytest.fixture(autouse=True)
+def _patience():
+    """End a test whose work explodes: Python's regular expressions look for signals."""
+
+    def late(*_):
+        raise TimeoutError("took more than a minute of the processor")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, 60)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)
+
+
+def fallen(entry: Entry) -> str | None:
+    """The first family for which a call takes too much."""
+    for family, make in entry.families.items():
+        n, seconds, memory = growth(entry, make)
+        if max(seconds, memory) > TIMES_COST:
+            return f"{family}: {seconds:.1f} times as long, {memory:.1f} times the memory for {4 * n:,} as for {n:,}"
+    return None
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_work_grows_as_what_is_given(name):
+    assert fallen(ENTRIES[name]) is None
+
+
+def test_each_pattern_takes_linear_time_as_it_is_called():
+    used = set().union(*map(patterns.uses, FILES))
+    assert len({pattern for pattern, _ in used}) > 90
+    wrong = {}
+    for pattern, method in used:
+        entry = Entry(
+            patterns.caller(pattern, method), patterns.attacks(pattern), patterns.BOUNDED.get(pattern, 1 << 15)
+        )
+        if found := fallen(entry):
+            wrong[pattern.pattern, method] = found
+    assert wrong == {}
+
+
+def test_all_readers_are_named():
+    # ENTRIES cannot be made without each format of documents.
+    assert set(ROWS) == {*table.KINDS.values(), table.TEXT, table.LABELLED, table.JSON}
+    public = {name for name in dir(SearchIndex) if not name.startswith("_")}
+    assert {*READING, *ANALYSES} == public - OTHERS
+
+
+def test_what_grows_faster_is_noticed():
+    def pairs(text):
+        return [a is b for a in text for b in text]
+
+    assert fallen(Entry(pairs, strings("a"), 1 << 12))
+    assert fallen(Entry(len, strings("a"))) is None
+    # A pattern that took quadratic time, and one that looks again from each start.
+    for wrong, method in (
+        ("\xad(?![\xad\u200b-\u200d]*[^\\W_])|[\xad\u200b-\u200d]", "sub"),
+        (r"a+b", "search"),
+    ):
+        pattern = re.compile(wrong)
+        assert fallen(Entry(patterns.caller(pattern, method), patterns.attacks(pattern), 1 << 15))
