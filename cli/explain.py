@@ -23,6 +23,7 @@ from ctx_embed.errors import InputError
 @field_option
 @click.option("--model", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")
 @output_option("Write a page, FILE.html, instead.", metavar="FILE")
+@click.option("--passage", metavar="TEXT", help="Show what each token of TEXT, a query, finds in this passage.")
 @click.option("--contexts", is_flag=True, help="Show the path of a Contextualizer's context, too: norms and cosines.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects: text, tokens, axes, weights, path.")
 def explain(
@@ -31,6 +32,7 @@ def explain(
     field: str | None,
     model: str,
     output: Path | None,
+    passage: str | None,
     contexts: bool,
     as_json: bool,
 ) -> None:
@@ -38,6 +40,8 @@ def explain(
 
     For a Contextualizer: the exact share of each token in each update z^k of the context, negative where it works
     against the others. --contexts adds the path of the context c^k: norms, and cosines with the previous and the last.
+    With --passage: what each token of a query finds there, as searches with --late compare them: the token's weight in
+    the query's embedding in %, its nearest token in the passage, and their cosine.
     For systems with heads: the attention of each head; for Transformers the mean over the attending tokens (--json has
     all of them).
 
@@ -49,6 +53,8 @@ def explain(
         texts, source = (), source or "-"
     if bool(texts) == (source is not None):
         raise click.UsageError("give either TEXT or --input FILE")
+    if passage is not None and (output or contexts or len(texts) != 1):
+        raise click.UsageError("--passage needs one TEXT, and neither -o nor --contexts")
 
     from ctx_embed.explanations import require_page
     from ctx_embed.rows.reading import read_documents
@@ -63,10 +69,17 @@ def explain(
     for number, text in enumerate(texts, 1):
         require_explainable(text, f"text {number}" if len(texts) > 1 else "the text")
 
-    from ctx_embed.explanations import explain as explained, write
+    from ctx_embed.explanations import explain as explained, nearest, printable, write
     from ctx_embed.model import Model
 
     encoder = Model.of(model)
+    if passage is not None:
+        found = nearest(encoder, well_formed(texts[0]), well_formed(passage))
+        if as_json:
+            click.echo(json.dumps([vars(each) for each in found], ensure_ascii=False, indent=2))
+        for each in () if as_json else found:
+            click.echo(f"{printable(each.token):<20} {each.weight:4.0%}  {each.cosine:5.2f}  {printable(each.found)}")
+        return
     explanations = [explained(encoder, well_formed(text)) for text in texts]
     if output:
         write(explanations, output, well_formed(model), contexts=contexts)

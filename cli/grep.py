@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ctx_embed.grep import Found
 
 HITS, FILES = (
-    ("k", "mode", "threshold", "min_relevance"),
+    ("k", "mode", "late", "threshold", "min_relevance"),
     ("include", "exclude", "follow_links", "text_field", "title_field"),
 )
 # Exit statuses, the same as grep's.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, naming_left_out, quoted
 from ctx_embed.files import replaced_file, require_file
-from ctx_embed.model import Model
+from ctx_embed.model import Model, Read
 from ctx_embed.numpy_model.embedder import Ids
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import require_explainable, well_formed
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ctx_embed.model import Given
 
-__all__ = ["ContextPath", "Contributions", "Explanation", "contributions", "explain", "write"]
+__all__ = ["ContextPath", "Contributions", "Explanation", "Nearest", "contributions", "explain", "nearest", "write"]
 
 # Characters of the text in the repr of an explanation.
 SHOWN_CHARACTERS = 60
@@ -140,6 +140,20 @@ class Contributions:
     first: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Nearest:
+    """What a token of a query finds in a passage: its nearest token there, and their cosine (-1 to 1).
+
+    ``weight`` (0 to 1) is the token's part of what all of them add to the query's embedding. A search also weighs how
+    few of the passages that it looks at have the token, see :mod:`ctx_embed.numpy_model.late`.
+    """
+
+    token: str
+    weight: float
+    found: str
+    cosine: float
+
+
 def explain(model: Given, text: str) -> Explanation:
     """Return the weights of a text's tokens. The result is empty if the model knows none of them.
 
@@ -186,13 +200,7 @@ def contributions(model: Given, text: str) -> Contributions:
     Raises:
         InputError: the model's first module is not a Contextualizer, or the text is too long.
     """
-    require_explainable(text)
-    given = Model.of(model)
-    read = given.read([text])
-    if read is None:
-        first = type(given.backend[0]).__name__
-        raise InputError(f"the model's first module must be a Contextualizer, got {first}")
-    contextualizer, tokenizer, ids, _ = read
+    contextualizer, tokenizer, ids, _ = _read(model, text)
     vectors, _, contexts = contextualizer.contributions(ids)
     bias = contextualizer.steps.bias.astype(np.float64)
     return Contributions(
@@ -202,6 +210,35 @@ def contributions(model: Given, text: str) -> Contributions:
         np.diff(contexts, axis=0),
         contexts[0],
     )
+
+
+def nearest(model: Given, query: str, passage: str) -> list[Nearest]:
+    """Return what each token of a query finds in a passage, as searches compare them; empty if the model reads neither.
+
+    Raises:
+        InputError: the model's first module is not a Contextualizer, or a text is too long.
+    """
+    contextualizer, tokenizer, ids, lengths = _read(model, query, passage)
+    (q, d), own = Model.of(model).documents([query, passage]), int(lengths[0])
+    late = Model.of(model).late(query, q, [passage], d[None])
+    if late is None or not lengths.all():
+        return []
+    added = contextualizer.added_by_tokens(ids[:own][: len(late.weights)])
+    weights = np.maximum(added @ added.sum(0), 0)
+    found = _entries(tokenizer, ids[own:][late.places[0]])
+    columns = _entries(tokenizer, ids[:own]), (weights / weights.sum()).tolist(), found, late.cosines[0].tolist()
+    return [Nearest(*values) for values in zip(*columns, strict=False)]
+
+
+def _read(model: Given, *texts: str) -> Read:
+    for text in texts:
+        require_explainable(text)
+    given = Model.of(model)
+    read = given.read(texts)
+    if read is None:
+        first = type(given.backend[0]).__name__
+        raise InputError(f"the model's first module must be a Contextualizer, got {first}")
+    return read
 
 
 def _entries(tokenizer: TextTokenizer, ids: Ids) -> tuple[str, ...]:

@@ -42,12 +42,13 @@ from ctx_embed.index.searching.hits import (
     word_shares,
 )
 from ctx_embed.index.searching.options import Mode, Options
-from ctx_embed.index.searching.search import DEPTH, shares_of_best
+from ctx_embed.index.searching.search import DEPTH, second_look, shares_of_best
 from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.vectors import Vectors
 from ctx_embed.index.writing.chunking import passages_of
 from ctx_embed.model import Model
+from ctx_embed.numpy_model.late import Late
 from ctx_embed.rows import encodings
 from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8
 from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
@@ -309,6 +310,7 @@ class Found(Hit):
             "text": self.text,
             "score": self.score,
             "fused": self.fused,
+            "late": self.late,
             "relevance": self.relevance,
         }
         return {name: value for name, value in fields.items() if value is not None}
@@ -321,6 +323,7 @@ class _Candidate:
     order: int
     hit: Found
     counts: NDArray[Any] | None = None
+    vector: Vectors | None = None
 
 
 class Search:
@@ -330,6 +333,7 @@ class Search:
         question: what to search for.
         k: the number of hits.
         mode: ``hybrid`` (by meaning and by words), ``dense`` or ``words``; None is ``hybrid``.
+        late: in ``hybrid``, whether what each word of the question finds in the best passages orders them, too.
         threshold: the lowest cosine of a hit; None: any.
         min_relevance: the lowest relevance of a hit; None: 0.8, and in mode ``words`` any.
         files: whether to return only the best hit of each file.
@@ -352,6 +356,7 @@ class Search:
         *,
         k: int = 10,
         mode: Mode | None = None,
+        late: bool = True,
         threshold: float | None = None,
         min_relevance: float | None = None,
         files: bool = False,
@@ -360,7 +365,7 @@ class Search:
         model: Any = None,
         backend: str | None = None,
     ) -> None:
-        self.options = Options(k=k, mode=mode, threshold=threshold, min_relevance=min_relevance)
+        self.options = Options(k=k, mode=mode, late=late, threshold=threshold, min_relevance=min_relevance)
         if not isinstance(question, str):
             raise InputError(f"the question must be a string, got {described(question)}")
         if not words_of(question):
@@ -402,7 +407,7 @@ class Search:
         passages = [(text, *span) for text, of_text in zip(batch, spans, strict=True) for span in of_text]
         contents = [text.extracted.text[start:stop] for text, start, stop in passages]
         worded, counts = ([], np.empty((0, 0))) if self._words is None else self._words.count(contents)
-        cosines = np.full(len(passages), np.nan)
+        cosines, vectors = np.full(len(passages), np.nan), None
         if self.mode != "words":
             titled = [
                 embedded
@@ -425,7 +430,12 @@ class Search:
             scores = self._words.scores(counts, [len(contents[row]) for row in worded])
             best = np.argsort(-scores, kind="stable")[: SPARE * self._depth].tolist()
         found = {
-            row: _Candidate(self._passages + row, self._found(*passages[row], float(cosines[row])))
+            row: _Candidate(
+                self._passages + row,
+                self._found(*passages[row], float(cosines[row])),
+                # A copy, because a row of the vectors keeps them all in memory.
+                vector=None if vectors is None else vectors[row].copy(),
+            )
             for row in {*nearest, *(worded[place] for place in best)}
         }
         new = [found[row] for row in nearest]
@@ -480,13 +490,26 @@ class Search:
         """Return the hits among the passages read so far, best first."""
         by_words = self._by_words()[: self._depth]
         if self.mode == "hybrid":
-            scores = {each.order: score for score, each in by_words}
-            found = {each.order: each.hit for each in [*(each for _, each in by_words), *self._nearest]}
+            of = {each.order: score for score, each in by_words}
+            found = {each.order: each for each in [*(each for _, each in by_words), *self._nearest]}
             # As searches of an index fuse them, see by_words.
-            of_words = shares_of_best([scores.get(order, 0.0) for order in found])
-            fused = (shares_of_best([hit.score for hit in found.values()]) + of_words) / 2
-            merged = [replace(hit, fused=score) for hit, score in zip(found.values(), fused.tolist(), strict=True)]
-            ranked = [merged[place] for place in np.argsort(-fused, kind="stable").tolist()]
+            of_words = shares_of_best([of.get(order, 0.0) for order in found])
+            fused = (shares_of_best([each.hit.score for each in found.values()]) + of_words) / 2
+            order = np.argsort(-fused, kind="stable")
+            both = [list(found.values())[place] for place in order.tolist()]
+
+            def look(count: int) -> Late | None:
+                texts, vectors = [each.hit.text for each in both[:count]], [each.vector for each in both[:count]]
+                return self.model.late(self.question, self._query, texts, np.array(vectors))
+
+            fused, late = second_look(fused[order], look) if self.options.late else (fused[order], None)
+            scores = (
+                [None] * len(both) if late is None else [None if score != score else score for score in late.tolist()]
+            )
+            ranked = [
+                replace(both[place].hit, fused=float(fused[place]), late=scores[place])
+                for place in np.argsort(-fused, kind="stable").tolist()
+            ]
         else:
             ranked = [each.hit for each in (self._nearest if self.mode == "dense" else [each for _, each in by_words])]
         if self.files:

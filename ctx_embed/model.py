@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     Given: TypeAlias = "str | Path | Embedder | SentenceTransformer | Model | None"
 
 MODEL2VEC = "model2vec:"
+# How much of a passage late interaction reads.
+LATE_CHARACTERS = 20_000
 
 
 class Read(NamedTuple):
@@ -259,6 +261,11 @@ class Model:
         ids, lengths = module.read(texts, prompt, module.max_seq_length)
         return Read(module.without_torch(ids), module.text_tokenizer, ids, lengths)
 
+    @property
+    def looks_again(self) -> bool:
+        """Whether the model has :meth:`late` scores."""
+        return isinstance(self.backend, Embedder) or hasattr(self._first, "without_torch")
+
     def late(self, query: str, of_query: Floats, texts: Sequence[str], vectors: Floats) -> Late | None:
         """Return what a query's tokens find in passages (n,), by the unit vectors of both; None if that is unknown.
 
@@ -267,7 +274,7 @@ class Model:
         with warnings.catch_warnings():
             # These texts were read before, with warnings.
             warnings.simplefilter("ignore")
-            read = self.read([query, *texts])
+            read = self.read([query, *(text[:LATE_CHARACTERS] for text in texts)])
         own = int(read.lengths[0]) if read is not None else 0
         if read is None or not own or not of_query.any():
             return None

@@ -51,6 +51,7 @@ def create_server(index: SearchIndex) -> MCPServer:
         query: Annotated[str, Field(description="A question, a statement or keywords.")],
         k: Annotated[int, Field(description=MEANINGS["k"], ge=1, le=MOST_HITS)] = Options.k,
         mode: Annotated[Mode, Field(description=MEANINGS["mode"])] = "hybrid",
+        late: Annotated[bool, Field(description=MEANINGS["late"])] = Options.late,
         where: Annotated[str | None, Field(description=f"{MEANINGS['where']} describe lists the fields.")] = None,
         min_relevance: Annotated[float | None, Field(description=MEANINGS["min_relevance"], ge=0, le=1)] = None,
     ) -> dict[str, Any]:
@@ -63,7 +64,14 @@ def create_server(index: SearchIndex) -> MCPServer:
             if where is not None and (said := unknown_fields_message(index.unknown_fields(where))):
                 raise InputError(said)
             hits = index.search(
-                query, k, mode=mode, where=where, min_relevance=min_relevance, highlight=True, deadline=SECONDS
+                query,
+                k,
+                mode=mode,
+                late=late,
+                where=where,
+                min_relevance=min_relevance,
+                highlight=True,
+                deadline=SECONDS,
             )
             sources = [index.source(hit) for hit in hits]
             warning = None

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 import ctx_embed
 from ctx_embed.cli import demo
+from ctx_embed.explanations import nearest
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import DESCRIPTIONS, SYSTEMS
 from tests.helpers.cli import Command
@@ -122,6 +123,15 @@ def test_files_and_the_terminal(default_model):
     assert b"step k" not in out.read_bytes()
     assert "1 text explained" in EXPLAIN.succeeds("the cat", "-o", out, "--overwrite", "--contexts")
     assert b"step k" in out.read_bytes()
+
+
+def test_what_a_query_finds_in_a_passage(default_model, tiny_model):
+    texts = "the cat", "a dog on the mat"
+    found = nearest(tiny_model, *texts)
+    assert json.loads(EXPLAIN.succeeds(texts[0], "--passage", texts[1], "--json")) == list(map(vars, found))
+    shown = EXPLAIN.succeeds(texts[0], "--passage", texts[1]).splitlines()
+    assert [(line.split()[0], line.split()[-1]) for line in shown] == [(each.token, each.found) for each in found]
+    assert EXPLAIN.fails("a", "b", "--passage", "c", code=2).startswith("--passage needs one TEXT")
 
 
 def test_mistakes_of_explain(default_model):

@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 import ctx_embed
 from ctx_embed import explanations
 from ctx_embed.explanations import ContextPath, Explanation, html, percent, renderable, shades
+from ctx_embed.runtime import Embedder
 from ctx_embed.systems import SYSTEMS, system
 from tests.conftest import SENTENCES, make_model
 from tests.helpers.errors import error
@@ -142,7 +143,28 @@ def test_json_and_phrases_as_their_words(tokenizer):
     assert ctx_embed.explain(model, "the cat on the").tokens == ("the cat on", "the")
 
 
+def test_each_token_of_a_query_finds_the_nearest_token_of_a_passage(shipped_model):
+    query, passage = "storms on the coast", "The gale hit the harbour and the sea wall broke."
+    found = explanations.nearest(shipped_model, query, passage)
+    assert [(each.token, each.found) for each in found][::2] == [("storms", "gale"), ("coast", "sea")]
+    embedder = Embedder.load()
+    assert [(each.token, each.found) for each in explanations.nearest(embedder, query, passage)] == [
+        (each.token, each.found) for each in found
+    ]
+    (q, d), packed = embedder.encode([query, passage]).astype(np.float64) / 2, embedder.contextualizer
+    rows = [packed.table.rows(embedder.tokens([text])[0]).astype(np.float64) for text in (query, passage)]
+    units = [of / np.linalg.norm(of, axis=1, keepdims=True) for of in rows]
+    moved = [of + context for of, context in zip(units, (q, d), strict=True)]
+    units = [of / np.linalg.norm(of, axis=1, keepdims=True) for of in moved]
+    assert [each.cosine for each in found] == pytest.approx((units[0] @ units[1].T).max(1), abs=1e-4)
+    parts = explanations.contributions(embedder, query).vectors.sum(1)
+    weights = np.maximum(parts @ parts.sum(0), 0)
+    assert [each.weight for each in found] == pytest.approx(weights / weights.sum(), abs=1e-4)
+    assert explanations.nearest(embedder, "", passage) == explanations.nearest(embedder, query, "") == []
+
+
 def test_mistakes(tokenizer):
+    assert "must have at most 20,000 characters" in error(explanations.nearest, None, "cat", "word " * 160_000)
     for explain in (ctx_embed.explain, explanations.contributions):
         # Before any work.
         assert "must have at most 20,000 characters to be explained, got 800,000" in error(

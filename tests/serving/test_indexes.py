@@ -242,6 +242,11 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
         first, *_ = (await answer(client, "search", query="entrance fee in pounds", mode="dense"))["hits"]
         assert (first["highlight"], first["source"]) == ("Tickets cost four pounds.", "museum.txt:1")
         assert (await answer(client, "search", query="how do volcanoes erupt?", min_relevance=0.9))["hits"] == []
+        for late in (False, True):
+            with SearchIndex.open(tmp_path / "notes.index") as index:
+                wanted = [hit.id for hit in index.search("a night of rain at the museum", late=late)]
+            hits = (await answer(client, "search", query="a night of rain at the museum", late=late))["hits"]
+            assert [hit["id"] for hit in hits] == wanted
         assert (await answer(client, "get", id="cat.txt"))["text"].startswith("The cat sat on the mat.")
         part = await answer(client, "get", id="cat.txt", start=4, length=3)
         assert (part["text"], part["characters"]) == ("cat", 46)

@@ -44,7 +44,8 @@ def test_a_search_ranks_as_the_library_does(index_path, exported, node):
     with SearchIndex.open(index_path) as index:
         titles = [document.metadata.get("title", "") for document in index.documents()]
         for query in dict.fromkeys([*QUERIES, *titles, *questions[::4]]):
-            hits = index.search(query, k=20)
+            # The page looks once.
+            hits = index.search(query, k=20, late=False)
             # A site corrects no words, and reads no phrases.
             if '"' in query or any(hit.corrected for hit in hits):
                 continue
@@ -116,7 +117,7 @@ def test_an_index_of_addresses_and_of_nothing_can_be_exported(tmp_path, tiny_mod
         export_site(index, tmp_path / "some")
         found = [
             [hit.metadata.get("url", "b%20c.txt"), hit.text, hit.score, hit.fused, hit.relevance]
-            for hit in index.search("garden", k=20)
+            for hit in index.search("garden", k=20, late=False)
         ]
     for folder, expected in (("empty", []), ("some", found)):
         (tmp_path / folder / "queries.json").write_text(json.dumps([["garden", expected]]))

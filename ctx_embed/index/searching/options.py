@@ -29,7 +29,7 @@ class Options:
         default_is="hybrid for texts, dense for vectors and like",
     )
     late: bool = option(
-        False,
+        True,
         "In hybrid, order the best passages by what each word of the query finds in them, too (late interaction).",
     )
     where: str | None = option(

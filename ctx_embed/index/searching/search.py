@@ -27,6 +27,7 @@ from ctx_embed.index.storage.filters import field_path
 from ctx_embed.index.storage.folder import View
 from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
 from ctx_embed.model import Model
+from ctx_embed.numpy_model.late import Late
 from ctx_embed.numpy_model.saved import read_json
 from ctx_embed.texts import as_list, listed, well_formed
 from ctx_embed.vectors import unit_rows, unit_vector
@@ -43,9 +44,8 @@ EXCLUDED_WEIGHT = 0.5
 # How many passages the first piece of a ranking has where all vectors are compared, and elsewhere: more, because order
 # holds only within a piece, and what ranks low by meaning and by words may be best. Each next piece is DEEPER times it.
 DENSE_DEPTH, DEPTH, DEEPER = 25, 100, 4
-# How many passages late interaction looks at, with at most MOST_TIED of those tied with the last one, and in how many
-# characters of each.
-LOOKED_AT, MOST_TIED, LATE_CHARACTERS = 25, 25, 20_000
+# How many passages late interaction looks at, with at most MOST_TIED of those tied with the last one.
+LOOKED_AT, MOST_TIED = 25, 25
 # With a lowest relevance, hits are chosen among this number of passages.
 MOST_JUDGED = 1600
 # Number of passages to read at a time, between which the deadline is checked.
@@ -310,22 +310,20 @@ class Search:
 
     def _again(self, view: View, ranking: Ranking, text: str, vector: Vectors) -> Ranking:
         """Order a hybrid ranking by the mean of three shares; the third is 0 for passages that are not looked at."""
-        before = ranking.values
-        count = int(np.count_nonzero(before[: LOOKED_AT + MOST_TIED] >= before[:LOOKED_AT].min(initial=np.inf)))
-        rows = ranking.rows[:count]
-        self.looked_at = view.store.fetch(rows.tolist())
-        texts = [passage.text[:LATE_CHARACTERS] for passage in self.looked_at.values()]
-        found = None
-        # What is like a document can be found without the model, but not looked at again.
-        with suppress(OtherModelError):
-            found = self.model().late(text, vector, texts, view.vectors_of(rows)) if texts else None
-        if found is None:
+
+        def look(count: int) -> Late | None:
+            # What is like a document can be found without the model, but not looked at again.
+            with suppress(OtherModelError):
+                if self.model().looks_again:
+                    rows = ranking.rows[:count]
+                    self.looked_at = view.store.fetch(rows.tolist())
+                    texts = [passage.text for passage in self.looked_at.values()]
+                    return self.model().late(text, vector, texts, view.vectors_of(rows))
+            return None
+
+        values, late = second_look(ranking.values, look)
+        if late is None:
             return ranking
-        late = np.full(len(ranking.rows), np.nan)
-        values = 2 * before
-        late[: len(rows)] = scores = found.scores
-        values[: len(rows)] += shares_of_best(scores)
-        values /= 3
         order = np.argsort(-values, kind="stable")
         first = ranking.rows[order], ranking.cosines[order], values[order]
         return Ranking(*first, ranking.by_words[order], ranking.ended, late[order])
@@ -453,6 +451,22 @@ def shares_of_best(scores: Sequence[float] | NDArray[Any]) -> Floats:
     positive: Floats = np.maximum(np.asarray(scores, np.float64), 0)
     best = float(positive.max(initial=0))
     return positive / best if best > 0 else positive
+
+
+def second_look(values: Floats, look: Callable[[int], Late | None]) -> tuple[Floats, Floats | None]:
+    """Return the means of three shares, from those of two (n,), best first, and the late scores (n,).
+
+    ``look`` returns what the tokens of the query find in the first passages, given their number. Those that are not
+    looked at have the share 0 and the score NaN. If it returns None, the values stay, and there are no late scores.
+    """
+    count = int(np.count_nonzero(values[: LOOKED_AT + MOST_TIED] >= values[:LOOKED_AT].min(initial=np.inf)))
+    found = look(count) if count else None
+    if found is None:
+        return values, None
+    late, sums = np.full(len(values), np.nan), 2 * values
+    late[:count] = scores = found.scores
+    sums[:count] += shares_of_best(scores)
+    return sums / 3, late
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Ranking], most: int) -> Ranking:

@@ -4,6 +4,7 @@ import inspect
 import json
 import random
 import time
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -380,9 +381,9 @@ def test_a_second_look_orders_the_best_by_three_shares(abstracts, options):
     index, _ = abstracts
     for question in [None] if "like" in options else QUESTIONS:
         search = partial(index.search, question, mode="hybrid", **options)
-        plain, hits = search(k=260), search(k=260, late=True)
+        plain, hits = search(k=260, late=False), search(k=260)
         assert {hit.id for hit in plain} == {hit.id for hit in hits}
-        assert plain == search(k=260, late=False)
+        assert hits == search(k=260, late=True)
         if not any(hit.late for hit in hits):
             assert plain == hits
             continue
@@ -399,23 +400,47 @@ def test_a_second_look_orders_the_best_by_three_shares(abstracts, options):
         scores = {}
         for hit in hits:
             assert scores.setdefault(hit.text, (hit.late, hit.fused)) == (hit.late, hit.fused) or hit.late is None
-        assert [hit.id for at in range(0, 120, 7) for hit in search(7, late=True, offset=at)][:100] == ids(hits)[:100]
-        assert search(30, late=True, mmr=1.0) == hits[:30]
+        assert [hit for at in range(0, 260, 13) for hit in search(13, offset=at)] == hits
+        assert search(30, mmr=1.0) == hits[:30]
         firsts = {hit.metadata["n"]: hit.id for hit in reversed(hits)}
-        assert set(ids(search(9, late=True, group="n"))) == set(firsts.values())
+        assert set(ids(search(9, group="n"))) == set(firsts.values())
+        if "like" not in options:
+            relevant = [hit for hit in hits if hit.relevance is None or hit.relevance >= 0.4]
+            assert search(260, min_relevance=0.4) == relevant
+
+
+def test_a_reranker_takes_the_place_of_the_cosines_alone(abstracts):
+    index, _ = abstracts
+    for question in QUESTIONS[:3]:
+        hits = index.search(question, 10)
+        again = index.search(question, 10, rerank=index.embedder.backend, candidates=200)
+        assert ids(again) == ids(hits)
+        assert [hit.reranked for hit in again] == pytest.approx([hit.fused for hit in hits], abs=1e-6)
+        without = index.search(question, 10, rerank=index.embedder.backend, candidates=200, late=False)
+        assert [hit.reranked for hit in again] != [hit.reranked for hit in without]
+
+
+def test_fused_rankings_are_those_of_second_looks(abstracts):
+    queries, sums = ["a storm on the coast", "who won the election"], Counter()
+    for query in queries:
+        for rank, hit in enumerate(abstracts[0].search(query, searching.DEPTH), 1):
+            sums[hit.id] += 1 / (60 + rank)
+    hits = abstracts[0].search(queries, 20, fuse=True)
+    assert [hit.fused for hit in hits] == pytest.approx(sorted(sums.values(), reverse=True)[:20])
+    assert [hit.fused for hit in hits] == pytest.approx([sums[hit.id] for hit in hits])
 
 
 def test_only_hybrid_searches_with_a_model_of_the_package_look_again(abstracts, index):
     for mode in ("dense", "words"):
         hits = abstracts[0].search("lighthouse", mode=mode)
-        assert hits == abstracts[0].search("lighthouse", mode=mode, late=True)
+        assert hits == abstracts[0].search("lighthouse", mode=mode, late=False)
         assert "late" not in hits[0].as_dict()
-    assert 0 < abstracts[0].search("storm on the coast", late=True)[0].as_dict()["late"] <= 1
+    assert 0 < abstracts[0].search("storm on the coast")[0].as_dict()["late"] <= 1
     index.add(TEXTS)
-    assert index.search("bank", late=True) == index.search("bank")
-    many = abstracts[0].search(["storm", "election"], late=True)
-    assert many == [abstracts[0].search(query, late=True) for query in ("storm", "election")]
-    assert abstracts[0].search(["storm", "election"], 5, late=True, fuse=True)[0].late is None
+    assert index.search("bank", late=False) == index.search("bank")
+    many = abstracts[0].search(["storm", "election"])
+    assert many == [abstracts[0].search(query) for query in ("storm", "election")]
+    assert abstracts[0].search(["storm", "election"], 5, fuse=True)[0].late is None
 
 
 def test_torch_looks_again_as_numpy_does(abstracts):
@@ -423,9 +448,9 @@ def test_torch_looks_again_as_numpy_does(abstracts):
 
     index, folder = abstracts
     question = "a storm on the coast"
-    hits = index.search(question, 30, late=True)
+    hits = index.search(question, 30)
     with SearchIndex.open(folder, load()) as on_torch:
-        others = on_torch.search(question, 30, late=True)
+        others = on_torch.search(question, 30)
     assert [hit.late for hit in others] == pytest.approx([hit.late for hit in hits], abs=1e-4)
     assert ids(others)[:5] == ids(hits)[:5]
 
