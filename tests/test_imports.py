@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -177,8 +178,11 @@ LEFT_OUT = "datasets pandas pyarrow rich scipy sentence_transformers sklearn tor
 # Runs pieces of code where the light installation left libraries out, and prints a line for each error.
 LIGHT = r"""
 import importlib.util, sys
-for name in left_out:
-    sys.modules[name] = None
+class Finder:
+    def find_spec(name, *more):
+        if name.partition(".")[0] in left_out:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Finder)
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name in left_out else found(name, *more)
 for code in sys.argv[1:]:
@@ -234,3 +238,19 @@ def test_training_a_classifier_needs_scikit_learn_alone_and_prediction_not_even_
         tmp_path, code.format(["predict", "c", "new.txt"]), "import sys; print('faiss' in sys.modules)"
     )
     assert (said[:5], loaded) == ("good\t", "False")
+
+
+def test_an_evaluation_needs_scikit_learn_alone(tmp_path):
+    Path(tmp_path / "a.tsv").write_text("good\tgreat food\ngood\tlovely staff\nbad\tcold soup\nbad\trude waiter\n" * 5)
+    (tmp_path / "own.py").write_text(
+        "class Length:\n    def encode(self, texts):\n        return [[len(text), 1.0] for text in texts]\n"
+    )
+    arguments = ["eval", "run", "--task", "a.tsv", "--protocol", "quick", "--no-cost"]
+    for encoder in ("default", "tfidf", "default+words", "own:Length"):
+        arguments += ["--encoder", encoder]
+    code = f"from ctx_embed.cli.main import main; main({arguments!r}, standalone_mode=False)"
+    lines = in_light(tmp_path, code, added=("sklearn", "scipy"))
+    scores = {found[1]: float(found[2]) for line in lines if (found := re.match(r"(\S+) +([\d.]+)†? ± ", line))}
+    assert scores.keys() == {"default", "tfidf", "default+words", "own:Length"}
+    assert min(score for name, score in scores.items() if name != "own:Length") == 100
+    assert any("needs sklearn, which the light installation leaves out" in line for line in in_light(tmp_path, code))

@@ -36,9 +36,7 @@ from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, pair
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
 from ctx_embed.eval.tasks import Row, TaskData
 from ctx_embed.progress import Meter
-from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
-from ctx_embed.training.supervised.train import train_classifier
 
 # MTEB's protocol: its draws of training rows, its seed, and the iterations after which its regressions stop.
 DRAWS, SEED, MAX_ITERATIONS = 10, 42, 100
@@ -239,6 +237,8 @@ def training_options(encoder: Encoder) -> SupervisedOptions:
 
     They name the encoder's head, since stored folds are looked up by these options.
     """
+    from ctx_embed.systems import SYSTEMS
+
     options = SupervisedOptions() if encoder.name in SYSTEMS else FINE_TUNING
     return options if encoder.transformer is None else options.of_encoder(encoder.transformer)
 
@@ -252,6 +252,8 @@ def end_to_end(
     ``dev`` part chooses the epoch, else a tenth of the training part. Without a test part there are ``folds`` outer
     folds. ``keep`` may store the outcome of a fold, so that a long run can be resumed.
     """
+    from ctx_embed.training.supervised.train import train_classifier
+
     model = encoder.transformer
     if model is None:
         raise InputError(f"with the protocol paper an encoder must be a SentenceTransformer, got {encoder.name!r}")
