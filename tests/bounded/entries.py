@@ -22,7 +22,7 @@ from ctx_embed.deduplication import grams, normalized
 from ctx_embed.documents import blocks
 from ctx_embed.documents.decoding import decode
 from ctx_embed.documents.formats import FORMATS, extract
-from ctx_embed.documents.walking import Rules, patterns
+from ctx_embed.documents.walking import Globs, Rules
 from ctx_embed.explanations import contributions
 from ctx_embed.grep import grep
 from ctx_embed.index.searching import by_words, hits
@@ -386,7 +386,7 @@ ENTRIES: dict[str, Entry] = {
     "encoding": Entry(require_encoding, NAMES),
     "chunk": Entry(checked_chunk, NAMES),
     "factory": Entry(lambda text: checked_factory(text, 384), NAMES),
-    "globs": Entry(lambda text: patterns([text]), GLOBS),
+    "globs": Entry(lambda text: Globs([text]), GLOBS),
     "option": Entry(lambda text: named_values(None, None, (f"a={text}",)), strings(",", "[", "1", '"')),  # type: ignore[arg-type]
     "recipe": Entry(
         recipe,

@@ -26,12 +26,13 @@ METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "f
 # Values of local names of which some patterns are made.
 LOCALS: dict[str, Any] = {
     "allowed": ".",
-    "first": "a",
+    "begin": "a",
     "inner": "(?=(?P<g0>.*?b))(?P=g0)",
     "end": ".*c",
     "extra": "train",
     "ideographs": "\u3001-\u3003",
     "known": ["a", "aa", "ab"],
+    "paired": "\u6771",
     "name": "a*?b",
     "target": Path("notes"),
 }
