@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import openpyxl
 import pyarrow
 from pyarrow import parquet
 
@@ -216,6 +217,26 @@ ROWS: dict[str, dict[str, Make]] = {
     },
     table.PARQUET: parquets(),
 }
+
+
+def spreadsheets() -> dict[str, Make]:
+    def write(rows: Callable[[int], list[list[str]]]) -> Make:
+        def make(n: int) -> str:
+            book = openpyxl.Workbook()
+            for row in rows(n):
+                book.active.append(row)
+            book.save(FOLDER / "odd.xlsx")
+            return str(FOLDER / "odd.xlsx")
+
+        return make
+
+    return {
+        "rows": write(lambda n: [["text"], *[["a"]] * (n // 64 + 1)]),
+        "columns": write(lambda n: [["text", *list(different(n // 64))], ["a"]]),
+    }
+
+
+ROWS[table.SPREADSHEET] = spreadsheets()
 LABELS = files("odd.tsv", {**strings("a\tb\n", ",", "\t"), "many": lambda n: ",".join(different(n)) + "\ta\n"})
 
 

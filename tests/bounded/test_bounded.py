@@ -10,7 +10,7 @@ from ctx_embed import SearchIndex
 from ctx_embed.rows import table
 from tests.bounded.growth import TIMES_COST, Entry, growth, strings
 
-for package in ("docx", "pptx", "pypdf", "pyarrow", "rapidfuzz"):
+for package in ("docx", "pptx", "openpyxl", "pypdf", "pyarrow", "rapidfuzz"):
     pytest.importorskip(package)
 
 from tests.bounded import patterns  # noqa: E402  # what they import may be missing
