@@ -72,7 +72,7 @@ class Extracted:
 def opened(path: str) -> Iterator[BufferedReader]:
     """Open a regular file that does not lead out of its folder and is no pointer of git-lfs, or a file in another."""
     if isinstance(path, Held):
-        yield BufferedReader(BytesIO(path.content))  # type: ignore[arg-type]
+        yield BufferedReader(BytesIO(path.content))
         return
     try:
         with open_regular(path) as file:

@@ -32,9 +32,9 @@ WORDWISE_PRE_TOKENIZERS = {"BertPreTokenizer", "Punctuation", "Whitespace", "Whi
 CUTTING_PRE_TOKENIZER = "BertPreTokenizer"
 # Longer words go through the tokenizer in pieces, a few at a time, which bounds memory.
 LONG_WORD, LONG_WORDS = 4096, 16
-# After this many new words the kernel does WordPiece itself. To read its vocabulary takes the kernel as long as the
-# tokenizer takes for 500 words.
-WORDS_BEFORE_WORDPIECE = 100
+# After this many new words the kernel does WordPiece itself: to read its vocabulary takes the kernel as long as the
+# tokenizer takes for them, and 5 MB.
+WORDS_BEFORE_WORDPIECE = 500
 # Ideographs, each a word to BERT's normaliser, and signs among them. A cut before a letter parts no accent from it.
 IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff0f"
 
