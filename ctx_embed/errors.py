@@ -34,9 +34,9 @@ _PASSWORD = re.compile(r"(:/{1,2}[^:/@\s]*):.*")
 _SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
 
 
-# Maximum number of characters of a quoted value, of names in a list, and of known names a wrong one is compared with:
-# difflib takes time in proportion to the product of lengths, and no other thread runs meanwhile.
-SHOWN, MOST_NAMES, MOST_COMPARED = 80, 20, 100
+# Maximum number of characters of a quoted value, of names in a list, and of the products of lengths of a wrong name and
+# the known ones that it is compared with: difflib's time is in proportion, and no other thread runs meanwhile.
+SHOWN, MOST_NAMES, MOST_COMPARED = 80, 20, 120_000
 # Maximum number of texts that a warning quotes.
 MOST_EXAMPLES = 3
 
@@ -121,11 +121,14 @@ def listed_names(names: Iterable[object], quote: Callable[[object], str] = str) 
 def nearest_name(name: object, known: Iterable[str]) -> str:
     """Return ``did you mean 'minilm'?`` with the known name nearest to a wrong one; empty if none is near.
 
-    Names of more than 80 characters are near to none, and only the first 100 known ones are compared.
+    Names of more than 80 characters are near to none, and as many known ones are compared as 10 ms allow.
     """
     if len(wrong := str(name)) > SHOWN:
         return ""
-    by_lower = {of.lower(): of for of in islice(known, MOST_COMPARED) if len(of) <= SHOWN}
+    by_lower, left = {}, MOST_COMPARED
+    for of in known:
+        if len(of) <= SHOWN and (left := left - len(wrong) * len(of)) >= 0:
+            by_lower[of.lower()] = of
     near = difflib.get_close_matches(wrong.lower(), by_lower, n=1)
     return f"did you mean {by_lower[near[0]]!r}?" if near else ""
 

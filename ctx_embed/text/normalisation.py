@@ -37,7 +37,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.deadlines import require_time
 from ctx_embed.texts import well_formed
+
+# How many words are read between two looks at the deadline.
+WORDS_AT_ONCE = 1024
 
 # Indexes and fingerprints include this number. Increase it when any text is read differently.
 VERSION = 1
@@ -212,6 +216,8 @@ def _read_words(read: str) -> tuple[list[Word], list[Word]]:
     more: list[Word] = []
     cut: Word | None = None
     for found in _WORD.finditer(read):
+        if not len(words) % WORDS_AT_ONCE:
+            require_time()
         start, stop = found.span()
         before, cut = cut, None
         if paired := found["paired"]:
