@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 from bisect import bisect
-from html import unescape
+from html.parser import HTMLParser
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,14 +57,7 @@ CONSTANTS = {
     "mostEnding": hits._MOST_ENDING,
 }
 
-_HEADING = re.compile(r"^(#{1,6}) +(.+?)\s*$", re.MULTILINE)
-# A heading in HTML; its id, or that of the section which it begins.
-_HTML_HEADING = re.compile(
-    r"""(?:<(?:section|div|article)\b[^>]*?\sid=["']?([^"'\s>]+)[^>]*>\s*)?(?:<span\s+id=["'][^>]*></span>\s*)*"""
-    r"""<(h[1-6])\b([^>]*)>(.*?)</\2\s*>""",
-    re.IGNORECASE | re.DOTALL,
-)
-_ID = re.compile(r"""\sid=["']?([^"'\s>]+)""", re.IGNORECASE)
+_HEADING = re.compile(r"^#{1,6} +(\S.*)$", re.MULTILINE)
 
 
 class Exported(NamedTuple):
@@ -75,14 +68,38 @@ class Exported(NamedTuple):
     bytes: int
 
 
+class _Anchors(HTMLParser):
+    """Collects the headings of a page, each with its id, or that of the section which it begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, list[str]] = {}
+        self._of_section, self._heading = "", ""
+        self._id, self._text = "", [""]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        own = dict(attrs).get("id") or ""
+        if re.fullmatch("h[1-6]", tag):
+            self._heading, self._id, self._text = tag, own or self._of_section, []
+        elif tag != "span":
+            self._of_section = own if tag in ("section", "div", "article") else ""
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)
+        if not data.isspace():
+            self._of_section = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._heading:
+            self.found.setdefault(_plain("".join(self._text)), []).append(self._id)
+            self._heading = ""
+
+
 def anchors(page: str) -> dict[str, list[str]]:
     """Return the ids of the headings of an HTML page by their texts, in order; empty strings for those without one."""
-    found: dict[str, list[str]] = {}
-    for match in _HTML_HEADING.finditer(page):
-        own = _ID.search(match[3])
-        text = _plain(unescape(re.sub(r"<[^>]*>", "", match[4])))
-        found.setdefault(text, []).append(own[1] if own else match[1] or "")
-    return found
+    parser = _Anchors()
+    parser.feed(page)
+    return parser.found
 
 
 def _plain(heading: str) -> str:
@@ -116,7 +133,7 @@ def _texts(index: SearchIndex, passages: list[Passage]) -> tuple[list[bytes], li
         # Where the headings of the document start, and each with its id in the page; none above the first one.
         ids, starts, headings = anchors(page), [], [("", "")]
         for match in _HEADING.finditer(some[0].document.text):
-            known = ids.get(heading := _plain(match[2]), [])
+            known = ids.get(heading := _plain(match[1]), [])
             starts.append(match.start())
             headings.append((heading, known.pop(0) if known else ""))
         for passage in some:

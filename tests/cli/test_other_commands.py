@@ -134,6 +134,7 @@ def test_what_a_query_finds_in_a_passage(default_model, tiny_model):
     assert EXPLAIN.fails("a", "b", "--passage", "c", code=2).startswith("--passage needs one TEXT")
 
 
+@pytest.mark.filterwarnings("ignore:dan is not trained")
 def test_mistakes_of_explain(default_model):
     out = "out.html"
     Path("long.txt").write_text("short\n" + "x" * 20_001)

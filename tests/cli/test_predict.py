@@ -151,7 +151,7 @@ def test_evaluate(model):
     assert [row["label"] for row in result["classes"]] == ["neg", "pos", "odd"]
     assert result["confusion"] == [[1, 0, 0], [1, 1, 0], [1, 0, 0]]
     report = succeeds(model, source, "--evaluate", "-o", "found.tsv")
-    for line in ("accuracy 0.5000", "mean 0.444 0.500 0.389 4", "odd 1 0 0"):
+    for line in ("accuracy 0.5000, macro F1 0.3889", "mean 0.444 0.500 0.389 4", "odd 1 0 0"):
         assert line in map(" ".join, map(str.split, report.splitlines()))
     found = [document.metadata["predicted_label"] for document in read_documents("found.tsv")]
     assert found == ["pos", "neg", "neg", "neg"]

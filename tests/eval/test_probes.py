@@ -20,13 +20,14 @@ from sklearn.preprocessing import StandardScaler
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.eval.encoders import EmbeddingCache, Encoder, as_encoder
 from ctx_embed.eval.evaluation import EvaluationOptions, evaluate
-from ctx_embed.eval.scoring import probes, score as module
+from ctx_embed.eval.scoring import probes
 from ctx_embed.eval.scoring.probes import CS, PROTOCOLS, ProbeScore, folds_of, frozen, logistic_path, mean_of_seeds
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, draws, end_to_end, from_json, score_probe, training_options
 from ctx_embed.eval.tasks import TaskData
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import untrained
+from ctx_embed.training import supervised
 from ctx_embed.training.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model
@@ -405,7 +406,7 @@ def test_an_interrupted_run_resumes_after_its_last_fold(tiny, tmp_path, monkeypa
     mine = tmp_path / "mine.tsv"
     mine.write_text("".join(f"{label}\t{text}\n" for text, label in TEXTS))
     run, trained = partial(evaluate, [tiny], str(mine), options=EvaluationOptions("paper", folds=3)), []
-    whole, train = run().scores, module.train_classifier
+    whole, train = run().scores, supervised.train.train_classifier
 
     def counted(*arguments, **named):
         if len(trained) == 2:
@@ -413,7 +414,7 @@ def test_an_interrupted_run_resumes_after_its_last_fold(tiny, tmp_path, monkeypa
         trained.append(1)
         return train(*arguments, **named)
 
-    monkeypatch.setattr(module, "train_classifier", counted)
+    monkeypatch.setattr(supervised.train, "train_classifier", counted)
     with pytest.raises(KeyboardInterrupt):
         run(cache=tmp_path / "cache")
     trained.clear()
@@ -429,7 +430,7 @@ def test_a_development_part_chooses_the_epoch(tiny, monkeypatch):
         seen.append((len(train.texts), len(valid.texts)))
         return train_classifier(model, train, valid, *rest, **named)
 
-    monkeypatch.setattr(module, "train_classifier", watched)
+    monkeypatch.setattr(supervised.train, "train_classifier", watched)
     score = end_to_end(tiny, Examples(EXAMPLES.labels, EXAMPLES.texts, rows), 0)
     assert seen == [(20, 10)]
     assert (len(score.folds), len(score.right)) == (1, 10)
