@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 # The type of a list in a request body. Collecting the errors of a million wrong items would take seconds.
 Listed = Annotated[list[Item], Field(fail_fast=True)]
 # The escape sequence of a lone surrogate (half of a character beyond U+FFFF), and the fields that hold ids.
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+SURROGATE, LONE = re.compile(rb"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]")
 IDS = frozenset(("id", "ids", "like", "exclude"))
 # Seconds after which a client may ask again.
 RETRY_AFTER = {"Retry-After": "1"}
@@ -162,11 +162,12 @@ def _well_formed(value: Any, name: str = "") -> Any:
         return {well_formed(key): _well_formed(field, key) for key, field in value.items()}
     if isinstance(value, list):
         return [_well_formed(item, name) for item in value]
-    if not isinstance(value, str) or (formed := well_formed(value)) == value:
+    # Pairs are characters by now. To encode each of many texts in vain would take seconds.
+    if not isinstance(value, str) or not LONE.search(value):
         return value
     if name in IDS:
         raise ApiError(400, f"{name}: {quoted(value)} has a lone surrogate; give it another id", "invalid_id")
-    return formed
+    return LONE.sub("\ufffd", value)
 
 
 class Body(BaseModel):
