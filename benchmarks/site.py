@@ -95,6 +95,8 @@ def main() -> None:
     parser.add_argument("--exclude", nargs="*", default=[])
     parser.add_argument("--pagefind", action="store_true")
     given = parser.parse_args()
+    if not given.folder.is_dir():
+        parser.error(f"FOLDER must be a folder of HTML, got {given.folder}")
     exclude = ["_*", "genindex*", "search.html", "*-modindex*", "pagefind", *given.exclude]
     with tempfile.TemporaryDirectory() as temporary:
         copied, index_path = Path(temporary) / "site", Path(temporary) / "site.index"
