@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import backend_option, encoding_option, field_option, output_option
 from ctx_embed.errors import InputError
 
-# Options that need --to.
-OF_STORES = ("workers",)
 # Maximum number of rows to list if rows could not be embedded.
 SHOWN = 10
 # Maximum number of rows to embed at a time if the results are printed.
@@ -79,10 +76,8 @@ def encode(
             click.echo(f"{counted(found.rows, 'row')} encoded: {held}")
         return
 
-    context = click.get_current_context()
-    for name in OF_STORES:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} needs --to TARGET.")
+    if options["workers"] is not None:
+        raise click.UsageError("--workers needs --to TARGET.")
     if len(inputs) > 1:
         raise click.UsageError("-o takes one INPUT; use --to TARGET for several.")
     (source,) = inputs

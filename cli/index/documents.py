@@ -24,10 +24,19 @@ def _where_option(does: str) -> Callable[[Command], Command]:
     return click.option("--where", metavar="FILTER", help=f"{does} the documents whose metadata match it.")
 
 
+def _documents(does: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds an index, and which of its documents a command takes."""
+    ids, where = click.argument("ids", metavar="[ID]...", nargs=-1), _where_option(does)
+    return lambda command: click.argument("path", metavar="INDEX")(ids(where(command)))
+
+
+def _require_chosen(ids: tuple[str, ...], where: str | None) -> None:
+    if bool(ids) == (where is not None):
+        raise click.UsageError("give either IDs or --where FILTER")
+
+
 @command()
-@click.argument("path", metavar="INDEX")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@_where_option("Print")
+@_documents("Print")
 @click.option("-k", "most", default=10, type=click.IntRange(min=1), help="Maximum number of documents, without IDs.")
 @click.option("--offset", default=0, type=click.IntRange(min=0), help="Documents to skip, without IDs.")
 def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: int) -> None:
@@ -90,9 +99,7 @@ def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -
 
 
 @command("set")
-@click.argument("path", metavar="INDEX")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@_where_option("Change")
+@_documents("Change")
 @click.option(
     "-m",
     "--metadata",
@@ -111,18 +118,14 @@ def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: di
     Example: ctx-embed index set reviews.index 17 tt0133093 -m stars=5 -m 'tags=["new", "long"]'
     Example: ctx-embed index set reviews.index --where 'year < 2003' -m archived=true -m draft=null
     """
-    if bool(ids) == (where is not None):
-        raise click.UsageError("give either IDs or --where FILTER")
-
+    _require_chosen(ids, where)
     with opened(path) as index:
         changed = index.update_metadata(ids if where is None else index.ids(where), changes)
         click.echo(f"metadata of {counted(changed, 'document')} set in {path}")
 
 
 @command()
-@click.argument("path", metavar="INDEX")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@_where_option("Delete")
+@_documents("Delete")
 @click.option("--dry-run", is_flag=True, help="Print how many would be deleted, and delete none.")
 def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool) -> None:
     """Delete documents by ID or by a filter. IDs that the index does not have are skipped.
@@ -131,9 +134,7 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool) ->
     Example: ctx-embed index delete reviews.index 17 tt0133093
     Example: ctx-embed index delete reviews.index --where 'year < 2003' --dry-run
     """
-    if bool(ids) == (where is not None):
-        raise click.UsageError("give either IDs or --where FILTER")
-
+    _require_chosen(ids, where)
     with opened(path) as index:
         wanted = set(ids)
         asked = len(wanted) if where is None else index.count()

@@ -74,10 +74,9 @@ def create_server(index: SearchIndex) -> MCPServer:
                 deadline=SECONDS,
             )
             sources = [index.source(hit) for hit in hits]
-            warning = None
+            warning = None if hits.known else "The model knows no word of the query."
             try:
-                if mode != "words" and not index.embedder.queries([query]).any():
-                    warning = "The model knows no word of the query."
+                _ = index.embedder if mode == "hybrid" else None
             except OtherModelError as error:
                 warning = f"Found by words alone, not by meaning: {error}"
         found = [

@@ -243,10 +243,11 @@ class SearchBody(create_model("SearchBody", __base__=Body, **_FIELDS)):  # type:
     )
 
 
-def _as_library(method: Callable[..., Any]) -> str:
-    """Return the description of a route that does what a method does: its docstring, without the arguments."""
+def _of_library(method: Callable[..., Any], summary: str, **options: Any) -> Any:
+    """Return the decorator of a route that does what a method does, and says what its docstring says of it."""
     said = inspect.cleandoc(method.__doc__ or "").partition("\n\nArgs:")[0]
-    return re.sub(r":\w+:`(\w+)`", r"`\1`", said.replace("``", "`"))
+    said = re.sub(r":\w+:`(\w+)`", r"`\1`", said.replace("``", "`"))
+    return of_indexes.post(f"/{{name}}/{method.__name__}", summary=summary, description=said, **options)
 
 
 class IdsBody(Body):
@@ -395,13 +396,13 @@ async def get(served: Served, body: IdsBody) -> Answer:
     return Answer(b'{"documents":%b}' % found)
 
 
-@of_indexes.post("/{name}/ids", summary="List ids", description=_as_library(SearchIndex.ids))
+@_of_library(SearchIndex.ids, "List ids")
 async def ids(served: Served, body: WhereBody) -> Answer:
     """See :meth:`SearchIndex.ids`."""
     return Answer(b'{"ids":%b}' % await served.analyse(lambda index: served.json_list(index.ids(body.where))))
 
 
-@of_indexes.post("/{name}/count", summary="Count documents", description=_as_library(SearchIndex.count))
+@_of_library(SearchIndex.count, "Count documents")
 async def count(served: Served, body: WhereBody) -> Answer:
     """See :meth:`SearchIndex.count`."""
     return await _counted(served, "count", await served.read(lambda index: index.count(body.where)), body.where)
@@ -430,7 +431,7 @@ async def facets(served: Served, body: FacetsBody) -> Answer:
     return Answer(b'{"values":%b}' % found)
 
 
-@of_indexes.post("/{name}/add", summary="Add documents", dependencies=WRITES, description=_as_library(SearchIndex.add))
+@_of_library(SearchIndex.add, "Add documents", dependencies=WRITES)
 async def add(request: Request, served: Served, body: AddBody) -> Answer:
     """See :meth:`SearchIndex.add`."""
     service_of(request).require_texts(body.texts, "texts")
@@ -438,12 +439,7 @@ async def add(request: Request, served: Served, body: AddBody) -> Answer:
     return Answer({"ids": added})
 
 
-@of_indexes.post(
-    "/{name}/upsert",
-    summary="Add or replace documents",
-    dependencies=WRITES,
-    description=_as_library(SearchIndex.upsert),
-)
+@_of_library(SearchIndex.upsert, "Add or replace documents", dependencies=WRITES)
 async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
     """See :meth:`SearchIndex.upsert`."""
     service_of(request).require_texts(body.texts, "texts")
@@ -451,28 +447,21 @@ async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
     return Answer({"ids": added})
 
 
-@of_indexes.post(
-    "/{name}/update_metadata",
-    summary="Change metadata",
-    dependencies=WRITES,
-    description=_as_library(SearchIndex.update_metadata),
-)
+@_of_library(SearchIndex.update_metadata, "Change metadata", dependencies=WRITES)
 async def update_metadata(served: Served, body: UpdateBody) -> Answer:
     """See :meth:`SearchIndex.update_metadata`."""
     updated = await served.change(lambda index: index.update_metadata(body.ids, body.changes))
     return Answer({"updated": updated})
 
 
-@of_indexes.post(
-    "/{name}/delete", summary="Delete documents", dependencies=WRITES, description=_as_library(SearchIndex.delete)
-)
+@_of_library(SearchIndex.delete, "Delete documents", dependencies=WRITES)
 async def delete(served: Served, body: DeleteBody) -> Answer:
     """See :meth:`SearchIndex.delete`."""
     deleted = await served.change(lambda index: index.delete(body.ids, where=body.where))
     return await _counted(served, "deleted", deleted, body.where)
 
 
-@of_indexes.post("/{name}/topics", summary="Cluster the documents", description=_as_library(SearchIndex.topics))
+@_of_library(SearchIndex.topics, "Cluster the documents")
 async def topics(served: Served, body: TopicsBody) -> Answer:
     """See :meth:`SearchIndex.topics`."""
     return Answer(b'{"topics":%b}' % await served.topics(body.count, body.seed))
