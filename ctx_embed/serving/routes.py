@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, cast, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, cast, get_type_hints
 
 import numpy as np
 import orjson
@@ -47,6 +47,7 @@ def _listed(given: Any) -> Any:
 
 # One text or several.
 Texts = Annotated[Listed[str], Field(min_length=1), BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+Route = TypeVar("Route", bound=Callable[..., Any])
 # A field that other programs send and that has no effect here.
 Ignored = SkipJsonSchema[Any]
 
@@ -243,7 +244,7 @@ class SearchBody(create_model("SearchBody", __base__=Body, **_FIELDS)):  # type:
     )
 
 
-def _of_library(method: Callable[..., Any], summary: str, **options: Any) -> Any:
+def _of_library(method: Callable[..., Any], summary: str, **options: Any) -> Callable[[Route], Route]:
     """Return the decorator of a route that does what a method does, and says what its docstring says of it."""
     said = inspect.cleandoc(method.__doc__ or "").partition("\n\nArgs:")[0]
     said = re.sub(r":\w+:`(\w+)`", r"`\1`", said.replace("``", "`"))
