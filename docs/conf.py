@@ -35,8 +35,9 @@ myst_enable_extensions = ["dollarmath"]
 # Tutorials run when their text changes; an error in one stops the build.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(Path(__file__).parent / "_build" / "notebooks")
-# Remarks of other packages and progress bars are no output of a tutorial.
-os.environ.update(PYTHONWARNINGS="ignore", TQDM_DISABLE="1", COLUMNS="110")
+# Remarks of other packages and progress bars are no output of a tutorial. One thread: beside other work, threads that
+# wait for each other take twice the processor time.
+os.environ.update(PYTHONWARNINGS="ignore", TQDM_DISABLE="1", COLUMNS="110", OMP_NUM_THREADS="1")
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
