@@ -34,7 +34,7 @@ from sklearn.metrics import v_measure_score
 from ctx_embed import SearchIndex, load
 from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg, retrieve, spearman
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
-from ctx_embed.index.searching.options import Mode
+from ctx_embed.index.query import Mode
 from ctx_embed.training.distillation.texts import read_pair_rows, read_pairs
 
 # The name of each set, and the file of pairs that it is made of.

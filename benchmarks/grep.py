@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from ctx_embed.grep import grep
-from ctx_embed.index.searching.by_words import asked
-from ctx_embed.index.searching.hits import DEFAULT_RELEVANCE
+from ctx_embed.index.hits import DEFAULT_RELEVANCE
+from ctx_embed.index.words import asked
 
 QUESTIONS = {
     "how do I run another program and read its output": ["child_process"],

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import ctx_embed
-from ctx_embed.index.searching.hits import highlights, word_shares
+from ctx_embed.index.hits import highlights, word_shares
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.training.distillation.texts import Source, read_blocks, read_pair_rows
 

@@ -18,7 +18,7 @@ from common import COLLECTIONS, collection, data_option, json_option, report
 from development import pool, shuffled
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.searching.hits import Hits
+from ctx_embed.index.hits import Hits
 from ctx_embed.training.distillation.texts import read_pair_rows
 
 MODES = ("dense", "hybrid")

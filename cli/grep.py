@@ -19,7 +19,7 @@ from ctx_embed.cli.main import command, counted, errors_in_one_line, one_line, p
 from ctx_embed.cli.options import encoding_option, options_of
 from ctx_embed.cli.terminal import styled
 from ctx_embed.index.following import FolderOptions
-from ctx_embed.index.searching.options import Options
+from ctx_embed.index.query import Options
 
 if TYPE_CHECKING:
     from ctx_embed.grep import Found

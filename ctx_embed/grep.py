@@ -30,23 +30,15 @@ from ctx_embed.documents.formats import format_of
 from ctx_embed.documents.units import RECORD_SUFFIXES, records_of
 from ctx_embed.documents.walking import File, Globs, is_index, walk
 from ctx_embed.errors import InputError, described, quoted
-from ctx_embed.index.following.records import Synced
-from ctx_embed.index.searching.by_words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
-from ctx_embed.index.searching.hits import (
-    DEFAULT_RELEVANCE,
-    Hit,
-    counted,
-    highlights,
-    relevance,
-    unrelated_cosines,
-    word_shares,
-)
-from ctx_embed.index.searching.options import Mode, Options
-from ctx_embed.index.searching.search import DEPTH, second_look, shares_of_best
-from ctx_embed.index.storage.database import TOKENIZER
-from ctx_embed.index.storage.documents import embedded_texts
-from ctx_embed.index.storage.vectors import Vectors
-from ctx_embed.index.writing.chunking import passages_of
+from ctx_embed.index.chunking import passages_of
+from ctx_embed.index.database import TOKENIZER
+from ctx_embed.index.documents import embedded_texts
+from ctx_embed.index.hits import DEFAULT_RELEVANCE, Hit, counted, highlights, relevance, unrelated_cosines, word_shares
+from ctx_embed.index.query import Mode, Options
+from ctx_embed.index.records import Synced
+from ctx_embed.index.search import DEPTH, second_look, shares_of_best
+from ctx_embed.index.vectors import Vectors
+from ctx_embed.index.words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.late import Late
 from ctx_embed.rows import encodings

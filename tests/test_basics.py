@@ -34,7 +34,7 @@ from ctx_embed.files import (
     require_other_file,
     require_replaceable,
 )
-from ctx_embed.index.storage.database import Database
+from ctx_embed.index.database import Database
 from ctx_embed.progress import Meter, say
 from ctx_embed.texts import BATCH_CHARACTERS, BATCH_TEXTS, as_texts, length_batches, well_formed
 from ctx_embed.vectors import unit_rows

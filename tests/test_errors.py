@@ -9,7 +9,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import SHOWN, InputError, listed_names, nearest_name, quoted, unknown_name
-from ctx_embed.index.storage.filters import field_path, parse_filter
+from ctx_embed.index.filters import field_path, parse_filter
 from tests.index.support.child import ENVIRONMENT
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from ctx_embed.index.analysis.verification import verify
-from ctx_embed.index.storage.database import DATABASE
-from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.database import DATABASE
+from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.verify import verify
 from ctx_embed.stores import open as open_store
 from tests.helpers.disk import ALL, NAMES, NONE, Disk, Event, Tree, Way, events, tree, write
 

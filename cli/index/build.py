@@ -80,7 +80,7 @@ def build(
 
         built = index_parquet(sources, path, mode=mode, **used, progress=True)
     else:
-        from ctx_embed.index.building.build import build_index
+        from ctx_embed.index.build import build_index
 
         built = build_index(sources, path, mode=mode, progress=True, **options)
     if built.was_complete:

@@ -23,7 +23,7 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False, indent=2))
     else:
-        from ctx_embed.index.storage.faiss_file import AUTO_RECALL, COMPARING_ALL
+        from ctx_embed.index.faiss_file import AUTO_RECALL, COMPARING_ALL
 
         # Few passages need no file of FAISS.
         of_file, facts["faiss"] = facts["faiss"] or {"kind": "Flat", "for": "Flat"}, "exact: every vector is compared"
@@ -133,7 +133,7 @@ def merge(sources: tuple[str, ...], path: str, replace: bool) -> None:
 
     Example: ctx-embed index merge monday.index tuesday.index -o week.index
     """
-    from ctx_embed.index.building.build import merge_indexes
+    from ctx_embed.index.build import merge_indexes
 
     count = merge_indexes(sources, path, replace=replace, progress=True)
     click.echo(f"{counted(count, 'document')} in {path}")

@@ -15,12 +15,12 @@ from ctx_embed.cli.main import command, one_line
 from ctx_embed.cli.options import Command, backend_option, options_of
 from ctx_embed.cli.terminal import styled
 from ctx_embed.errors import InputError
-from ctx_embed.index.searching.options import Options
+from ctx_embed.index.query import Options
 
 if TYPE_CHECKING:
     from ctx_embed.index import Hit
-    from ctx_embed.index.following.records import Location
-    from ctx_embed.index.searching.hits import Hits
+    from ctx_embed.index.hits import Hits
+    from ctx_embed.index.records import Location
 
 FORMATS = ("json", "jsonl", "csv")
 # The options that `similar` lacks: they need the texts of queries.
@@ -209,7 +209,7 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
     Hits of one document are printed together, at the rank of the best one. In a terminal the query's words are
     coloured and places link to their files. Control characters are removed.
     """
-    from ctx_embed.index.searching.hits import rounded_down, snippets
+    from ctx_embed.index.hits import rounded_down, snippets
 
     together: dict[str | int, list[tuple[Hit, Location | None]]] = {}
     for hit, source in zip(hits, sources or [None] * len(hits), strict=True):

@@ -16,7 +16,7 @@ from ctx_embed.index.following import FolderOptions
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
-    from ctx_embed.index.following.records import Synced
+    from ctx_embed.index.records import Synced
 
 
 def summary(synced: Synced, path: str, would: str = "") -> str:

@@ -18,27 +18,27 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from ctx_embed.deadlines import within
 from ctx_embed.errors import InputError, OtherModelError, UnknownFieldsWarning, quoted, unknown_name
 from ctx_embed.files import replaced_folder
+from ctx_embed.index import faiss_file
+from ctx_embed.index.chunking import checked_chunk
+from ctx_embed.index.database import DATABASE, Database, Settings
+from ctx_embed.index.documents import LARGEST_ID, Id, checked_id, documents_of
+from ctx_embed.index.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
+from ctx_embed.index.folder import IndexFolder, read_settings, require_free
 from ctx_embed.index.following import FolderOptions
-from ctx_embed.index.searching.hits import Hit, Hits, counted, unrelated_cosines
-from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import Candidates, Reranker, Search
-from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import DATABASE, Database, Settings
-from ctx_embed.index.storage.documents import LARGEST_ID, Id, checked_id, documents_of
-from ctx_embed.index.storage.filters import ALL, Condition, field_path, parse_filter, unknown_fields_message
-from ctx_embed.index.storage.folder import IndexFolder, read_settings, require_free
-from ctx_embed.index.storage.vectors import FLOAT32, checked_dtype
-from ctx_embed.index.writing.chunking import checked_chunk
+from ctx_embed.index.hits import Hit, Hits, counted, unrelated_cosines
+from ctx_embed.index.query import Options
+from ctx_embed.index.search import Candidates, Reranker, Search
+from ctx_embed.index.vectors import FLOAT32, checked_dtype
 from ctx_embed.model import Model
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.options import DEFAULT, takes
 from ctx_embed.texts import Document, composed, listed, require_explainable
 
 if TYPE_CHECKING:
-    from ctx_embed.index.analysis.exploring import Field, Pair, Similarity, Topic
-    from ctx_embed.index.analysis.verification import Problems
-    from ctx_embed.index.following.records import Location, Synced
-    from ctx_embed.index.writing.writer import Writer
+    from ctx_embed.index.exploring import Field, Pair, Similarity, Topic
+    from ctx_embed.index.records import Location, Synced
+    from ctx_embed.index.verify import Problems
+    from ctx_embed.index.writer import Writer
     from ctx_embed.model import Given
 
 # Pages that SQLite copies at a time.
@@ -50,7 +50,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
     An index has one writer at a time and any number of readers, in threads and processes. A reader sees a change
     completely or not at all, from its next search on. Texts and metadata are stored as UTF-8: lone surrogates become
-    U+FFFD. An argument ``where`` is a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
+    U+FFFD. An argument ``where`` is a metadata filter, see :mod:`ctx_embed.index.filters`.
 
     Methods raise :class:`ctx_embed.InputError`, whose message is one line, if an argument cannot be used, the index is
     closed or damaged, or a file cannot be written; those that change the index also if it was not their turn within 30
@@ -198,7 +198,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
     @property
     def writer(self) -> Writer:
         """The writer, which makes all changes; it is created at first use."""
-        from ctx_embed.index.writing.writer import Writer
+        from ctx_embed.index.writer import Writer
 
         folder = self._folder
         self._writer = self._writer or Writer(folder, lambda: self.embedder, self._changing)
@@ -297,7 +297,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         found = hit if isinstance(hit, Hit) else self.get(hit)
         if found is None or "source" not in found.metadata:
             return None
-        from ctx_embed.index.following.records import location_of
+        from ctx_embed.index.records import location_of
 
         of_hit = vars(found) if isinstance(found, Hit) else found.metadata
         line, page = (counted(of_hit.get(name), "", "\n", 0) for name in ("line", "page"))
@@ -369,7 +369,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             **options: see :class:`ctx_embed.index.following.FolderOptions`; options that are left out or None are
                 those of the last run.
         """
-        from ctx_embed.index.following.sync import sync_folder
+        from ctx_embed.index.sync import sync_folder
 
         if unknown := options.keys() - FolderOptions.__dataclass_fields__.keys():
             raise unknown_name("option", min(unknown), FolderOptions.__dataclass_fields__)
@@ -422,7 +422,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
                 passage has all that is quoted.
             k: the number of hits for each query, at least 1; there may be fewer.
             like: instead of a query, one or several ids: find passages similar to these documents, which are left out.
-            **options: see :class:`ctx_embed.index.searching.options.Options`.
+            **options: see :class:`ctx_embed.index.query.Options`.
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several queries. Scores are cosines in
@@ -468,7 +468,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         ``model`` and ``backend`` are as for :meth:`create`. Return the number of documents embedded; 0 if the index
         already has this model.
         """
-        from ctx_embed.index.writing.writer import reembed
+        from ctx_embed.index.writer import reembed
 
         embedder = Model.of(model, backend)
         with self._changing:
@@ -519,7 +519,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         ``embed`` also embeds some passages again and compares them with their stored vectors. The attribute
         ``unchecked`` of the list says what could not be checked.
         """
-        from ctx_embed.index.analysis.verification import verify
+        from ctx_embed.index.verify import verify
 
         return verify(self._folder.folder, (lambda: self.embedder) if embed else None)
 
@@ -546,7 +546,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
     def duplicates(self, threshold: float = 0.9, most: int = 100, *, progress: bool = False) -> list[Pair]:
         """Return at most ``most`` pairs of documents with a cosine of at least ``threshold``, most similar first."""
-        from ctx_embed.index.analysis.exploring import find_duplicates
+        from ctx_embed.index.exploring import find_duplicates
 
         checked_count("most", most, 1)
         return self._folder.read(lambda view: find_duplicates(view, threshold, most, progress))
@@ -558,19 +558,19 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         """
         if count is not None:
             checked_count("count", count, 1)
-        from ctx_embed.index.analysis.exploring import find_topics
+        from ctx_embed.index.exploring import find_topics
 
         return self._folder.read(lambda view: find_topics(view, count, seed))
 
     def fields(self, most: int = 50) -> list[Field]:
         """Return the metadata fields of documents, the most frequent first, with at most ``most`` values of each."""
-        from ctx_embed.index.analysis.exploring import find_fields
+        from ctx_embed.index.exploring import find_fields
 
         return self._folder.read(lambda view: find_fields(view, most))
 
     def explain(self, query: str, text: str) -> Similarity:
         """Return what each token of a query, and of a text such as that of a hit, adds to their cosine."""
-        from ctx_embed.index.analysis.exploring import Similarity
+        from ctx_embed.index.exploring import Similarity
 
         for name, value in (("query", query), ("text", text)):
             require_explainable(value, f"the {name}")
@@ -586,7 +586,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
         Line i is that of row i of the array, which is float32. Return the number of rows.
         """
-        from ctx_embed.index.analysis.exploring import export_index
+        from ctx_embed.index.exploring import export_index
 
         return self._folder.read(lambda view: export_index(view, Path(output)))
 

@@ -17,11 +17,11 @@ from anyio import to_process
 from ctx_embed.deadlines import within
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.following.records import named_location
-from ctx_embed.index.searching.by_words import respelled
-from ctx_embed.index.searching.hits import Hits, snippets
-from ctx_embed.index.storage.database import patient
-from ctx_embed.index.storage.folder import read_settings
+from ctx_embed.index.database import patient
+from ctx_embed.index.folder import read_settings
+from ctx_embed.index.hits import Hits, snippets
+from ctx_embed.index.records import named_location
+from ctx_embed.index.words import respelled
 from ctx_embed.model import Model
 from ctx_embed.serving.observing import BATCHES, LOG
 from ctx_embed.serving.settings import Settings

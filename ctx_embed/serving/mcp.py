@@ -12,10 +12,10 @@ from pydantic import Field
 from ctx_embed import __version__
 from ctx_embed.errors import InputError, OtherModelError, quoted
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.searching.hits import rounded_down
-from ctx_embed.index.searching.options import Mode, Options
-from ctx_embed.index.storage.documents import Id
-from ctx_embed.index.storage.filters import unknown_fields_message
+from ctx_embed.index.documents import Id
+from ctx_embed.index.filters import unknown_fields_message
+from ctx_embed.index.hits import rounded_down
+from ctx_embed.index.query import Mode, Options
 from ctx_embed.options import declared
 
 MEANINGS = {known.name: known.metadata["meaning"] for known in declared(Options)}

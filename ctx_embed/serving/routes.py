@@ -19,8 +19,8 @@ from starlette.responses import Response
 
 from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.searching.options import Options
-from ctx_embed.index.storage.filters import unknown_fields_message
+from ctx_embed.index.filters import unknown_fields_message
+from ctx_embed.index.query import Options
 from ctx_embed.options import declared
 from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex
 from ctx_embed.serving.service import SHORT_CHARACTERS, model_named, require_length, service_of

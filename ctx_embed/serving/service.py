@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.deadlines import within
 from ctx_embed.errors import InputError, quoted, unknown_name
-from ctx_embed.index.searching.search import Reranker
+from ctx_embed.index.search import Reranker
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.saved import DEFAULT_NAME
 from ctx_embed.serving.indexes import Batcher, ServedIndex

@@ -22,16 +22,16 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder, require_replaceable
-from ctx_embed.index.searching import by_words, hits
-from ctx_embed.index.searching.search import DEPTH
-from ctx_embed.index.storage.vectors import DTYPES, Vectors
+from ctx_embed.index import hits, words as by_words
+from ctx_embed.index.search import DEPTH
+from ctx_embed.index.vectors import DTYPES, Vectors
 from ctx_embed.site.model import MODULE, add_model, require_readable
 from ctx_embed.site.pieces import Pieces, varint
 
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.storage.database import Passage
-    from ctx_embed.index.storage.folder import View
+    from ctx_embed.index.database import Passage
+    from ctx_embed.index.folder import View
 
 FORMAT, MANIFEST = 1, "manifest.json"
 # Passages in a piece of texts, at most; and bytes in a piece of lists of words before it is compressed, at least.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctx_embed.errors import InputError, quoted, without_secrets
-from ctx_embed.index.storage.database import DATABASE
+from ctx_embed.index.database import DATABASE
 from ctx_embed.stores.store import Batch, Collection, Store
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.building.build import Built, build_index
-from ctx_embed.index.storage.folder import read_settings
+from ctx_embed.index.build import Built, build_index
+from ctx_embed.index.folder import read_settings
 from ctx_embed.model import Model
 from ctx_embed.stores.parquet import Parquet
 from ctx_embed.stores.store import RUN, Collection
@@ -28,7 +28,7 @@ def index_parquet(
 
     ``directories`` are folders, or URIs of an object store. ``model`` embeds queries; None: the model that the
     directories name, or that of an index that is extended. Other options (mode, resume, factory, dtype, progress) are
-    those of :func:`ctx_embed.index.building.build.build_index`.
+    those of :func:`ctx_embed.index.build.build_index`.
 
     Raises:
         InputError: there is no directory of embeddings, one is incomplete, several models made them, or the index

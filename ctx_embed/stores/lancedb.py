@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from ctx_embed.errors import InputError, listed_names, missing_extra, quoted
-from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
+from ctx_embed.index.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.columns import EMBEDDING, ID, LIST, METADATA, TEXT, arrow_schema, arrow_table, metadata_of
 from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ctx_embed.errors import InputError, missing_extra, quoted, without_secrets
-from ctx_embed.index.storage.filters import Contains, Filter, IsNull
+from ctx_embed.index.filters import Contains, Filter, IsNull
 from ctx_embed.stores.store import COLLECTION, NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 from ctx_embed.texts import well_formed
 

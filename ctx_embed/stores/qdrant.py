@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from ctx_embed.errors import InputError, missing_extra, quoted
-from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
+from ctx_embed.index.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.store import NOTES, Batch, Collection, Condition, Database, Floats, Row, translated
 
 # The payload's mark of a point whose vector is zeros.

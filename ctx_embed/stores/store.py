@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described, quoted, without_secrets
-from ctx_embed.index.searching.hits import Hit, Hits
-from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, moment_of, parse
+from ctx_embed.index.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, moment_of, parse
+from ctx_embed.index.hits import Hit, Hits
 from ctx_embed.model import Model
 from ctx_embed.texts import as_list, well_formed
 
@@ -161,7 +161,7 @@ class Store(AbstractContextManager["Store"], ABC):
     def search(self, query: str | Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False) -> Any:
         """Return the k documents nearest to a text, as hits whose scores are cosines; for several texts, several lists.
 
-        ``where`` is a metadata filter, see :mod:`ctx_embed.index.storage.filters`. ``exact`` compares the query with
+        ``where`` is a metadata filter, see :mod:`ctx_embed.index.filters`. ``exact`` compares the query with
         every vector, even if the store has a vector index.
 
         Raises:

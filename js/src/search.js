@@ -1,4 +1,4 @@
-// Search of a static site: the ranking of ctx_embed/index/searching, from the pieces that a query needs.
+// Search of a static site: the ranking of ctx_embed/index, from the pieces that a query needs.
 
 import { Encoder, unit } from "./encoder.js";
 import { namesIn, Pieces, Reader } from "./pieces.js";
@@ -22,7 +22,7 @@ const NO_CLUSTER = 0xffff;
  * @property {{text: string, marked: boolean}[]} snippet the part with the most words of the query
  * @property {number} score the cosine with the query
  * @property {number} fused what orders the hits: the mean of the shares of the best cosine and the best score by words
- * @property {number | null} relevance 0 to 1, see ctx_embed/index/searching/hits.py
+ * @property {number | null} relevance 0 to 1, see ctx_embed/index/hits.py
  */
 
 /** Compare two words as UTF-8 does. */
@@ -125,7 +125,7 @@ export class Search {
     return [];
   }
 
-  /** Return the best passages by BM25, best first, with their scores: `Bm25.best` in searching/by_words.py. */
+  /** Return the best passages by BM25, best first, with their scores: `Bm25.best` in index/words.py. */
   async #byWords(words, tables) {
     const { k1, b, leastWeight, large, commonPart, depth } = this.constants;
     const { passages, average } = this.index;
@@ -155,7 +155,7 @@ export class Search {
     return this.members[number].map((passage, place) => [passage, this.vectors.get(number)[place]]);
   }
 
-  /** Return the passages that rank best, with cosine and fused score, best first: `by_words` in searching/search.py. */
+  /** Return the passages that rank best, with cosine and fused score, best first: `by_words` in index/search.py. */
   async #ranked(query, scores) {
     const cosineOf = (vector) => {
       let sum = 0;

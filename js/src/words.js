@@ -1,4 +1,4 @@
-// Search by words: what a query asks for, and what marks it in a text; ctx_embed/index/searching has the same in Python.
+// Search by words: what a query asks for, and what marks it in a text; ctx_embed/index/words.py has the same in Python.
 
 import { stem } from "./porter.js";
 
@@ -77,7 +77,7 @@ export class Asking {
     return [...new Set(said.length ? said : every)].slice(0, this.constants.mostWords);
   }
 
-  /** Return the share of a query's words that a text has, in any form: `word_shares` in searching/hits.py. */
+  /** Return the share of a query's words that a text has, in any form: `word_shares` in index/hits.py. */
   share(words, text, tables) {
     const { endings, leastStem, mostEnding } = this.constants;
     const stems = new Set(

@@ -26,11 +26,11 @@ from ctx_embed.documents.formats import FORMATS, extract
 from ctx_embed.documents.walking import Globs, Rules
 from ctx_embed.explanations import contributions
 from ctx_embed.grep import grep
-from ctx_embed.index.searching import by_words, hits
-from ctx_embed.index.storage.documents import checked_id, metadata_json
-from ctx_embed.index.storage.faiss_file import checked_factory
-from ctx_embed.index.storage.filters import moment_of, parse_filter
-from ctx_embed.index.writing.chunking import checked_chunk, chunker, sentences
+from ctx_embed.index import hits, words as by_words
+from ctx_embed.index.chunking import checked_chunk, chunker, sentences
+from ctx_embed.index.documents import checked_id, metadata_json
+from ctx_embed.index.faiss_file import checked_factory
+from ctx_embed.index.filters import moment_of, parse_filter
 from ctx_embed.model import Model
 from ctx_embed.rows import table
 from ctx_embed.rows.encodings import require_encoding

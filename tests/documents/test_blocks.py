@@ -14,7 +14,7 @@ from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.documents.formats import extract
 from ctx_embed.documents.formats.web import scanned
 from ctx_embed.errors import InputError
-from ctx_embed.index.writing.chunking import Passages, words
+from ctx_embed.index.chunking import Passages, words
 from ctx_embed.rows.reading import read_documents, read_labelled_rows
 
 

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from ctx_embed.eval.scoring import statistics
 from ctx_embed.eval.scoring.ranking import SimilarityScore, ndcg, paired, retrieve, score_retrieval, spearman
 from ctx_embed.eval.tasks import TASKS, DataReader
-from ctx_embed.index.storage.database import TOKENIZER
+from ctx_embed.index.database import TOKENIZER
 from ctx_embed.text.normalisation import words
 from tests.helpers.errors import error
 

@@ -26,7 +26,7 @@ from ctx_embed.documents.walking import Rules
 from ctx_embed.errors import InputError
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.tasks import DataReader, find_tasks
-from ctx_embed.index.storage.filters import moment_of, parse_filter
+from ctx_embed.index.filters import moment_of, parse_filter
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.document_state import MAGIC
 from ctx_embed.rows.reading import read_documents, read_labelled_rows

@@ -19,7 +19,7 @@ import numpy as np
 from ctx_embed import SearchIndex
 from ctx_embed.bulk_encoding import encode_dataset
 from ctx_embed.cli.main import main
-from ctx_embed.index.building.build import build_index, merge_indexes
+from ctx_embed.index.build import build_index, merge_indexes
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.store import Batch
 from tests.index.support.hash_model import HashModel

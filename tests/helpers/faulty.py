@@ -24,7 +24,7 @@ from typing import Any
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.main import main
-from ctx_embed.index.storage.database import DATABASE
+from ctx_embed.index.database import DATABASE
 from tests.helpers.disk import NAMES, NONE, Disk, events, write
 
 LIBRARY = ctypes.CDLL(None)

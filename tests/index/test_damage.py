@@ -18,9 +18,9 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import BusyError, DamagedError
-from ctx_embed.index.analysis.verification import verify
-from ctx_embed.index.building.build import build_index, merge_indexes
-from ctx_embed.index.storage.database import Database
+from ctx_embed.index.build import build_index, merge_indexes
+from ctx_embed.index.database import Database
+from ctx_embed.index.verify import verify
 from tests.conftest import SENTENCES
 from tests.fuzz.fuzzing import limited
 from tests.helpers.cli import Command

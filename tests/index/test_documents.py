@@ -10,10 +10,9 @@ import pytest
 from datasets import Dataset
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.analysis import exploring
-from ctx_embed.index.analysis.exploring import Field
-from ctx_embed.index.building.build import build_index
-from ctx_embed.index.storage import database as storage
+from ctx_embed.index import database as storage, exploring
+from ctx_embed.index.build import build_index
+from ctx_embed.index.exploring import Field
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors

@@ -27,9 +27,9 @@ import pytest
 import ctx_embed
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.errors import UnwritableError
-from ctx_embed.index.building.build import build_index
-from ctx_embed.index.storage.database import Database, patient
-from ctx_embed.index.writing import writer
+from ctx_embed.index import writer
+from ctx_embed.index.build import build_index
+from ctx_embed.index.database import Database, patient
 from ctx_embed.texts import Document
 from tests.helpers.cli import Command
 from tests.helpers.errors import error

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ctx_embed import Hit, InputError, SearchIndex
-from ctx_embed.index.storage.database import Database
-from ctx_embed.index.storage.documents import DEEPEST_METADATA, LAST_IDS
-from ctx_embed.index.storage.vectors import DTYPES
-from ctx_embed.index.writing import writer
+from ctx_embed.index import writer
+from ctx_embed.index.database import Database
+from ctx_embed.index.documents import DEEPEST_METADATA, LAST_IDS
+from ctx_embed.index.vectors import DTYPES
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel
@@ -271,8 +271,8 @@ def test_a_kind_that_faiss_cannot_build_is_reported_once(path, hash_model, monke
     def failing(*arguments, **options):
         raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
 
-    monkeypatch.setattr("ctx_embed.index.storage.faiss_file.is_stale", lambda *arguments: True)
-    monkeypatch.setattr("ctx_embed.index.storage.faiss_file.write", failing)
+    monkeypatch.setattr("ctx_embed.index.faiss_file.is_stale", lambda *arguments: True)
+    monkeypatch.setattr("ctx_embed.index.faiss_file.write", failing)
     with SearchIndex.create(path, hash_model, factory="HNSW8") as index:
         index.add(["a cat"])
         index.add(["a dog"])
@@ -397,7 +397,7 @@ def test_a_failed_change_leaves_everything_searchable_and_can_be_repeated(index,
 
     index.add(["a text", "another text"])
     with monkeypatch.context() as broken:
-        broken.setattr("ctx_embed.index.storage.folder.VectorTable.put", full)
+        broken.setattr("ctx_embed.index.folder.VectorTable.put", full)
         assert error(index.compact, "int8") == "the disk is full"
     index.add(["more"])
     assert [hit.text for hit in index.search("a text", 1, mode="dense")] == ["a text"]

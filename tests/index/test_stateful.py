@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.searching.by_words import Bm25
-from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import ranges_of, rows_of
-from ctx_embed.index.storage.folder import IndexFolder, View
+from ctx_embed.index import faiss_file
+from ctx_embed.index.database import ranges_of, rows_of
+from ctx_embed.index.folder import IndexFolder, View
+from ctx_embed.index.words import Bm25
 from tests.index.support.hash_model import HashEmbedder, HashModel, hash_vectors
 from tests.index.support.stored import stored
 
@@ -202,7 +202,7 @@ def test_rows_are_those_of_their_ranges_and_damaged_ranges_are_refused():
 
 def test_words_are_found_as_by_a_process_that_has_just_opened_the_index(tmp_path, monkeypatch):
     """Word lists, common words and corrections are taken over from commit to commit."""
-    monkeypatch.setattr("ctx_embed.index.searching.by_words.LARGE", 20)
+    monkeypatch.setattr("ctx_embed.index.words.LARGE", 20)
     generator = random.Random(0)
     stems = ["hospital", "harbour", "garden", "gardener", "mountain", "fountain", "bicycle", "icicles"]
     words = [*stems, *(f"{stem[:3]}{ending}" for stem in stems for ending in ("olar", "ement", "iton"))]

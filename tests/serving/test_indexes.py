@@ -17,7 +17,7 @@ import pytest
 from sentence_transformers import CrossEncoder
 
 from ctx_embed import SearchIndex, TextClassifier
-from ctx_embed.index.storage.database import Database
+from ctx_embed.index.database import Database
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
 from tests.helpers.errors import error

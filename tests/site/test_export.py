@@ -39,7 +39,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_search_ranks_as_the_library_does(index_path, exported, node):
-    questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
+    questions = (files("ctx_embed.index") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
     asked = []
     with SearchIndex.open(index_path) as index:
         titles = [document.metadata.get("title", "") for document in index.documents()]

@@ -38,7 +38,7 @@ HOSTILE = [
 def texts(count: int = 3000, seed: int = 75) -> list[str]:
     """Return hostile texts, questions, and for each run of 64 characters of Unicode texts that mix some with words."""
     chance = random.Random(seed)
-    questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
+    questions = (files("ctx_embed.index") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
     words = " ".join(questions).split()
     blocks = []
     for start in range(0, sys.maxunicode, 64):

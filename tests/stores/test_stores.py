@@ -16,8 +16,8 @@ from hypothesis import example, given, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import SearchIndex, stores
-from ctx_embed.index.writing import writer
-from ctx_embed.index.writing.writer import Edit
+from ctx_embed.index import writer
+from ctx_embed.index.writer import Edit
 from ctx_embed.model import Model
 from ctx_embed.stores import lancedb
 from ctx_embed.stores.columns import arrow_table, fields_of, metadata_of
@@ -504,8 +504,8 @@ DOCUMENTS, STEP = 60, 12
 # Build or resume, and die by the kill signal just before one of the commits.
 KILLED = """
 import os, signal, sys
-from ctx_embed.index.building import build
-from ctx_embed.index.writing import writer
+from ctx_embed.index import build
+from ctx_embed.index import writer
 from ctx_embed.stores import indexing
 
 writer.STEP_DOCUMENTS, writer.STEP_SECONDS, writer.BATCH_DOCUMENTS = {step}, 600, 4

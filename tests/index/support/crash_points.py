@@ -15,9 +15,9 @@ from itertools import count
 from pathlib import Path
 
 import ctx_embed
+from ctx_embed.index import writer
+from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing import writer
 from tests.index.support.hash_model import HashEmbedder, HashModel
 from tests.index.support.stored import stored, widths_of
 

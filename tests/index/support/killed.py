@@ -11,11 +11,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ctx_embed.index import search_index
-from ctx_embed.index.building import build
+from ctx_embed.index import build, search_index, writer
+from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing import writer
 from tests.index.support.hash_model import HashEmbedder
 
 KINDS = ("add", "add", "upsert", "delete", "compact")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ctx_embed.index.analysis.verification import verify
-from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.verify import verify
 from tests.index.support.hash_model import HashEmbedder, hash_vectors
 
 

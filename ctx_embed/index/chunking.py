@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.errors import InputError, quoted
-from ctx_embed.index.storage.database import CHUNKS
-from ctx_embed.index.storage.documents import Span
+from ctx_embed.index.database import CHUNKS
+from ctx_embed.index.documents import Span
 from ctx_embed.model import Model
 from ctx_embed.text.tokenizer import TextTokenizer
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import UnknownFieldsWarning, quoted
-from ctx_embed.index.storage.filters import parse_filter
+from ctx_embed.index.filters import parse_filter
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel
 

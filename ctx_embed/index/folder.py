@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.storage.database import DATABASE, MAPPED, ROWS_AT_ONCE, ChangedError, Database, Settings, rows_of
-from ctx_embed.index.storage.faiss_file import SPARE_CANDIDATES, Loaded, loaded
-from ctx_embed.index.storage.filters import Condition, form_of_date, parse_filter
-from ctx_embed.index.storage.vectors import DTYPES, Mask, Rows, Vectors
+from ctx_embed.index.database import DATABASE, MAPPED, ROWS_AT_ONCE, ChangedError, Database, Settings, rows_of
+from ctx_embed.index.faiss_file import SPARE_CANDIDATES, Loaded, loaded
+from ctx_embed.index.filters import Condition, form_of_date, parse_filter
+from ctx_embed.index.vectors import DTYPES, Mask, Rows, Vectors
 
 Result = TypeVar("Result")
 

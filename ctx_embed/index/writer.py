@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ctx_embed.errors import InputError, UnwritableError, described, quoted
-from ctx_embed.index.searching.hits import unrelated_cosines
-from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.database import FAISS_SUFFIX, NEXT, Database, checksum, expanded, ranges_of
-from ctx_embed.index.storage.documents import (
+from ctx_embed.index import faiss_file
+from ctx_embed.index.chunking import Cut, chunker
+from ctx_embed.index.database import FAISS_SUFFIX, NEXT, Database, checksum, expanded, ranges_of
+from ctx_embed.index.documents import (
     LARGEST_ID,
     LAST_IDS,
     Id,
@@ -31,9 +31,9 @@ from ctx_embed.index.storage.documents import (
     integer_of,
     metadata_json,
 )
-from ctx_embed.index.storage.folder import IndexFolder, VectorTable, View
-from ctx_embed.index.storage.vectors import DTYPES, Vectors, schema
-from ctx_embed.index.writing.chunking import Cut, chunker
+from ctx_embed.index.folder import IndexFolder, VectorTable, View
+from ctx_embed.index.hits import unrelated_cosines
+from ctx_embed.index.vectors import DTYPES, Vectors, schema
 from ctx_embed.model import Model
 from ctx_embed.progress import Meter
 from ctx_embed.text.normalisation import indexed

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.storage.filters import field_path, parse_filter
+from ctx_embed.index.filters import field_path, parse_filter
 from ctx_embed.options import documented, option, require_valid
 
 Mode: TypeAlias = Literal["hybrid", "dense", "words"]

@@ -13,12 +13,11 @@ from pyarrow import parquet
 
 from ctx_embed import SearchIndex, files
 from ctx_embed.files import locked
-from ctx_embed.index.building import build
-from ctx_embed.index.building.build import Built, build_index, merge_indexes, read_sources
-from ctx_embed.index.storage.database import patient
-from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing import writer
-from ctx_embed.index.writing.writer import reembed
+from ctx_embed.index import build, writer
+from ctx_embed.index.build import Built, build_index, merge_indexes, read_sources
+from ctx_embed.index.database import patient
+from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.writer import reembed
 from ctx_embed.model import Model
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command

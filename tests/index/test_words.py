@@ -8,12 +8,11 @@ from hypothesis import given, settings, strategies as st
 
 from ctx_embed import SearchIndex
 from ctx_embed.errors import LateError
-from ctx_embed.index import snippet
-from ctx_embed.index.searching import by_words
-from ctx_embed.index.searching.by_words import Bm25, respelled, varints
-from ctx_embed.index.searching.search import shares_of_best
-from ctx_embed.index.storage.database import DATABASE, Database
-from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index import snippet, words as by_words
+from ctx_embed.index.database import DATABASE, Database
+from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.search import shares_of_best
+from ctx_embed.index.words import Bm25, respelled, varints
 from tests.index.support.hash_model import HashModel
 
 TEXTS = ["the cats were running", "a dog ran", "café in Paris", "running shoes for a cat and a running cat", ""]

@@ -21,11 +21,10 @@ from ctx_embed.cli.index.sync import summary
 from ctx_embed.documents import extraction, formats
 from ctx_embed.errors import installation
 from ctx_embed.grep import grep
-from ctx_embed.index.building.build import build_index
-from ctx_embed.index.following import sync
-from ctx_embed.index.following.records import FolderOptions, follow, new_folder
-from ctx_embed.index.storage.database import Database
-from ctx_embed.index.writing import writer
+from ctx_embed.index import sync, writer
+from ctx_embed.index.build import build_index
+from ctx_embed.index.database import Database
+from ctx_embed.index.records import FolderOptions, follow, new_folder
 from ctx_embed.texts import Document
 from tests.documents.samples import FIRST, SECOND, pdf
 from tests.helpers.errors import error

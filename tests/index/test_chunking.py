@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from ctx_embed import SearchIndex
 from ctx_embed.documents.blocks import code, markdown
-from ctx_embed.index.writing.chunking import (
+from ctx_embed.index.chunking import (
     Passages,
     _joined,
     _offsets,

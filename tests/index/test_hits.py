@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.searching.hits import (
+from ctx_embed.index.hits import (
     BASE,
     DEFAULT_RELEVANCE,
     DEVIATIONS,

@@ -17,12 +17,12 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.deadlines import within
 from ctx_embed.errors import LateError
-from ctx_embed.index.searching import search as searching
-from ctx_embed.index.searching.by_words import FUNCTION_WORDS, Bm25, tokens_of
-from ctx_embed.index.searching.hits import SEARCHED_CHARACTERS, densest
-from ctx_embed.index.searching.options import Options
-from ctx_embed.index.searching.search import Ranking, maximal_marginal_relevance, reciprocal_rank_fusion
-from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index import search as searching
+from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.hits import SEARCHED_CHARACTERS, densest
+from ctx_embed.index.query import Options
+from ctx_embed.index.search import Ranking, maximal_marginal_relevance, reciprocal_rank_fusion
+from ctx_embed.index.words import FUNCTION_WORDS, Bm25, tokens_of
 from ctx_embed.model import Model
 from ctx_embed.text.normalisation import words as words_of
 from tests.helpers.errors import error
@@ -30,7 +30,7 @@ from tests.index.support.cross_encoder import save_cross_encoder
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.stored import ids
 
-ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
+ARTICLES = Path(__file__).parents[2] / "docs" / "samples" / "articles.jsonl"
 TEXTS = [
     "The central bank raised its interest rate. Savers get more for their money. Loans cost more.",
     "The boat lay on the bank of the river. Fish swam in the clear water. The angler waited.",
@@ -203,7 +203,7 @@ def test_phrases_must_occur(articles, cut, monkeypatch):
         assert ("a23" in ids(articles.search(query, mode="words"))) == ("ransom" in query)
     assert cut.search(like="river", mode="words") == cut.search(like=["river"], mode="words")
     # Common words beside a phrase may be missing in a large index.
-    monkeypatch.setattr("ctx_embed.index.searching.by_words.LARGE", 3)
+    monkeypatch.setattr("ctx_embed.index.words.LARGE", 3)
     folder = IndexFolder(articles.path)
     with closing(folder):
         (row,) = folder.read(lambda view: Bm25(view).best('"asked for a ransom" zebra', 10, None))
@@ -234,9 +234,9 @@ def test_function_words_in_capitals_count(tmp_path, mode, monkeypatch):
         def by_words(query):
             return {hit.id: round(hit.fused or hit.score, 6) for hit in index.search(query, k=len(index), mode=mode)}
 
-        monkeypatch.setattr("ctx_embed.index.searching.by_words.COMMON_PART", 1e-9)
+        monkeypatch.setattr("ctx_embed.index.words.COMMON_PART", 1e-9)
         for large in (20_000, 3):
-            monkeypatch.setattr("ctx_embed.index.searching.by_words.LARGE", large)
+            monkeypatch.setattr("ctx_embed.index.words.LARGE", large)
             for word in words:
                 # Two of them may have one stem: it and its.
                 first = next(iter(by_words(f"{word.upper()} support")))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.storage import faiss_file
-from ctx_embed.index.storage.faiss_file import COMPARING_ALL, checked_factory
-from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index import faiss_file
+from ctx_embed.index.faiss_file import COMPARING_ALL, checked_factory
+from ctx_embed.index.folder import IndexFolder
 from ctx_embed.model import Model
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors
@@ -30,7 +30,7 @@ def trained_on_few(monkeypatch):
     # Files that compare all are written for few rows, too.
     monkeypatch.setattr(faiss_file, "STALE_FLAT", 0)
     # They answer, too.
-    monkeypatch.setattr("ctx_embed.index.storage.folder.FEW_ROWS", 0)
+    monkeypatch.setattr("ctx_embed.index.folder.FEW_ROWS", 0)
 
 
 def opened(path, model, memory_map=False):
@@ -299,7 +299,7 @@ def test_a_hybrid_search_asks_for_fewer_spare_candidates(tmp_path, hash_model, m
         asked.append(k)
         return search(self, queries, k, **options)
 
-    monkeypatch.setattr("ctx_embed.index.searching.search.DEPTH", 40)
+    monkeypatch.setattr("ctx_embed.index.search.DEPTH", 40)
     with created(tmp_path / "index", hash_model, "HNSW8") as index:
         index.add(TEXTS)
         facts = json.dumps(index.describe()["faiss"] | {"spare": 100})

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from ctx_embed.errors import BusyError, InputError, OtherModelError, UnwritableError
-from ctx_embed.index.searching.by_words import totals, with_vocabulary
-from ctx_embed.index.storage.database import NEXT, READERS_PATIENCE, SCHEMA, WORDS, Database, expanded
-from ctx_embed.index.storage.faiss_file import crc32_of
-from ctx_embed.index.storage.folder import View
-from ctx_embed.index.storage.vectors import schema, spread
+from ctx_embed.index.database import NEXT, READERS_PATIENCE, SCHEMA, WORDS, Database, expanded
+from ctx_embed.index.faiss_file import crc32_of
+from ctx_embed.index.folder import View
+from ctx_embed.index.vectors import schema, spread
+from ctx_embed.index.words import totals, with_vocabulary
 from ctx_embed.model import Model
 from ctx_embed.text.normalisation import indexed
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import replaced_file, require_folder
-from ctx_embed.index.storage.database import Stored
-from ctx_embed.index.storage.documents import Id
-from ctx_embed.index.storage.faiss_file import faiss
-from ctx_embed.index.storage.folder import View
-from ctx_embed.index.storage.vectors import Rows, spread
+from ctx_embed.index.database import Stored
+from ctx_embed.index.documents import Id
+from ctx_embed.index.faiss_file import faiss
+from ctx_embed.index.folder import View
+from ctx_embed.index.vectors import Rows, spread
 from ctx_embed.numpy_model.embedder import CosineParts
 from ctx_embed.progress import Meter
 

@@ -23,11 +23,11 @@ import numpy as np
 
 from ctx_embed.errors import InputError, OtherModelError, described, quoted
 from ctx_embed.files import fsync_file, fsync_folder, open_regular
-from ctx_embed.index.storage.database import FAISS_SUFFIX, Database, Record, Settings, ranges_of, rows_of
-from ctx_embed.index.storage.vectors import Mask, Rows, Vectors, spread
+from ctx_embed.index.database import FAISS_SUFFIX, Database, Record, Settings, ranges_of, rows_of
+from ctx_embed.index.vectors import Mask, Rows, Vectors, spread
 
 if TYPE_CHECKING:
-    from ctx_embed.index.storage.folder import View
+    from ctx_embed.index.folder import View
     from ctx_embed.model import Model
 
 # FAISS's type stubs lack its limits on reading, the keyword arguments of its Python layer and array arguments.

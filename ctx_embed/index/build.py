@@ -33,17 +33,17 @@ from ctx_embed.files import (
     replaced_folder,
     require_folder,
 )
+from ctx_embed.index import writer
+from ctx_embed.index.database import DATABASE, FAISS_SUFFIX, Database
+from ctx_embed.index.documents import LAST_IDS, checked_id
+from ctx_embed.index.faiss_file import AUTO
+from ctx_embed.index.folder import IndexFolder, VectorTable, is_free, read_settings, require_free
 from ctx_embed.index.following import FolderOptions
-from ctx_embed.index.following.records import Synced, known_folder
-from ctx_embed.index.following.sync import require_source_folder, sync_folder
+from ctx_embed.index.records import Synced, known_folder
 from ctx_embed.index.search_index import SearchIndex, model_for
-from ctx_embed.index.storage.database import DATABASE, FAISS_SUFFIX, Database
-from ctx_embed.index.storage.documents import LAST_IDS, checked_id
-from ctx_embed.index.storage.faiss_file import AUTO
-from ctx_embed.index.storage.folder import IndexFolder, VectorTable, is_free, read_settings, require_free
-from ctx_embed.index.storage.vectors import FLOAT32, checked_dtype
-from ctx_embed.index.writing import writer
-from ctx_embed.index.writing.writer import TakenIdError
+from ctx_embed.index.sync import require_source_folder, sync_folder
+from ctx_embed.index.vectors import FLOAT32, checked_dtype
+from ctx_embed.index.writer import TakenIdError
 from ctx_embed.options import declared
 from ctx_embed.progress import Meter
 from ctx_embed.rows.reading import Fields, estimated_count, read_documents

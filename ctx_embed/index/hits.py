@@ -26,10 +26,10 @@ import numpy as np
 
 from ctx_embed.deadlines import require_time
 from ctx_embed.documents.blocks import rows as lines_of
-from ctx_embed.index.searching.by_words import MOST_WORDS, asked, respelled, tokens_of
-from ctx_embed.index.storage.documents import Span
-from ctx_embed.index.storage.vectors import Vectors
-from ctx_embed.index.writing.chunking import sentences
+from ctx_embed.index.chunking import sentences
+from ctx_embed.index.documents import Span
+from ctx_embed.index.vectors import Vectors
+from ctx_embed.index.words import MOST_WORDS, asked, respelled, tokens_of
 from ctx_embed.text.normalisation import indexed, placed_words
 
 # Maximum characters of a passage, and maximum number of hits, that `repr` shows.
@@ -89,7 +89,7 @@ class Hit:
         corrected: the words searched for instead of query words that the index lacks, by the words as typed, in the
             modes ``words`` and ``hybrid``; None if there are none.
         relevance: the share (0 to 1) of questions without an answer in the index whose best passage would score lower,
-            see :mod:`ctx_embed.index.searching.hits`; None unless the query is a text with a token that the model
+            see :mod:`ctx_embed.index.hits`; None unless the query is a text with a token that the model
             knows.
         highlight: the sentence of the text that answers the query best, as a span of characters (start, stop), if the
             search asked for ``highlight``; None otherwise.
@@ -172,7 +172,7 @@ def unrelated_cosines(embed: Callable[[Sequence[str]], Any]) -> tuple[float, flo
 
     ``embed`` is the model's :meth:`~ctx_embed.model.Model.quiet_queries`. None if the model reads too few.
     """
-    questions = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
+    questions = (files("ctx_embed.index") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
     vectors = np.asarray(embed(questions), np.float32)
     vectors = vectors[vectors.any(axis=1)]
     if len(vectors) < LEAST_QUESTIONS:

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError, OtherModelError, described, listed_names, quoted
-from ctx_embed.index.searching.by_words import Bm25, asked, without_marks
-from ctx_embed.index.searching.hits import Hit, Hits, counted, highlights, relevance, word_shares
-from ctx_embed.index.searching.options import Options
-from ctx_embed.index.storage.database import Passage
-from ctx_embed.index.storage.documents import Id, checked_id
-from ctx_embed.index.storage.faiss_file import NEIGHBOURS
-from ctx_embed.index.storage.filters import field_path
-from ctx_embed.index.storage.folder import View
-from ctx_embed.index.storage.vectors import Mask, Rows, Vectors
+from ctx_embed.index.database import Passage
+from ctx_embed.index.documents import Id, checked_id
+from ctx_embed.index.faiss_file import NEIGHBOURS
+from ctx_embed.index.filters import field_path
+from ctx_embed.index.folder import View
+from ctx_embed.index.hits import Hit, Hits, counted, highlights, relevance, word_shares
+from ctx_embed.index.query import Options
+from ctx_embed.index.vectors import Mask, Rows, Vectors
+from ctx_embed.index.words import Bm25, asked, without_marks
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.late import Late
 from ctx_embed.numpy_model.saved import read_json

@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import OtherModelError
-from ctx_embed.index.storage.database import TOKENIZER, Database
+from ctx_embed.index.database import TOKENIZER, Database
 from ctx_embed.text.normalisation import indexed, normalised, words as words_of
 
 if TYPE_CHECKING:
-    from ctx_embed.index.storage.folder import View
-    from ctx_embed.index.storage.vectors import Mask
+    from ctx_embed.index.folder import View
+    from ctx_embed.index.vectors import Mask
 
 # The positions (n,) that have a word, and how often each has it (n,).
 Postings: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]

@@ -33,16 +33,16 @@ from numpy.typing import NDArray
 from ctx_embed.deadlines import require_time
 from ctx_embed.errors import REMEDY, BusyError, DamagedError, InputError, UnwritableError, quoted
 from ctx_embed.files import has_locks, taking_turns
-from ctx_embed.index.storage.documents import LARGEST_ID, Id, Span, embedded_texts, forms_of, integer_of
-from ctx_embed.index.storage.filters import ALL, Condition, form_of_date, moment_of, name_of
-from ctx_embed.index.storage.vectors import DTYPES, FLOAT32, page_size, schema
+from ctx_embed.index.documents import LARGEST_ID, Id, Span, embedded_texts, forms_of, integer_of
+from ctx_embed.index.filters import ALL, Condition, form_of_date, moment_of, name_of
+from ctx_embed.index.vectors import DTYPES, FLOAT32, page_size, schema
 
 # The version of the file format.
 FORMAT_VERSION = 1
 DATABASE = "index.sqlite"
 FAISS_SUFFIX = ".faiss"
 
-# The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
+# The ways to cut documents into passages, see ctx_embed.index.chunking.
 CHUNKS = re.compile(r"none|sentences|passages|(?:tokens|passages):0*[1-9]\d{0,8}")
 
 

@@ -24,12 +24,12 @@ from ctx_embed.documents.units import RECORD_SUFFIXES, documents_of, modified, r
 from ctx_embed.documents.walking import File, Skipped, is_index, walk
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import on_disk
-from ctx_embed.index.following import FolderOptions, records
-from ctx_embed.index.following.records import FollowedFolder, RecordedFile, Synced, known_folder
-from ctx_embed.index.storage.database import Database
-from ctx_embed.index.storage.documents import Id, checked_id, forms_of, metadata_json
-from ctx_embed.index.writing import writer
-from ctx_embed.index.writing.writer import Edit
+from ctx_embed.index import records, writer
+from ctx_embed.index.database import Database
+from ctx_embed.index.documents import Id, checked_id, forms_of, metadata_json
+from ctx_embed.index.following import FolderOptions
+from ctx_embed.index.records import FollowedFolder, RecordedFile, Synced, known_folder
+from ctx_embed.index.writer import Edit
 from ctx_embed.progress import Meter
 from ctx_embed.rows.reading import in_blocks
 from ctx_embed.texts import Document, well_formed
