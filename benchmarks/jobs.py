@@ -50,7 +50,7 @@ class Inputs:
 
     def reviews(self) -> list[str]:
         """Return the 10,662 texts of MR."""
-        from ctx_embed.rows.reading import read_labelled
+        from ctx_embed.reading.rows import read_labelled
 
         return read_labelled(self.data / "senteval" / "MR.tsv")[1]
 

@@ -84,9 +84,9 @@ def encode(
     assert output is not None
 
     from ctx_embed.files import require_other_file
-    from ctx_embed.rows.opening import source_name
-    from ctx_embed.rows.reading import Fields, arriving, in_blocks, read_documents
-    from ctx_embed.rows.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
+    from ctx_embed.reading.opening import source_name
+    from ctx_embed.reading.rows import Fields, arriving, in_blocks, read_documents
+    from ctx_embed.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
 
     is_printed = output == STANDARD_OUTPUT
     require_embeddings_file(output)

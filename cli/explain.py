@@ -57,7 +57,7 @@ def explain(
         raise click.UsageError("--passage needs one TEXT, and neither -o nor --contexts")
 
     from ctx_embed.explanations import require_page
-    from ctx_embed.rows.reading import read_documents
+    from ctx_embed.reading.rows import read_documents
     from ctx_embed.texts import require_explainable, well_formed
 
     if output:

@@ -162,7 +162,7 @@ def named_values(
     Numbers may be several, separated by commas. But values of metadata ``fields`` are numbers only where they would be
     written in the same way, like the cells of a table: 1.10 and 1e3 are texts.
     """
-    from ctx_embed.rows.table import number_of
+    from ctx_embed.reading.tables import number_of
 
     def as_written(text: str) -> Any:
         number = number_of(text)

@@ -21,8 +21,8 @@ from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.classify.predictor import Predictor
-    from ctx_embed.rows.reading import Fields
-    from ctx_embed.rows.table import Table
+    from ctx_embed.reading.rows import Fields
+    from ctx_embed.reading.tables import Table
 
 # Number of texts that are read and predicted at a time.
 AT_ONCE = 8192
@@ -80,13 +80,13 @@ def _write_lines(file: TextIO, rows: Iterator[Row], table: Table) -> None:
 
 
 def _write_jsonl(file: TextIO, rows: Iterator[Row], table: Table) -> None:
-    from ctx_embed.rows.writing import json_of
+    from ctx_embed.writing import json_of
 
     file.writelines(f"{json_of(row.fields(table.names))}\n" for row in rows)
 
 
 def _write_json(file: TextIO, rows: Iterator[Row], table: Table) -> None:
-    from ctx_embed.rows.writing import json_of
+    from ctx_embed.writing import json_of
 
     file.write("[")
     for number, row in enumerate(rows):
@@ -96,8 +96,8 @@ def _write_json(file: TextIO, rows: Iterator[Row], table: Table) -> None:
 
 def _write_table(file: TextIO, rows: Iterator[Row], table: Table, kind: str) -> None:
     """Write the columns of the input, cell by cell and in its form if it has this kind, and those of the classifier."""
-    from ctx_embed.rows.table import USUAL, Cells
-    from ctx_embed.rows.writing import cells_writer, json_of
+    from ctx_embed.reading.tables import USUAL, Cells
+    from ctx_embed.writing import cells_writer, json_of
 
     found = list(rows)
     names = [*table.names, *dict.fromkeys(name for row in found for name in row.given if name not in table.names)]
@@ -118,8 +118,8 @@ def _write_parquet(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    from ctx_embed.rows.opening import opened, source_name
-    from ctx_embed.rows.table import PARQUET, open_parquet
+    from ctx_embed.reading.opening import opened, source_name
+    from ctx_embed.reading.tables import PARQUET, open_parquet
 
     found = list(rows)
     if table.kind != PARQUET or table.name == source_name("-"):
@@ -207,9 +207,9 @@ def predict(
     from ctx_embed.classify.labelled import Labelled, first_labels
     from ctx_embed.classify.predictor import Predictor
     from ctx_embed.files import replaced_file, require_file, require_other_file
-    from ctx_embed.rows.opening import source_name
-    from ctx_embed.rows.reading import Fields
-    from ctx_embed.rows.table import open_rows
+    from ctx_embed.reading.opening import source_name
+    from ctx_embed.reading.rows import Fields
+    from ctx_embed.reading.tables import open_rows
 
     if output:
         require_file(output)
@@ -262,7 +262,7 @@ def predict(
 
 def _given(table: Table, fields: Fields, as_cells: bool) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the fields of each row, ``as_cells`` the cells as they stand in the file, and its text."""
-    from ctx_embed.rows.reading import documents_in
+    from ctx_embed.reading.rows import documents_in
 
     for number, raw, document in documents_in(table, fields):
         if as_cells and isinstance(raw, list):

@@ -24,7 +24,7 @@ def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None, en
     Example: ctx-embed vocab a.txt b.txt.gz -o tokenizer.json --vocabulary-size 8000
     """
     from ctx_embed.files import replaced_file, require_file
-    from ctx_embed.rows.reading import read_documents
+    from ctx_embed.reading.rows import read_documents
     from ctx_embed.training.vocabulary import learn_vocabulary
 
     require_file(output)

@@ -27,9 +27,9 @@ from ctx_embed.model import Model
 from ctx_embed.numpy_model.embedder import available_threads
 from ctx_embed.options import require_size
 from ctx_embed.progress import Meter
-from ctx_embed.rows.opening import Source, find_sources, is_remote
-from ctx_embed.rows.reading import Fields, document_of, estimated_count
-from ctx_embed.rows.table import Raw, Table, open_rows
+from ctx_embed.reading.opening import Source, find_sources, is_remote
+from ctx_embed.reading.rows import Fields, document_of, estimated_count
+from ctx_embed.reading.tables import Raw, Table, open_rows
 from ctx_embed.stores import Batch, Collection, Store, open as open_store
 from ctx_embed.stores.columns import fields_of
 from ctx_embed.stores.store import RUN

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.progress import Meter
-from ctx_embed.rows.opening import find_sources, opened, suffix_of
-from ctx_embed.rows.reading import Fields, estimated_count, read_documents
-from ctx_embed.rows.table import (
+from ctx_embed.reading.opening import find_sources, opened, suffix_of
+from ctx_embed.reading.rows import Fields, estimated_count, read_documents
+from ctx_embed.reading.tables import (
     JSON,
     KINDS,
     LABELLED,
@@ -44,9 +44,9 @@ from ctx_embed.rows.table import (
     open_parquet,
     open_rows,
 )
-from ctx_embed.rows.writing import cells_writer
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.texts import well_formed
+from ctx_embed.writing import cells_writer
 
 if TYPE_CHECKING:
     from ctx_embed.model import Given

@@ -23,12 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.documents.blocks import KINDS
-from ctx_embed.documents.decoding import Extracted, UnreadableFileError
-from ctx_embed.documents.extraction import Extraction
-from ctx_embed.documents.formats import format_of
-from ctx_embed.documents.units import RECORD_SUFFIXES, records_of
-from ctx_embed.documents.walking import File, Globs, is_index, walk
 from ctx_embed.errors import InputError, described, quoted
 from ctx_embed.index.chunking import passages_of
 from ctx_embed.index.database import TOKENIZER
@@ -41,11 +35,17 @@ from ctx_embed.index.vectors import Vectors
 from ctx_embed.index.words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.late import Late
-from ctx_embed.rows import encodings
-from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8
-from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
-from ctx_embed.rows.reading import Fields, documents_in
-from ctx_embed.rows.table import open_rows
+from ctx_embed.reading import encodings
+from ctx_embed.reading.blocks import KINDS
+from ctx_embed.reading.decoding import Extracted, UnreadableFileError
+from ctx_embed.reading.encodings import REPAIR, SAMPLE_BYTES, UTF_8
+from ctx_embed.reading.formats import format_of
+from ctx_embed.reading.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
+from ctx_embed.reading.rows import Fields, documents_in
+from ctx_embed.reading.tables import open_rows
+from ctx_embed.reading.units import RECORD_SUFFIXES, records_of
+from ctx_embed.reading.walking import File, Globs, is_index, walk
+from ctx_embed.reading.workers import Extraction
 from ctx_embed.text.normalisation import indexed, is_indexed_as_written, words as words_of
 from ctx_embed.texts import well_formed
 

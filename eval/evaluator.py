@@ -12,7 +12,7 @@ from ctx_embed.eval.encoders import EmbeddingCache, as_encoder
 from ctx_embed.eval.scoring import score as scoring
 from ctx_embed.eval.scoring.probes import PROTOCOLS, ProtocolName
 from ctx_embed.eval.scoring.score import Examples
-from ctx_embed.rows.reading import read_labelled
+from ctx_embed.reading.rows import read_labelled
 from ctx_embed.texts import as_texts
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.eval.reports import as_markdown, notes, tables
 from ctx_embed.files import replaced_file
-from ctx_embed.rows.writing import CSV_END, CsvOutput
+from ctx_embed.writing import CSV_END, CsvOutput
 
 if TYPE_CHECKING:
     from ctx_embed.eval.evaluation import Evaluation

@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent
 
 # From the bottom to the top; each may import from itself and from those before it.
 _LAYERS = """
-errors deadlines lazy texts files options progress vectors rows kernel second_order text fingerprint numpy_model runtime
-model_card saved_card modules systems loading model export classify training documents index site grep deduplication
-stores bulk_encoding explanations serving integrations eval cli __main__
+errors deadlines lazy texts files options progress vectors reading writing kernel second_order text fingerprint
+numpy_model runtime model_card saved_card modules systems loading model export classify training index site grep
+deduplication stores bulk_encoding explanations serving integrations eval cli __main__
 """
 LAYERS = _LAYERS.split()
 

@@ -100,7 +100,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, **options: Any)
         if asked.ndim != 2:
             raise InputError(f"{source}: must be an array (queries, dimension), got the shape {asked.shape}")
     elif source is not None:
-        from ctx_embed.rows.reading import read_documents
+        from ctx_embed.reading.rows import read_documents
 
         asked = [document.text for document in read_documents(source)]
     if not len(asked):
@@ -159,7 +159,7 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
         elif chosen == "csv":
             import csv
 
-            from ctx_embed.rows.writing import CSV_END, CsvOutput
+            from ctx_embed.writing import CSV_END, CsvOutput
 
             rows, first = list[dict[str, Any]](), ["query", "id", "score", "text", "snippet"]
             for hits in found:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, quoted
-from ctx_embed.rows.reading import header_hint, read_labelled
+from ctx_embed.reading.rows import header_hint, read_labelled
 from ctx_embed.texts import aligned
 
 Label = str | int | float
@@ -46,7 +46,7 @@ class Labelled:
         encoding: str | None = None,
         skipped: list[str] | None = None,
     ) -> Labelled:
-        """Read a labelled file, see :func:`ctx_embed.rows.reading.read_labelled_rows`."""
+        """Read a labelled file, see :func:`ctx_embed.reading.rows.read_labelled_rows`."""
         options: dict[str, Any] = {"several": several, "encoding": encoding, "skipped": skipped}
         data = cls(*read_labelled(source, text_field, label_field, typed=True, **options))
         data.require_labels()

@@ -18,11 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from ctx_embed.documents.decoding import UnreadableFileError
-from ctx_embed.documents.extraction import Extraction
-from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
-from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, documents_of
-from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, listed_names, missing_extra, quoted
 from ctx_embed.files import (
     keep_permissions,
@@ -46,8 +41,13 @@ from ctx_embed.index.vectors import FLOAT32, checked_dtype
 from ctx_embed.index.writer import TakenIdError
 from ctx_embed.options import declared
 from ctx_embed.progress import Meter
-from ctx_embed.rows.reading import Fields, estimated_count, read_documents
-from ctx_embed.rows.table import KINDS
+from ctx_embed.reading.decoding import UnreadableFileError
+from ctx_embed.reading.formats import EXTRA, extract, format_of, suffix_of
+from ctx_embed.reading.rows import Fields, estimated_count, read_documents
+from ctx_embed.reading.tables import KINDS
+from ctx_embed.reading.units import FILES, PARAGRAPHS, RECORDS, documents_of
+from ctx_embed.reading.walking import File
+from ctx_embed.reading.workers import Extraction
 from ctx_embed.texts import Document, Embedded
 
 # The file in INDEX.partial that a build locks.
@@ -136,7 +136,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     Until then, finished work is stored in ``path`` + ``.partial``, in steps of a few seconds. An index follows the
     folders among its sources: a build of a folder that the index knows, and any addition of a folder, changes the index
     in place, see :meth:`SearchIndex.sync`. ``sources`` are folders, and files or ``-``, see
-    :func:`ctx_embed.rows.reading.read_documents`; the options are those of :class:`Plan`.
+    :func:`ctx_embed.reading.rows.read_documents`; the options are those of :class:`Plan`.
 
     Raises:
         InputError: an input or the index cannot be used, the sources have no documents or have changed since the build

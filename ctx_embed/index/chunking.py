@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 from tokenizers import Tokenizer
 
-from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.index.database import CHUNKS
 from ctx_embed.index.documents import Span
 from ctx_embed.model import Model
+from ctx_embed.reading.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.text.tokenizer import TextTokenizer
 
 Chunker: TypeAlias = Callable[[str], list[Span]]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.options import documented, option, require_valid
-from ctx_embed.rows.reading import Fields
+from ctx_embed.reading.rows import Fields
 from ctx_embed.texts import as_list
 
 

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.deadlines import require_time
-from ctx_embed.documents.blocks import rows as lines_of
 from ctx_embed.index.chunking import sentences
 from ctx_embed.index.documents import Span
 from ctx_embed.index.vectors import Vectors
 from ctx_embed.index.words import MOST_WORDS, asked, respelled, tokens_of
+from ctx_embed.reading.blocks import rows as lines_of
 from ctx_embed.text.normalisation import indexed, placed_words
 
 # Maximum characters of a passage, and maximum number of hits, that `repr` shows.

@@ -10,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctx_embed.documents.formats import EXTRA
-from ctx_embed.documents.walking import PLURALS, File
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import on_disk
 from ctx_embed.index.database import ROWS_AT_ONCE, Database
 from ctx_embed.index.following import FolderOptions
+from ctx_embed.reading.formats import EXTRA
+from ctx_embed.reading.walking import PLURALS, File
 
 # These tables are created when an index gets its first folder. `id` has no type, as in `documents`.
 _SCHEMA = (

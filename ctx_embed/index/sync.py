@@ -17,11 +17,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ctx_embed.documents.decoding import Extracted, UnreadableFileError
-from ctx_embed.documents.extraction import Extraction
-from ctx_embed.documents.formats import extract, format_of, suffix_of
-from ctx_embed.documents.units import RECORD_SUFFIXES, documents_of, modified, record_documents, records_of
-from ctx_embed.documents.walking import File, Skipped, is_index, walk
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import on_disk
 from ctx_embed.index import records, writer
@@ -31,7 +26,12 @@ from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.records import FollowedFolder, RecordedFile, Synced, known_folder
 from ctx_embed.index.writer import Edit
 from ctx_embed.progress import Meter
-from ctx_embed.rows.reading import in_blocks
+from ctx_embed.reading.decoding import Extracted, UnreadableFileError
+from ctx_embed.reading.formats import extract, format_of, suffix_of
+from ctx_embed.reading.rows import in_blocks
+from ctx_embed.reading.units import RECORD_SUFFIXES, documents_of, modified, record_documents, records_of
+from ctx_embed.reading.walking import File, Skipped, is_index, walk
+from ctx_embed.reading.workers import Extraction
 from ctx_embed.texts import Document, well_formed
 
 if TYPE_CHECKING:

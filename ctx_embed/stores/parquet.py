@@ -20,7 +20,7 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import fsync_file, fsync_folder, locked
-from ctx_embed.rows.opening import filesystem, said
+from ctx_embed.reading.opening import filesystem, said
 from ctx_embed.stores.columns import EMBEDDING, ID, METADATA, TEXT, arrow_table, metadata_of, vectors_of
 from ctx_embed.stores.store import COLLECTION, Batch, Store
 from ctx_embed.texts import Embedded

@@ -24,7 +24,7 @@ from ctx_embed.classify.fitting import minimum, principal_directions, sigmoid_lo
 from ctx_embed.errors import InputError
 from ctx_embed.eval.scoring.statistics import Interval, wilson
 from ctx_embed.progress import Meter
-from ctx_embed.rows.reading import header_hint
+from ctx_embed.reading.rows import header_hint
 
 # With all-MiniLM-L6-v2 on the four default tasks, five inner folds give the accuracy of ten within 0.1 points, in half
 # the time.

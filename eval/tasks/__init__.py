@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.rows.reading import is_number, read_fields, read_labelled, read_lines
+from ctx_embed.reading.rows import is_number, read_fields, read_labelled, read_lines
 from ctx_embed.texts import well_formed
 
 # A row holds a label and one or two texts, a score and two texts, an id and a text, or two ids and a relevance.
@@ -32,7 +32,7 @@ WHOLE_NUMBER = re.compile(r"\s*-?\d+\s*")
 
 
 def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
-    """Return the rows of a user's labelled file, see :func:`ctx_embed.rows.reading.read_labelled`."""
+    """Return the rows of a user's labelled file, see :func:`ctx_embed.reading.rows.read_labelled`."""
     return list(zip(*read_labelled(path, text_field, label_field), strict=True))
 
 

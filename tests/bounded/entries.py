@@ -20,10 +20,6 @@ from ctx_embed.classify.labelled import Classes, as_array
 from ctx_embed.cli.main import one_line, printable
 from ctx_embed.cli.options import named_values
 from ctx_embed.deduplication import grams, normalized
-from ctx_embed.documents import blocks
-from ctx_embed.documents.decoding import decode
-from ctx_embed.documents.formats import FORMATS, extract
-from ctx_embed.documents.walking import Globs, Rules
 from ctx_embed.explanations import contributions
 from ctx_embed.grep import grep
 from ctx_embed.index import hits, words as by_words
@@ -32,15 +28,18 @@ from ctx_embed.index.documents import checked_id, metadata_json
 from ctx_embed.index.faiss_file import checked_factory
 from ctx_embed.index.filters import moment_of, parse_filter
 from ctx_embed.model import Model
-from ctx_embed.rows import table
-from ctx_embed.rows.encodings import require_encoding
-from ctx_embed.rows.reading import read_columns, read_documents, read_labelled_rows
+from ctx_embed.reading import blocks, tables
+from ctx_embed.reading.decoding import decode
+from ctx_embed.reading.encodings import require_encoding
+from ctx_embed.reading.formats import FORMATS, extract
+from ctx_embed.reading.rows import read_columns, read_documents, read_labelled_rows
+from ctx_embed.reading.walking import Globs, Rules
 from ctx_embed.runtime import Embedder
 from ctx_embed.text import normalisation
 from ctx_embed.texts import well_formed
 from ctx_embed.training.options import read_recipe
 from tests.bounded.growth import ALONE, TEXTS, Entry, Make, different, strings
-from tests.documents.samples import FIRST, WRITERS
+from tests.reading.samples import FIRST, WRITERS
 
 # Texts whose reading or embedding takes longest.
 MEANING = {name: TEXTS[name] for name in ("words", "mixed", "'\\xad'", "'\\ufdfa'")}
@@ -195,10 +194,10 @@ KEYS = {
 }
 CELLS = strings("a", '"', ",", "\n", "\t", '""')
 ROWS: dict[str, dict[str, Make]] = {
-    table.TEXT: files("odd.txt", {**CELLS, "one": lambda n: "text,b\n" + "a," * (n // 2)}),
-    table.LABELLED: files("odd.txt", {"labels": lambda n: "".join(f"{word}\ta\n" for word in different(n))}),
-    table.JSONL: files("odd.jsonl", {**KEYS, "lines": lambda n: '{"text": "a"}\n' * (n // 14 + 1)}),
-    table.JSON: files(
+    tables.TEXT: files("odd.txt", {**CELLS, "one": lambda n: "text,b\n" + "a," * (n // 2)}),
+    tables.LABELLED: files("odd.txt", {"labels": lambda n: "".join(f"{word}\ta\n" for word in different(n))}),
+    tables.JSONL: files("odd.jsonl", {**KEYS, "lines": lambda n: '{"text": "a"}\n' * (n // 14 + 1)}),
+    tables.JSON: files(
         "odd.json",
         {
             **{name: lambda n, make=make: f"[{make(n)}]" for name, make in KEYS.items()},
@@ -213,9 +212,9 @@ ROWS: dict[str, dict[str, Make]] = {
             {name: lambda n, make=make, head=head: head + make(n) for name, make in CELLS.items()}
             | {"columns": lambda n, by=by: by.join(["text", *different(n)]) + "\n" + by.join("1" * (n // 6 + 2))},
         )
-        for kind, suffix, head, by in ((table.CSV, "csv", "text\n", ","), (table.TSV, "tsv", "text\tb\n", "\t"))
+        for kind, suffix, head, by in ((tables.CSV, "csv", "text\n", ","), (tables.TSV, "tsv", "text\tb\n", "\t"))
     },
-    table.PARQUET: parquets(),
+    tables.PARQUET: parquets(),
 }
 
 
@@ -236,7 +235,7 @@ def spreadsheets() -> dict[str, Make]:
     }
 
 
-ROWS[table.SPREADSHEET] = spreadsheets()
+ROWS[tables.SPREADSHEET] = spreadsheets()
 LABELS = files("odd.tsv", {**strings("a\tb\n", ",", "\t"), "many": lambda n: ",".join(different(n)) + "\ta\n"})
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ctx_embed.documents.decoding import UnreadableFileError
 from ctx_embed.errors import InputError
+from ctx_embed.reading.decoding import UnreadableFileError
 
 # Calls of at least 20 ms and 1 MB are compared; for four times as much, a call may take six times as much.
 LEAST_SECONDS, LEAST_BYTES, TIMES_SIZE, TIMES_COST, TRIES = 0.02, 1 << 20, 4, 6, 3

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import ctx_embed
-from ctx_embed.documents import blocks, walking
+from ctx_embed.reading import blocks, walking
 from tests.bounded.growth import Make, repeated
 
 try:

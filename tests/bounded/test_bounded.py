@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.rows import table
+from ctx_embed.reading import tables
 from tests.bounded.growth import TIMES_COST, Entry, growth, strings
 
 for package in ("docx", "pptx", "openpyxl", "pypdf", "pyarrow", "rapidfuzz"):
@@ -66,7 +66,7 @@ def test_each_pattern_takes_linear_time_as_it_is_called():
 
 def test_all_readers_are_named():
     # ENTRIES cannot be made without each format of documents.
-    assert set(ROWS) == {*table.KINDS.values(), table.TEXT, table.LABELLED, table.JSON}
+    assert set(ROWS) == {*tables.KINDS.values(), tables.TEXT, tables.LABELLED, tables.JSON}
     public = {name for name in dir(SearchIndex) if not name.startswith("_")}
     assert {*READING, *ANALYSES} == public - OTHERS
 

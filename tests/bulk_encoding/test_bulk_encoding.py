@@ -14,8 +14,8 @@ from pyarrow import parquet
 
 from ctx_embed import SearchIndex, bulk_encoding, stores
 from ctx_embed.bulk_encoding import _embedded, _parts, encode_dataset
-from ctx_embed.rows.opening import Source, find_sources
-from ctx_embed.rows.reading import Fields
+from ctx_embed.reading.opening import Source, find_sources
+from ctx_embed.reading.rows import Fields
 from ctx_embed.stores.columns import vectors_of
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
@@ -278,7 +278,7 @@ BAD = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::ctx_embed.rows.encodings.WrongBytesWarning")
+@pytest.mark.filterwarnings("ignore::ctx_embed.reading.encodings.WrongBytesWarning")
 @pytest.mark.parametrize(("name", "content", "good", "messages"), BAD)
 @pytest.mark.parametrize("packed", [False, True])
 def test_bad_rows_are_named_and_the_others_read(tmp_path, name, content, good, messages, packed):

@@ -11,8 +11,8 @@ from pyarrow import parquet
 from ctx_embed import TextClassifier
 from ctx_embed.cli.predict import Row
 from ctx_embed.errors import UnknownTextsWarning
-from ctx_embed.rows.reading import read_documents
-from ctx_embed.rows.table import ReadingWarning
+from ctx_embed.reading.rows import read_documents
+from ctx_embed.reading.tables import ReadingWarning
 from tests.helpers.cli import Command, file
 
 COMMAND = Command("predict")

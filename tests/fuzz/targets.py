@@ -19,17 +19,17 @@ from starlette.testclient import TestClient
 
 import ctx_embed
 from ctx_embed import SearchIndex, TextClassifier, stores
-from ctx_embed.documents.decoding import UnreadableFileError
-from ctx_embed.documents.extraction import answer
-from ctx_embed.documents.formats import extract, format_of
-from ctx_embed.documents.walking import Rules
 from ctx_embed.errors import InputError
 from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.tasks import DataReader, find_tasks
 from ctx_embed.index.filters import moment_of, parse_filter
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.document_state import MAGIC
-from ctx_embed.rows.reading import read_documents, read_labelled_rows
+from ctx_embed.reading.decoding import UnreadableFileError
+from ctx_embed.reading.formats import extract, format_of
+from ctx_embed.reading.rows import read_documents, read_labelled_rows
+from ctx_embed.reading.walking import Rules
+from ctx_embed.reading.workers import answer
 from ctx_embed.runtime import Embedder
 from ctx_embed.serving.app import create_app
 from ctx_embed.serving.settings import Settings
@@ -38,10 +38,10 @@ from ctx_embed.training.options import LISTS, read_recipe
 from ctx_embed.training.run import Checkpoint
 from ctx_embed.training.vocabulary import learn_vocabulary
 from tests.conftest import SENTENCES, make_model
-from tests.documents.samples import WRITERS
 from tests.eval.conftest import encoder_of
 from tests.helpers.cli import Command
 from tests.index.support.hash_model import HashModel, hash_vectors
+from tests.reading.samples import WRITERS
 
 ROWS = [
     {"id": f"s{number}", "text": text, "label": "ab"[number % 2], "n": number} for number, text in enumerate(SENTENCES)

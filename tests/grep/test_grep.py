@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed.documents.decoding import Extracted
 from ctx_embed.grep import PIECE_BYTES, Search, Sources, Text, WordCounts, grep
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.build import build_index
+from ctx_embed.reading.decoding import Extracted
 from tests.helpers.errors import error
 
 PASSWORDS = "Users' passwords are stored as salted hashes."

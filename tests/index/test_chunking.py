@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from ctx_embed import SearchIndex
-from ctx_embed.documents.blocks import code, markdown
 from ctx_embed.index.chunking import (
     Passages,
     _joined,
@@ -20,6 +19,7 @@ from ctx_embed.index.chunking import (
     words,
 )
 from ctx_embed.model import Model
+from ctx_embed.reading.blocks import code, markdown
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, hash_vectors
 

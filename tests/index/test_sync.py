@@ -18,17 +18,17 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from ctx_embed import SearchIndex
 from ctx_embed.cli.index.query import print_hits
 from ctx_embed.cli.index.sync import summary
-from ctx_embed.documents import extraction, formats
 from ctx_embed.errors import installation
 from ctx_embed.grep import grep
 from ctx_embed.index import sync, writer
 from ctx_embed.index.build import build_index
 from ctx_embed.index.database import Database
 from ctx_embed.index.records import FolderOptions, follow, new_folder
+from ctx_embed.reading import formats, workers
 from ctx_embed.texts import Document
-from tests.documents.samples import FIRST, SECOND, pdf
 from tests.helpers.errors import error
 from tests.index.support.hash_model import HashModel, Interrupting
+from tests.reading.samples import FIRST, SECOND, pdf
 
 LONG = "\n\n".join(f"## Part {number}\n\n" + f"word{number} " * 150 for number in range(4))
 
@@ -855,7 +855,7 @@ def test_an_exported_index_builds_again(index, folder, tmp_path, hash_model):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by the system, and its peak is read from /proc")
 def test_a_file_that_needs_too_much_memory_is_named_and_the_folder_goes_on(index, folder, monkeypatch):
-    peaks, end = [], extraction._Worker.end
+    peaks, end = [], workers._Worker.end
 
     def measured(worker) -> None:
         if worker._process is not None:
@@ -863,8 +863,8 @@ def test_a_file_that_needs_too_much_memory_is_named_and_the_folder_goes_on(index
             peaks.extend(int(peak) >> 10 for peak in re.findall(r"VmHWM:\s+(\d+) kB", status))
         end(worker)
 
-    monkeypatch.setattr(extraction._Worker, "end", measured)
-    monkeypatch.setattr(sync, "Extraction", partial(extraction.Extraction, workers=1, megabytes=300))
+    monkeypatch.setattr(workers._Worker, "end", measured)
+    monkeypatch.setattr(sync, "Extraction", partial(workers.Extraction, workers=1, megabytes=300))
     cell = '{"cell_type": "markdown", "source": "After the large one."}'
     # A file of 18 MB whose cells take 64 bytes each in memory.
     for name, cells in (("large", ["{}"] * 6_000_000), ("next", [cell])):

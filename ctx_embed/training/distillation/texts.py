@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows.reading import read_columns, read_documents, read_fields, read_labelled_rows, read_lines
+from ctx_embed.reading.rows import read_columns, read_documents, read_fields, read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
 from ctx_embed.training.labelled_texts import words_of
 from ctx_embed.training.options import Source
@@ -277,7 +277,7 @@ def read_labelled_files(
     text_field: str | None = None,
     label_field: str | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Return the labels and texts of files, see :func:`ctx_embed.rows.reading.read_labelled_rows`.
+    """Return the labels and texts of files, see :func:`ctx_embed.reading.rows.read_labelled_rows`.
 
     In lines of tab-separated columns the last one is the text. ``skip`` is a JSON file of lines to leave out,
     ``{"lines": {file name: [numbers from 1]}}``.

@@ -14,8 +14,8 @@ import pytest
 from ctx_embed.errors import UnknownFieldsWarning
 from ctx_embed.index.search_index import SearchIndex
 from tests.conftest import make_model
-from tests.documents.samples import pdf
 from tests.helpers.cli import Command, file
+from tests.reading.samples import pdf
 
 pytestmark = pytest.mark.usefixtures("default_model")
 COMMAND = Command("index")

@@ -15,9 +15,9 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from ctx_embed.errors import InputError, quoted
-from ctx_embed.rows.encodings import decoded_lines
-from ctx_embed.rows.opening import GZIP_MAGIC, opened, source_name, unpacked
-from ctx_embed.rows.table import (
+from ctx_embed.reading.encodings import decoded_lines
+from ctx_embed.reading.opening import GZIP_MAGIC, opened, source_name, unpacked
+from ctx_embed.reading.tables import (
     LABEL_FIELD,
     LABELLED,
     PARQUET,

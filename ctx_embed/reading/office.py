@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
-from ctx_embed.documents.decoding import (
+from ctx_embed.reading.decoding import (
     Extracted,
     UnreadableFileError,
     decode,
@@ -27,8 +27,8 @@ from ctx_embed.documents.decoding import (
     parsed,
     read_text,
 )
-from ctx_embed.documents.formats import inside
-from ctx_embed.documents.formats.web import scanned
+from ctx_embed.reading.formats import inside
+from ctx_embed.reading.web import scanned
 
 # Elements are known by their names without namespaces; the names of these formats do not clash.
 _UNREAD = {"del", "moveFrom", "tracked-changes", "Fallback", "pPr", "script", "binary-data"}

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from ctx_embed.documents.blocks import FENCE, markdown, title_of
-from ctx_embed.documents.decoding import Extracted
+from ctx_embed.reading.blocks import FENCE, markdown, title_of
+from ctx_embed.reading.decoding import Extracted
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ctx_embed.documents.blocks import KINDS, Block, rows
-from ctx_embed.documents.decoding import Extracted, UnreadableFileError
-from ctx_embed.documents.formats import suffix_of
-from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, listed_names, quoted
-from ctx_embed.rows.reading import Fields, documents_in
-from ctx_embed.rows.table import KINDS as TABLES, SAMPLED, FieldError, Table, dotted, open_rows
+from ctx_embed.reading.blocks import KINDS, Block, rows
+from ctx_embed.reading.decoding import Extracted, UnreadableFileError
+from ctx_embed.reading.formats import suffix_of
+from ctx_embed.reading.rows import Fields, documents_in
+from ctx_embed.reading.tables import KINDS as TABLES, SAMPLED, FieldError, Table, dotted, open_rows
+from ctx_embed.reading.walking import File
 from ctx_embed.texts import Document, well_formed
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"

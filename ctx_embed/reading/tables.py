@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from ctx_embed.errors import InputError, described, listed_names, naming_left_out, quoted
-from ctx_embed.rows.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, decoded_lines
-from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
-from ctx_embed.rows.spreadsheets import SPREADSHEETS, Row, read_sheets
+from ctx_embed.reading.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, decoded_lines
+from ctx_embed.reading.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
+from ctx_embed.reading.spreadsheets import SPREADSHEETS, Row, read_sheets
 
 # The formats, as people call them.
 TEXT, LABELLED, JSONL, JSON = "lines of text", "label<TAB>text", "JSONL", "a JSON array"

@@ -1,8 +1,8 @@
 """Rows of spreadsheets: Excel and OpenDocument, read by python-calamine in a process with limits on time and memory.
 
 The library is native code and the file may come from anywhere. The process is started with ``python -m
-ctx_embed.rows.spreadsheets MEGABYTES``, gets the file as its input, and writes each row that is not empty as a line of
-JSON: its sheet if there are several, its number over all sheets, and its cells. A line with a string is an error.
+ctx_embed.reading.spreadsheets MEGABYTES``, gets the file as its input, and writes each row that is not empty as a line
+of JSON: its sheet if there are several, its number over all sheets, and its cells. A line with a string is an error.
 """
 
 import json

@@ -1,6 +1,6 @@
 """File formats: the reader of each suffix, the library it needs, and whether it runs in a worker process.
 
-Called by :mod:`ctx_embed.documents.extraction` and its worker processes.
+Called by :mod:`ctx_embed.reading.workers` and its worker processes.
 Each format has its reader in another file, plain text in this one; add a new suffix below.
 """
 
@@ -12,12 +12,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from ctx_embed.documents.decoding import MOST_CHARACTERS, Extracted, Held, UnreadableFileError, read_text
-from ctx_embed.documents.formats.markup import read_markdown
-from ctx_embed.documents.walking import GENERATED
-from ctx_embed.rows.encodings import WrongBytesWarning
-from ctx_embed.rows.opening import suffix_of as suffix_of
-from ctx_embed.rows.spreadsheets import LIBRARY, SPREADSHEETS
+from ctx_embed.reading.decoding import MOST_CHARACTERS, Extracted, Held, UnreadableFileError, read_text
+from ctx_embed.reading.encodings import WrongBytesWarning
+from ctx_embed.reading.markup import read_markdown
+from ctx_embed.reading.opening import suffix_of as suffix_of
+from ctx_embed.reading.spreadsheets import LIBRARY, SPREADSHEETS
+from ctx_embed.reading.walking import GENERATED
 from ctx_embed.texts import well_formed
 
 # The extra that installs the libraries that formats need.
@@ -97,7 +97,9 @@ def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
         raise UnreadableFileError(f"{suffix_of(path)} needs the extra {EXTRA}")
     module, _, function = chosen.reader.partition(":")
     characters = 0
-    found = getattr(import_module(f"{__name__}.{module}"), function)(path) if chosen.apart else _plain(path, encoding)
+    found = (
+        getattr(import_module(f"{__package__}.{module}"), function)(path) if chosen.apart else _plain(path, encoding)
+    )
     for extracted in found:
         characters += len(extracted.text)
         if characters > MOST_CHARACTERS:

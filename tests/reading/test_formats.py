@@ -21,17 +21,17 @@ import yaml
 from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 
-from ctx_embed.documents.decoding import MOST_BYTES, UnreadableFileError
-from ctx_embed.documents.extraction import Extraction
-from ctx_embed.documents.formats import extract
-from ctx_embed.documents.formats.markup import front_matter, plain_markdown
-from ctx_embed.documents.formats.web import scanned
-from ctx_embed.documents.units import documents_of
-from ctx_embed.documents.walking import walk
 from ctx_embed.errors import InputError
-from ctx_embed.rows.encodings import WrongBytesWarning
-from ctx_embed.rows.reading import read_documents
-from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, eml, ipynb, odt, pdf
+from ctx_embed.reading.decoding import MOST_BYTES, UnreadableFileError
+from ctx_embed.reading.encodings import WrongBytesWarning
+from ctx_embed.reading.formats import extract
+from ctx_embed.reading.markup import front_matter, plain_markdown
+from ctx_embed.reading.rows import read_documents
+from ctx_embed.reading.units import documents_of
+from ctx_embed.reading.walking import walk
+from ctx_embed.reading.web import scanned
+from ctx_embed.reading.workers import Extraction
+from tests.reading.samples import FIRST, SECOND, TITLE, WRITERS, eml, ipynb, odt, pdf
 
 
 @pytest.fixture(scope="module")
@@ -608,7 +608,7 @@ def test_wrong_bytes_cost_themselves_and_a_warning(tmp_path, extraction, kind, s
 
 def workers() -> set[psutil.Process]:
     """Return the worker processes of this one."""
-    return {child for child in psutil.Process().children() if "ctx_embed.documents.extraction" in child.cmdline()}
+    return {child for child in psutil.Process().children() if "ctx_embed.reading.workers" in child.cmdline()}
 
 
 def test_files_are_read_in_order_in_and_out_of_workers(tmp_path):
@@ -677,10 +677,10 @@ def test_a_worker_imports_nothing_heavy(tmp_path):
     odt(path)
     script = (
         "import io, json, sys\n"
-        "from ctx_embed.documents import extraction\n"
+        "from ctx_embed.reading import workers\n"
         f"sys.argv, sys.stdin = ['worker', '4096'], io.StringIO(json.dumps([{str(path)!r}, '']))\n"
         "sys.stderr = open(sys.stderr.fileno(), 'w', closefd=False)\n"
-        "extraction.main()\n"
+        "workers.main()\n"
         "print('modules:', *sys.modules, file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -690,7 +690,7 @@ def test_a_worker_imports_nothing_heavy(tmp_path):
 
 
 def test_formats_without_their_library(tmp_path, extraction, monkeypatch):
-    monkeypatch.setattr("ctx_embed.documents.formats.find_spec", lambda module: None)
+    monkeypatch.setattr("ctx_embed.reading.formats.find_spec", lambda module: None)
     ((_, found),) = extraction.read([(0, str(tmp_path / "a.pdf"))])
     assert isinstance(found, UnreadableFileError)
     assert str(found) == ".pdf needs the extra documents"

@@ -8,14 +8,14 @@ from random import Random
 
 import pytest
 
-from ctx_embed.documents.decoding import UnreadableFileError, read_text
-from ctx_embed.documents.extraction import Extraction
-from ctx_embed.documents.formats import extract
-from ctx_embed.documents.walking import File, Rules, Skipped, walk
 from ctx_embed.files import on_disk
-from ctx_embed.rows.table import open_rows
-from tests.documents.samples import WRITERS
+from ctx_embed.reading.decoding import UnreadableFileError, read_text
+from ctx_embed.reading.formats import extract
+from ctx_embed.reading.tables import open_rows
+from ctx_embed.reading.walking import File, Rules, Skipped, walk
+from ctx_embed.reading.workers import Extraction
 from tests.helpers.errors import error
+from tests.reading.samples import WRITERS
 
 
 def make(folder, files) -> None:
@@ -83,7 +83,7 @@ def test_no_file_is_waited_for(tmp_path, monkeypatch):
     assert names(tmp_path, follow_links=True) == ["kept.txt"]
     with pytest.raises(UnreadableFileError, match="not a regular file"):
         read_text(str(tmp_path / "pipe.txt"))
-    monkeypatch.setattr("ctx_embed.documents.decoding.SECONDS", 0)
+    monkeypatch.setattr("ctx_embed.reading.decoding.SECONDS", 0)
     with pytest.raises(UnreadableFileError, match="takes longer than 0 s"):
         read_text(str(tmp_path / "kept.txt"))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ctx_embed.errors import InputError, quoted
-from ctx_embed.rows.opening import BROKEN_GZIP, said
+from ctx_embed.reading.opening import BROKEN_GZIP, said
 
 UTF_8 = "utf-8"
 # The name of our error handler for UTF-8 with some wrong bytes.

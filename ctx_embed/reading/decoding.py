@@ -13,8 +13,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ctx_embed.files import POINTER, is_pointer, open_regular
-from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
-from ctx_embed.rows.opening import BROKEN_GZIP, suffix_of, unpacked
+from ctx_embed.reading.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
+from ctx_embed.reading.opening import BROKEN_GZIP, suffix_of, unpacked
 
 # Maximum characters of a document: people do not read longer texts, and each step would need much memory for them.
 MOST_CHARACTERS = 64_000_000
@@ -56,7 +56,7 @@ class Extracted:
     """The text of a file, its title if it has one, and further fields."""
 
     text: str
-    # The structure of the text: a name in :data:`ctx_embed.documents.blocks.KINDS`.
+    # The structure of the text: a name in :data:`ctx_embed.reading.blocks.KINDS`.
     kind: str = "prose"
     title: str | None = None
     # The number of the text's first line in the file; None if the text's lines are not those of the file.

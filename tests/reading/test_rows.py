@@ -26,13 +26,13 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import dedupe
-from ctx_embed.rows import opening, spreadsheets
-from ctx_embed.rows.encodings import WrongBytesWarning, is_binary, settled
-from ctx_embed.rows.opening import find_sources
-from ctx_embed.rows.reading import Fields, arriving, estimated_count, read_documents, read_labelled, read_lines
-from ctx_embed.rows.table import ReadingWarning
-from ctx_embed.rows.writing import write_embeddings
+from ctx_embed.reading import opening, spreadsheets
+from ctx_embed.reading.encodings import WrongBytesWarning, is_binary, settled
+from ctx_embed.reading.opening import find_sources
+from ctx_embed.reading.rows import Fields, arriving, estimated_count, read_documents, read_labelled, read_lines
+from ctx_embed.reading.tables import ReadingWarning
 from ctx_embed.texts import Document, well_formed
+from ctx_embed.writing import write_embeddings
 from tests.helpers.errors import error
 
 
@@ -570,7 +570,7 @@ def test_json_arrays(tmp_path, file, standard_input, indent):
 def test_a_table_from_a_pipe_means_what_it_means_as_a_file(file):
     content = b"text,zip\na,02134\nb,94110\n"
     script = (
-        "import sys; from ctx_embed.rows.reading import read_documents\n"
+        "import sys; from ctx_embed.reading.rows import read_documents\n"
         "print([document.metadata for document in read_documents('-', 'text')])"
     )
     with file(content, "a.csv").open("rb") as stdin:

@@ -1,6 +1,6 @@
 """Read files: plain text in this process, risky formats in worker processes with limits on time and memory.
 
-A worker is started with ``python -m ctx_embed.documents.extraction MEGABYTES``. For each path on its input, with the
+A worker is started with ``python -m ctx_embed.reading.workers MEGABYTES``. For each path on its input, with the
 folder in which the file must lie, it writes the texts to its output, as lines of JSON. It ends when its input does.
 """
 
@@ -19,10 +19,10 @@ from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from ctx_embed.documents.decoding import MEGABYTES, SECONDS, Extracted, UnreadableFileError
-from ctx_embed.documents.formats import extract, format_of
 from ctx_embed.files import PathInside
-from ctx_embed.rows.encodings import WrongBytesWarning
+from ctx_embed.reading.decoding import MEGABYTES, SECONDS, Extracted, UnreadableFileError
+from ctx_embed.reading.encodings import WrongBytesWarning
+from ctx_embed.reading.formats import extract, format_of
 
 Item = TypeVar("Item")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from html import unescape
 
-from ctx_embed.documents.blocks import title_of
-from ctx_embed.documents.decoding import Extracted, UnreadableFileError, read_text
-from ctx_embed.documents.formats.markup import plain_markdown
+from ctx_embed.reading.blocks import title_of
+from ctx_embed.reading.decoding import Extracted, UnreadableFileError, read_text
+from ctx_embed.reading.markup import plain_markdown
 
 # Tags such as menus, whose contents nobody reads, and the attribute that marks any tag as one of these.
 _UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "datalist", "nav", "footer", "role"})

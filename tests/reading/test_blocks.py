@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ctx_embed.documents.blocks import KINDS, NONE, PAGE, code, markdown, prose, rows
-from ctx_embed.documents.decoding import UnreadableFileError
-from ctx_embed.documents.formats import extract
-from ctx_embed.documents.formats.web import scanned
 from ctx_embed.errors import InputError
 from ctx_embed.index.chunking import Passages, words
-from ctx_embed.rows.reading import read_documents, read_labelled_rows
+from ctx_embed.reading.blocks import KINDS, NONE, PAGE, code, markdown, prose, rows
+from ctx_embed.reading.decoding import UnreadableFileError
+from ctx_embed.reading.formats import extract
+from ctx_embed.reading.rows import read_documents, read_labelled_rows
+from ctx_embed.reading.web import scanned
 
 
 def shown(text, blocks) -> list[tuple[str, int]]:

@@ -13,7 +13,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ctx_embed.documents.decoding import (
+from ctx_embed.reading.decoding import (
     MOST_BYTES,
     Extracted,
     UnreadableFileError,
@@ -22,8 +22,8 @@ from ctx_embed.documents.decoding import (
     opened,
     opened_archive,
 )
-from ctx_embed.documents.formats import inside
-from ctx_embed.documents.formats.web import scanned
+from ctx_embed.reading.formats import inside
+from ctx_embed.reading.web import scanned
 from ctx_embed.texts import composed
 
 # Maximum number of files that are read from an archive.
