@@ -7,6 +7,7 @@ Each retrieval collection gets its own questions, and 200 questions of the other
 (near) and of other fields (far). Near questions are not all without an answer. What relevance needs was chosen with it.
 """
 
+import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from ctx_embed.training.distillation.texts import read_pair_rows
 
 MODES = ("dense", "hybrid")
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95)
+# Levels at which a query could count as unanswered.
+BARS = (0.5, 0.7, 0.8, 0.85, 0.9)
 UNANSWERED = 200
 # Files of pairs by field.
 FIELDS = {
@@ -85,14 +88,14 @@ def fields(data: Path) -> Iterator[Trial]:
                     yield Trial(trial, passages, dict(list(kept.items())[:UNANSWERED]), unanswered)
 
 
-def measured(trial: Trial, model: str | None) -> Iterator[dict[str, Any]]:
+def measured(trial: Trial, model: str | None, levels: Sequence[float]) -> Iterator[dict[str, Any]]:
     """Yield a row for each mode and lowest relevance."""
     with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "index", model) as index:
         index.add(list(trial.passages.values()), list(trial.passages))
         for mode in MODES:
             answered: list[Hits] = index.search(list(trial.answered), mode=mode)
             unanswered: list[Hits] = index.search(list(trial.unanswered), mode=mode)
-            for level in LEVELS:
+            for level in levels:
                 yield {
                     "collection": trial.name,
                     "mode": mode,
@@ -146,15 +149,17 @@ def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main(data: Path, model: str | None, development: bool, json_path: Path | None) -> None:
     """Print false alarms, coverage and precision in % for each collection, mode and lowest relevance."""
     trials = fields(data) if development else collections(data)
-    rows = [row for trial in trials for row in measured(trial, model)]
+    levels = BARS if development else LEVELS
+    rows = [row for trial in trials for row in measured(trial, model, levels)]
     report(table(rows), json_path, measurements=rows)
     for kind in ("near", "far") if development else ():
-        for level in LEVELS:
-            chosen = [row for row in rows if f", {kind}, " in row["collection"] and row["min_relevance"] == level]
-            means = [
-                f"{score} {np.mean([row[score] for row in chosen]):.1f}" for score in ("false alarms", "right hits")
-            ]
-            print(f"{kind} questions at {level}: {', '.join(means)}")
+        for mode, level in itertools.product(MODES, BARS):
+            wanted = mode, level
+            chosen = [row for row in rows if f", {kind}, " in row["collection"]]
+            chosen = [row for row in chosen if (row["mode"], row["min_relevance"]) == wanted]
+            names = ("coverage", "false alarms", "right hits")
+            means = [f"{score} {np.mean([row[score] for row in chosen]):.1f}" for score in names]
+            print(f"{kind} questions, {mode}, at {level}: {', '.join(means)}")
 
 
 if __name__ == "__main__":

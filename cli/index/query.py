@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,7 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
     """Search, print the hits in the format ``chosen``, and say why there are none."""
     of_index = {name: options.pop(name) for name in ("model", "memory_map", "backend")}
     # Imported here, because it would slow down the help.
+    from ctx_embed.index.hits import DEFAULT_RELEVANCE
     from ctx_embed.index.search_index import SearchIndex
 
     with SearchIndex.open(path, **of_index) as index:
@@ -150,40 +152,42 @@ def _search(path: str, chosen: str | None, single: bool, options: dict[str, Any]
             them = "it" if len(corrected) == 1 else "them"
             click.echo(f"searched for {pairs}: no document has {them}", err=True)
         if chosen == "json":
-            lists = [[hit.as_dict(hits.query) for hit in hits] for hits in found]
+            lists = [hits.as_dicts() for hits in found]
             click.echo(json.dumps(lists[0] if single else lists, ensure_ascii=False, indent=2))
         elif chosen == "jsonl":
             for hits in found:
-                for hit in hits:
-                    click.echo(json.dumps({"query": hits.query, **hit.as_dict(hits.query)}, ensure_ascii=False))
+                for values in hits.as_dicts():
+                    click.echo(json.dumps({"query": hits.query, **values}, ensure_ascii=False))
         elif chosen == "csv":
-            import csv
-
-            from ctx_embed.writing import CSV_END, CsvOutput
+            from ctx_embed.writing import cells_writer
 
             rows, first = list[dict[str, Any]](), ["query", "id", "score", "text", "snippet"]
             for hits in found:
-                for values in (hit.as_dict(hits.query) for hit in hits):
+                for values in hits.as_dicts():
                     metadata = values.pop("metadata")
                     # A metadata field may have the same name as a column of the hits.
                     own = {*first, *values}
                     fields = {f"metadata.{name}" if name in own else name: each for name, each in metadata.items()}
                     rows.append({"query": hits.query, **values, **fields})
             names = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]
-            writer = csv.DictWriter(CsvOutput(sys.stdout), names, restval="", lineterminator=CSV_END)
-            writer.writeheader()
+            write = cells_writer(sys.stdout, ",", True)
+            write(names)
             for row in rows:
-                for name, value in row.items():
-                    if isinstance(value, list | dict | bool):
-                        row[name] = json.dumps(value, ensure_ascii=False)
-                writer.writerow(row)
+                cells = (row.get(name, "") for name in names)
+                write(json.dumps(c, ensure_ascii=False) if isinstance(c, list | dict | bool) else c for c in cells)
         else:
             for number, hits in enumerate(found, 1):
                 if not single:
                     title = one_line(hits.query, SHOWN_CHARACTERS) or f"query {number}"
                     click.echo(("\n" if number > 1 else "") + title)
+                shown: list[Hit] = hits
+                if hits and hits.answered is False:
+                    click.echo(
+                        f"nothing answers this: no relevance reaches {DEFAULT_RELEVANCE:g}; the nearest:", err=True
+                    )
+                    shown = [replace(hit, highlight=None) for hit in hits]
                 if hits:
-                    print_hits(hits.query, hits, list(map(index.source, hits)))
+                    print_hits(hits.query, shown, list(map(index.source, hits)))
         if not all(found):
             where, threshold = options["where"], options["threshold"]
             if not index.count():

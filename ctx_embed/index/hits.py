@@ -34,7 +34,8 @@ from ctx_embed.text.normalisation import indexed, placed_words
 
 # Maximum characters of a passage, and maximum number of hits, that `repr` shows.
 SHOWN_CHARACTERS, SHOWN_HITS = 60, 10
-# Of ten questions without an answer, about two have a hit that is at least this relevant.
+# A query is unanswered if all hits are below this; docs/lab/search.md says how often that is wrong. Of ten questions
+# without an answer, about two have a hit that is at least this relevant.
 DEFAULT_RELEVANCE = 0.8
 DEVIATIONS, WORDS, PASSAGES, BASE = 0.68, 1.9, 1.15, 1.82
 # A model that can read fewer of the general questions has no relevance.
@@ -131,12 +132,19 @@ class Hit:
 class Hits(list[Hit]):
     """The hits of one query, best first: a list that a notebook shows as a table. A vector has an empty ``query``.
 
-    ``known``: whether the model can read the query, where it is asked to.
+    ``known``: whether the model can read the query, where it is asked to. ``answered``: whether the most relevant of
+    the hits, or of those skipped by ``offset``, reaches 0.8: if not, the index hardly has an answer, and these are the
+    nearest passages. None without relevance, and in the mode ``words``.
     """
 
-    def __init__(self, query: str, hits: Iterable[Hit] = (), known: bool = True) -> None:
+    def __init__(self, query: str, hits: Iterable[Hit] = (), known: bool = True, answered: bool | None = None) -> None:
         super().__init__(hits)
-        self.query, self.known = query, known
+        self.query, self.known, self.answered = query, known, answered
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Return the hits as JSON values, each with whether the query was ``answered``, if that is known."""
+        more = {} if self.answered is None else {"answered": self.answered}
+        return [hit.as_dict(self.query) | more for hit in self]
 
     def __repr__(self) -> str:
         more = f", ... {len(self) - SHOWN_HITS} more" if len(self) > SHOWN_HITS else ""

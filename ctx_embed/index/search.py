@@ -22,7 +22,7 @@ from ctx_embed.index.documents import Id, checked_id
 from ctx_embed.index.faiss_file import NEIGHBOURS
 from ctx_embed.index.filters import field_path
 from ctx_embed.index.folder import View
-from ctx_embed.index.hits import Hit, Hits, counted, highlights, relevance, word_shares
+from ctx_embed.index.hits import DEFAULT_RELEVANCE, Hit, Hits, counted, highlights, relevance, word_shares
 from ctx_embed.index.query import Options
 from ctx_embed.index.vectors import Mask, Rows, Vectors
 from ctx_embed.index.words import Bm25, asked, without_marks
@@ -401,6 +401,8 @@ class Search:
             if options.mmr is not None and vectors is not None:
                 varied = maximal_marginal_relevance(values[:most], vectors[:most], most, options.mmr)
                 hits = [hits[place] for place in varied] + hits[most:]
+            best_of_all = max((hit.relevance for hit in hits if hit.relevance is not None), default=None)
+            answered = None if best_of_all is None or self.mode == "words" else best_of_all >= DEFAULT_RELEVANCE
             hits = hits[first : first + int(options.k)]
             own = slice(None) if options.fuse else slice(number, number + 1)
             known = True
@@ -410,7 +412,7 @@ class Search:
                 texts = [hit.text for hit in hits]
                 spans = highlights(texts, self.texts[own], self.vectors[own], lambda some: self.model().documents(some))
                 hits = [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
-            chosen.append(Hits(query, hits, known))
+            chosen.append(Hits(query, hits, known, answered))
         return chosen
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio import to_process
@@ -115,13 +115,6 @@ class Batcher:
         self._thread.shutdown()
 
 
-class Found(NamedTuple):
-    """The hits of a query as JSON, and whether the model knows a token of its text."""
-
-    hits: bytes
-    known: bool
-
-
 def opened(path: Path, models: dict[str, Model]) -> SearchIndex:
     """Return an index with its model, from ``models`` if loaded before; without a model it searches by words."""
     index = SearchIndex.open(path, models.get(read_settings(path).model_fingerprint))
@@ -191,8 +184,8 @@ class ServedIndex:
         self._results: dict[Hashable, bytes] = {}
         self._computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def search(self, query: Any, alone: bool, **options: Any) -> list[Found]:
-        """Return the hits of each query (one list for a single or a fused query); with ``alone`` it shares no batch."""
+    async def search(self, query: Any, alone: bool, **options: Any) -> list[tuple[bytes, Hits]]:
+        """Return the hits of each query, as JSON too, or one list for a fused query; ``alone`` in its batch."""
         if alone:
             return await self._in(self._long, lambda: self._found(query, **options))
         key = tuple(sorted(options.items()))
@@ -204,16 +197,16 @@ class ServedIndex:
         hits: int = chosen.get("k", 10) + chosen.get("offset", 0)
         return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
 
-    def _batch(self, options: Options, queries: list[str]) -> list[Found]:
+    def _batch(self, options: Options, queries: list[str]) -> list[tuple[bytes, Hits]]:
         BATCHES.labels("search").observe(len(queries))
         return self._found(queries, **dict(options))
 
-    def _found(self, query: Any, marks: Any, document: Any, **options: Any) -> list[Found]:
+    def _found(self, query: Any, marks: Any, document: Any, **options: Any) -> list[tuple[bytes, Hits]]:
         index = self._readable.newest()
         with within(self._search_seconds):
             found = index.search(query, document=True, **options)
             lists = [found] if isinstance(found, Hits) else found
-            return [Found(self.json_list(hit_values(hits, marks, document)), hits.known) for hits in lists]
+            return [(self.json_list(hit_values(hits, marks, document)), hits) for hits in lists]
 
     def json_list(self, values: Iterable[Any], part: bool = False) -> bytes:
         """Return a JSON array that is no larger than an answer may be, see :func:`ctx_embed.serving.wire.json_list`."""

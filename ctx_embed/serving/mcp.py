@@ -58,21 +58,13 @@ def create_server(index: SearchIndex) -> MCPServer:
         """Find the passages that answer a query best, with the file, line or page that each comes from.
 
         Highlight is the sentence of a passage that answers best. Relevance, from 0 to 1, is the share of questions
-        without an answer here whose best passage would score lower.
+        without an answer here whose best passage would score lower; without one of 0.8, answered is false.
         """
         with _reported():
             if where is not None and (said := unknown_fields_message(index.unknown_fields(where))):
                 raise InputError(said)
-            hits = index.search(
-                query,
-                k,
-                mode=mode,
-                late=late,
-                where=where,
-                min_relevance=min_relevance,
-                highlight=True,
-                deadline=SECONDS,
-            )
+            options: Any = {"mode": mode, "late": late, "where": where, "min_relevance": min_relevance}
+            hits = index.search(query, k, **options, highlight=True, deadline=SECONDS)
             sources = [index.source(hit) for hit in hits]
             warning = None if hits.known else "The model knows no word of the query."
             try:
@@ -87,7 +79,8 @@ def create_server(index: SearchIndex) -> MCPServer:
             | ({} if source is None else {"source": source.label})
             for hit, source in zip(hits, sources, strict=True)
         ]
-        return {"hits": found} | ({} if warning is None else {"warning": warning})
+        answered = {} if hits.answered is None else {"answered": hits.answered}
+        return {"hits": found} | answered | ({} if warning is None else {"warning": warning})
 
     @server.tool(annotations=reads)
     def get(

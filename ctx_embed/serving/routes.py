@@ -167,10 +167,11 @@ async def rerank(request: Request, body: RerankBody) -> Answer:
         scores = (vectors[1:] @ vectors[0]).tolist()
         answer["usage"] = {"total_tokens": tokens}
     order = sorted(range(len(texts)), key=lambda place: -scores[place])[: body.top_n]
-    results: list[dict[str, Any]] = [{"index": place, "relevance_score": scores[place]} for place in order]
-    if body.return_documents:
-        for result in results:
-            result["document"] = {"text": texts[result["index"]]}
+    results = [
+        {"index": place, "relevance_score": scores[place]}
+        | ({"document": {"text": texts[place]}} if body.return_documents else {})
+        for place in order
+    ]
     return Answer({**answer, "results": results})
 
 
@@ -185,15 +186,8 @@ async def classify(request: Request, body: ClassifyBody) -> Answer:
     for place, row in enumerate((await classifier(body.input)).tolist()):
         best = max(range(len(labels)), key=row.__getitem__)
         predictions = [{"label": label, "score": score} for label, score in zip(labels, row, strict=True)]
-        data.append(
-            {
-                "object": "classification",
-                "index": place,
-                "prediction": labels[best],
-                "score": row[best],
-                "predictions": predictions,
-            }
-        )
+        said = {"prediction": labels[best], "score": row[best], "predictions": predictions}
+        data.append({"object": "classification", "index": place, **said})
     return Answer({"model": body.model, "data": data})
 
 
@@ -334,7 +328,11 @@ async def fields(served: Served, most: Annotated[int, Query(ge=1, le=MOST_DOCUME
 
 @of_indexes.post("/{name}/search", summary="Search")
 async def search(request: Request, served: Served, body: SearchBody) -> Answer:
-    """Return the best passages for a query, as `hits`; for a list of queries, a list of such lists."""
+    """Return the best passages for a query, as `hits`; for a list of queries, a list of such lists.
+
+    `answered` says whether the most relevant one reaches 0.8: if not, the index hardly has an answer, and the hits are
+    the nearest passages. It is null without relevance, and in the mode `words`; for a list of queries it is a list.
+    """
     service = service_of(request)
     # A list of numbers is a vector.
     is_list = isinstance(body.query, list) and not (body.query and isinstance(body.query[0], int | float))
@@ -365,11 +363,14 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     marks = None if body.snippets is None else tuple(body.snippets)
     lists = await served.search(body.query, alone, marks=marks, document=body.document, **options)
     many = is_list and not body.fuse
-    found = served.json_list(each.hits for each in lists) if many else lists[0].hits
+    found = served.json_list(written for written, _ in lists) if many else lists[0][0]
     # Without hits, the JSON consists of brackets and commas alone.
-    warnings = [] if all(found.known for found in lists) else [UNKNOWN]
+    warnings = [] if all(hits.known for _, hits in lists) else [UNKNOWN]
     warnings += await _hints(served, body.where, found.strip(b"[,]"))
-    return Answer(b'{"hits":%b,"warnings":%b}' % (found, dumps(warnings)) if warnings else b'{"hits":%b}' % found)
+    answered = [hits.answered for _, hits in lists]
+    more: dict[str, Any] = {"answered": answered if many else answered[0]}
+    more |= {"warnings": warnings} if warnings else {}
+    return Answer(b'{"hits":%b,%b' % (found, dumps(more)[1:]))
 
 
 async def _hints(served: ServedIndex, where: str | None, found: Any) -> list[str]:

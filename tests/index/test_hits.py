@@ -84,6 +84,13 @@ def test_an_answer_is_relevant_and_noise_is_not(index):
         ]
     for mode in ("dense", "hybrid", "words"):
         assert index.search("Who was the first king of Denmark?", min_relevance=DEFAULT_RELEVANCE, mode=mode) == []
+        for query in ("Who was the first king of Denmark?", "why does my printer jam?"):
+            every = index.search(query, 4, mode=mode)
+            is_known = (
+                None if mode == "words" or not every else max(hit.relevance for hit in every) >= DEFAULT_RELEVANCE
+            )
+            assert every.answered is is_known
+            assert index.search(query, 1, mode=mode, offset=3).answered is is_known
     # Fused queries share their relevance, and pages leave nothing out.
     queries = ["inflation", "savings and wages"]
     best = index.search(queries, 1, fuse=True)[0]
@@ -96,7 +103,8 @@ def test_an_answer_is_relevant_and_noise_is_not(index):
 def test_hits_of_vectors_and_of_unknown_tokens_have_no_relevance(index, embedder):
     (hit,) = index.search(embedder.encode_query(["inflation"])[0], 1)
     assert (hit.relevance, "relevance" in hit.as_dict()) == (None, False)
-    assert index.search(like=0, k=1)[0].relevance is None
+    liked = index.search(like=0, k=1)
+    assert (liked[0].relevance, liked.answered) == (None, None)
     index.add(["ᚠᚢᚦ ᚨᚱᚲ"])
     (hit,) = index.search("ᚠᚢᚦ", min_relevance=1)
     assert (hit.relevance, hit.text) == (None, "ᚠᚢᚦ ᚨᚱᚲ")

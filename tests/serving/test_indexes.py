@@ -18,6 +18,8 @@ from sentence_transformers import CrossEncoder
 
 from ctx_embed import SearchIndex, TextClassifier
 from ctx_embed.index.database import Database
+from ctx_embed.index.hits import Hits
+from ctx_embed.model import Model
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
 from tests.helpers.errors import error
@@ -47,20 +49,25 @@ def ask(server):
         {"query": ["cinema", "pets"], "k": 2, "fuse": True},
         {"query": "film", "group": "topic", "where": 'topic = "film"'},
         {"query": "film", "k": 3, "mmr": 0.5, "candidates": 6},
+        {"query": "a good idea for a film", "late": True},
+        {"query": "a good idea for a film", "late": False},
+        {"query": ["how do volcanoes erupt?", "unemployment in spring"], "k": 2},
     ],
     ids=str,
 )
 def test_hits_are_those_of_the_index_in_its_folder(ask, index_path, options):
-    found = ask("search", **options)["hits"]
+    answer = ask("search", **options)
     with SearchIndex.open(index_path) as index:
         expected = index.search(**options)
-    lists = zip(found, expected, strict=True) if found and isinstance(found[0], list) else [(found, expected)]
-    for answered, hits in lists:
-        for got, hit in zip(answered, hits, strict=True):
+    found, answered = ([answer[name]] if isinstance(expected, Hits) else answer[name] for name in ("hits", "answered"))
+    expected = [expected] if isinstance(expected, Hits) else expected
+    assert answered == [hits.answered for hits in expected]
+    for of_query, hits in zip(found, expected, strict=True):
+        for got, hit in zip(of_query, hits, strict=True):
             assert got["score"] == pytest.approx(hit.score, abs=1e-5)
             assert (got["id"], got["text"], got["metadata"]) == (hit.id, hit.text, hit.metadata)
             assert (got["corrected"], got["highlight"]) == (hit.corrected, hit.highlight and list(hit.highlight))
-            for name in ("relevance", "fused"):
+            for name in ("relevance", "fused", "late"):
                 assert got[name] == pytest.approx(getattr(hit, name), abs=1e-5)
 
 
@@ -114,15 +121,15 @@ def test_a_query_of_unknown_words_and_a_filter_on_an_unknown_field_are_said_to_b
         assert ask("search", **body, mode="dense")["warnings"] == said
     assert "warnings" not in ask("search", query="cat")
     said = ["no document has a field 'yaer' (fields: lang, tame, topic, year)"]
-    for route, body, key, nothing in (
-        ("search", {"query": "cat"}, "hits", []),
-        ("search", {"query": ["cat", "dog"]}, "hits", [[], []]),
-        ("count", {}, "count", 0),
+    for route, body, nothing in (
+        ("search", {"query": "cat"}, {"hits": [], "answered": None}),
+        ("search", {"query": ["cat", "dog"]}, {"hits": [[], []], "answered": [None, None]}),
+        ("count", {}, {"count": 0}),
     ):
-        assert ask(route, **body, where="yaer = 1") == {key: nothing, "warnings": said}
+        assert ask(route, **body, where="yaer = 1") == {**nothing, "warnings": said}
         assert "warnings" not in ask(route, **body, where=None)
         # The field is known, but no document has this value.
-        assert ask(route, **body, where="year = -1") == {key: nothing}
+        assert ask(route, **body, where="year = -1") == nothing
     assert all(json.loads(line) for line in server.log.read_text().splitlines())
 
 
@@ -242,6 +249,8 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
         first, *_ = (await answer(client, "search", query="entrance fee in pounds", mode="dense"))["hits"]
         assert (first["highlight"], first["source"]) == ("Tickets cost four pounds.", "museum.txt:1")
         assert (await answer(client, "search", query="how do volcanoes erupt?", min_relevance=0.9))["hits"] == []
+        for query, answered in (("how do volcanoes erupt?", False), ("inflation", True)):
+            assert (await answer(client, "search", query=query))["answered"] is answered
         for late in (False, True):
             with SearchIndex.open(tmp_path / "notes.index") as index:
                 wanted = [hit.id for hit in index.search("a night of rain at the museum", late=late)]
@@ -268,6 +277,18 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
             assert "Traceback" not in wrong.content[0].text
 
     anyio.run(ask)
+
+
+def test_a_tool_embeds_a_query_once(tmp_path, monkeypatch):
+    pytest.importorskip("mcp", reason="mcp is not installed")
+    from ctx_embed.serving.mcp import create_server
+
+    asked, queries = [], Model.queries
+    with SearchIndex.create(tmp_path / "notes.index") as index:
+        index.add(["prices rise faster than wages"])
+        monkeypatch.setattr(Model, "queries", lambda self, texts: asked.extend(texts) or queries(self, texts))
+        anyio.run(create_server(index).call_tool, "search", {"query": "inflation"})
+    assert asked == ["inflation"]
 
 
 def test_a_classifier_is_served_by_the_name_of_its_folder(tmp_path):

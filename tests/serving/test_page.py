@@ -195,6 +195,13 @@ def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit)
     hits(page, 10)
 
 
+def test_where_nothing_answers_the_nearest_are_shown_and_none_is_underlined(visit):
+    page = visit("/?q=the+atomic+weight+of+helium")
+    hits(page, 10)
+    expect(page.locator(".summary")).to_contain_text("Nothing here answers this. The nearest 10 passages")
+    assert page.locator(".best").count() == 0
+
+
 def test_corrected_and_unknown_words_are_told(visit):
     page = visit("/?q=guttre&mode=words")
     expect(page.get_by_role("note")).to_have_text("Searched for “gutter” instead of “guttre”: no document has it.")

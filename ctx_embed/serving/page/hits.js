@@ -74,7 +74,10 @@ function nearest(hit, text) {
   return place < 0 ? null : [place, place + part.length];
 }
 
-/** Return a paragraph with the best part of a passage, and a button that shows all of its document, if there is more. */
+/**
+ * Return a paragraph with the best part of a passage, and a button that shows all of its document, if there is more.
+ * The sentence that answers is underlined, unless nothing answers.
+ */
 function body(hit, words, actions) {
   const text = readable(hit.text);
   const marks = rangesOf(text, words);
@@ -82,7 +85,7 @@ function body(hit, words, actions) {
   const window = excerptOf(text, best);
   const cut = window[0] > 0 || window[1] < text.length;
   // A sentence that is all there is to see needs no emphasis.
-  const shownBest = best && best[1] - best[0] < text.length ? best : null;
+  const shownBest = best && !actions.unanswered && best[1] - best[0] < text.length ? best : null;
   const paragraph = el("p.text", { dir: "auto" });
   const short = () => {
     const before = window[0] > 0 || hit.start > 0 ? "… " : "";
@@ -125,7 +128,8 @@ function further(hit, words, actions) {
 /**
  * Return a list item for each document that was found, with its passages.
  * @param {Array} hits as the server gives them
- * @param {object} actions like(hit), explain(hit, place, button) and document(hit), which returns a document's text
+ * @param {object} actions like(hit), explain(hit, place, button), document(hit), which returns a document's text, and
+ *   whether the query is unanswered
  */
 export function hitItems(hits, actions) {
   const words = new Set(hits.flatMap((hit) => [...markedWords(hit.snippet)]));

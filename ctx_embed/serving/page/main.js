@@ -227,18 +227,20 @@ async function suggest(mine) {
 const viewLink = (view, text) =>
   el("a", { href: addressOf({ ...stateOf(""), index: state.index, view }, indexes.length > 1), "data-view": view }, text);
 
-function showHits({ hits, warnings = [] }, asked, liked, milliseconds) {
+function showHits({ hits, answered, warnings = [] }, asked, liked, milliseconds) {
   const before = [...results.querySelectorAll(".hit")];
   // The focus stays at its place in the list; from "Show more" it goes to the first hit that is new.
   const place = document.activeElement?.matches(".more") ? before.length : before.indexOf(document.activeElement?.closest(".hit"));
   const documents = described()?.documents;
   const filtered = chosenCount(state) > 0 ? " that meet the filters" : "";
-  const found = hits.length < state.count ? counted(hits.length, "match") : `The ${hits.length} best matches`;
+  const unanswered = answered === false && hits.length > 0;
+  const matches = hits.length < state.count ? counted(hits.length, "match") : `The ${hits.length} best matches`;
+  const found = unanswered ? `Nothing here answers this. The nearest ${counted(hits.length, "passage")}` : matches;
   const searched = documents ? ` Searched ${counted(documents, "document")} in ${Math.max(Math.round(milliseconds), 1)} ms.` : "";
   const corrected = Object.entries(hits[0]?.corrected ?? {}).map(([typed, word]) => `“${word}” instead of “${typed}”`).join(", ");
   const notes = [...(corrected ? [`Searched for ${corrected}: no document has it.`] : []), ...warnings];
   const summary = hits.length ? `${found}${filtered}.${searched}` : "No results";
-  const list = el("ol.hits", {}, hitItems(hits, { ...actions, explain: (...parts) => explain(asked, liked, ...parts) }));
+  const list = el("ol.hits", {}, hitItems(hits, { ...actions, unanswered, explain: (...parts) => explain(asked, liked, ...parts) }));
   results.replaceChildren(
     ...(liked ? [likeBanner(liked)] : []),
     el("p.summary", {}, summary),

@@ -38,7 +38,7 @@ def test_the_options_of_a_search_reach_it(index):
             ({"mode": "words", "where": "year > 2000"}, ["--mode", "words", "--where", "year > 2000"]),
             ({"threshold": 0.3, "document": True}, ["--threshold", 0.3, "--document"]),
         ]:
-            expected = [hit.as_dict(QUERY) for hit in opened.search(QUERY, 4, **options)]
+            expected = opened.search(QUERY, 4, **options).as_dicts()
             found = hits("query", index, QUERY, "-k", 4, *arguments)
             for name in ("score", "fused"):
                 assert [hit.pop(name) for hit in found] == pytest.approx([hit.pop(name) for hit in expected], abs=1e-6)
@@ -147,6 +147,20 @@ def test_a_highlight_stands_out_from_the_text_around_it(capsys, monkeypatch):
     assert len(click.unstyle(shown)) < 260
     print_hits("nine", [dataclasses.replace(hit, text=answer, highlight=(0, len(answer)))])
     assert click.unstyle(capsys.readouterr().out) == f"0.9000  a\n    {answer}\n"
+
+
+def test_where_nothing_answers_that_is_said_and_nothing_is_highlighted():
+    text = "The museum is old. It opens at nine in the morning. Tickets cost four pounds."
+    with SearchIndex.create("museum.index") as opened:
+        opened.add([text])
+    for query, shown in (("how many pounds do tickets cost?", "Tickets cost four pounds."), ("volcanoes", text)):
+        found = run("query", "museum.index", query, "--highlight")
+        assert found.stdout.splitlines()[1].strip() == shown
+        (hit,) = hits("query", "museum.index", query)
+        assert hit["answered"] == (shown != text)
+        said = "" if hit["answered"] else "nothing answers this: no relevance reaches 0.8; the nearest:\n"
+        assert found.stderr == said
+    assert "answered" not in hits("query", "museum.index", "museum", "--mode", "words")[0]
 
 
 def test_a_corrected_word_is_told_on_stderr(index):
