@@ -34,7 +34,10 @@ def onnx(model: str, output: Path) -> None:
     from ctx_embed.model import Model
 
     difference = export_onnx(Model.of(model, "numpy").backend, output)
-    click.echo(f"{output}: model.onnx, tokenizer.json and phrases.json; differs from the model by {difference:.1e}")
+    click.echo(
+        f"{output}: model.onnx, tokenizer.json, phrases.json and characters.json; "
+        f"differs from the model by {difference:.1e}"
+    )
 
 
 @export.command()

@@ -6,6 +6,7 @@ Called by ``ctx-embed export``. The graph takes token ids and offsets and return
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.numpy_model.saved import SCALES, TABLE, SavedContextualizer
+from ctx_embed.text.normalisation import CONTEXT, readings
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 OPSET = 18
 # The newest version of the file format that onnxruntime reads with this opset.
 IR_VERSION = 8
-MODEL, TOKENIZER, PHRASE_PAIRS = "model.onnx", "tokenizer.json", "phrases.json"
+MODEL, TOKENIZER, PHRASE_PAIRS, CHARACTERS = "model.onnx", "tokenizer.json", "phrases.json", "characters.json"
 NEAR = 2e-5
 # A folder with this file holds static embeddings.
 STATIC = "config.json"
@@ -141,8 +143,11 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
 
 
 def export_onnx(embedder: Embedder, output: str | Path) -> float:
-    """Write ``model.onnx``, ``tokenizer.json`` and ``phrases.json`` into a folder, after comparing them with the model.
+    """Write a model into a folder for programs without ctx-embed, after comparing the graph with the model.
 
+    ``characters.json`` says how a text is read before its tokenizer: ``read`` has what some characters stand for,
+    ``context`` is the pattern of those that stay, become a space or are removed by what stands around them; then comes
+    Unicode's NFC. See ``examples/onnx``.
     ``phrases.json`` is a list of pairs of ids. Pair p becomes the id ``entries + p``, where ``entries`` is the
     tokenizer's number of entries. Pairs are merged as in :class:`ctx_embed.text.tokenizer.Phrases`. Returns the largest
     difference between a feature computed by the graph and by the model, over a few texts.
@@ -163,6 +168,9 @@ def export_onnx(embedder: Embedder, output: str | Path) -> float:
         (folder / TOKENIZER).write_bytes(saved.content(tokenizer))
         pairs = [] if saved.phrases is None else saved.phrases.tolist()
         (folder / PHRASE_PAIRS).write_text(json.dumps(pairs), encoding="utf-8")
+        # JavaScript writes names of groups another way, so these have numbers.
+        context = re.sub(r"\?P<\w+>", "", CONTEXT.pattern)
+        (folder / CHARACTERS).write_text(json.dumps({"read": readings(), "context": context}), encoding="utf-8")
         session = onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
         ids, lengths = embedder.text_tokenizer(CHECKED)
         offsets = lengths.cumsum() - lengths

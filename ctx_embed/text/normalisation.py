@@ -29,6 +29,7 @@ Source: Unicode Standard Annex 15, Unicode Normalization Forms; Unicode Technica
 """
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
@@ -62,7 +63,7 @@ _SOUTH_EAST_ASIA = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 # First come characters that stay only in some context, with that context; all others are removed.
 _DEPENDENT = re.compile(f"[\xad\u200b-\u200d]|{_TAGS}")
 # A run of soft hyphens and joiners is read at once: looking beyond it from each would take quadratic time.
-_CONTEXT = re.compile(
+CONTEXT = re.compile(
     f"(?P<kept>[\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff][\u200c\u200d]|\U0001f3f4{_TAGS}+)"
     rf"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|(?P<inside>[\xad\u200b-\u200d]+(?=[^\W_]))|[\xad\u200b-\u200d]+|{_TAGS}"
 )
@@ -124,6 +125,12 @@ def _read(character: str) -> str:
     return meaning
 
 
+def readings() -> dict[str, str]:
+    """Return what every character is read as that is read as another text, whatever its neighbours are."""
+    every = map(chr, (*range(0xD800), *range(0xE000, sys.maxunicode + 1)))
+    return {character: _read(character) for character in every if _read(character) != character}
+
+
 class _Readings(dict[int, str]):
     """Maps codes of characters to the text that each is read as; filled as characters are met."""
 
@@ -148,7 +155,7 @@ def normalised(text: str) -> str:
         return text
     read = _ODD.sub(lambda found: found[0].translate(_READINGS), well_formed(text))
     if _DEPENDENT.search(read):
-        read = _CONTEXT.sub(_in_context, read).replace(_REMOVED, "")
+        read = CONTEXT.sub(_in_context, read).replace(_REMOVED, "")
     return _composed(read)
 
 
@@ -180,7 +187,7 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
         return text, starts, starts + 1
     original = well_formed(text)
     parts = [_READINGS[ord(character)] for character in original]
-    read = _CONTEXT.sub(_in_context, "".join(parts))
+    read = CONTEXT.sub(_in_context, "".join(parts))
     ends = np.cumsum([0, *map(len, parts)]).tolist()
     parts = [read[start:end].replace(_REMOVED, "") for start, end in pairwise(ends)]
     # Groups of characters that NFC may compose: each is a part and what may be composed with it.

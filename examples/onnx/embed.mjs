@@ -11,6 +11,19 @@ const tokenizer = new Tokenizer(json, {});
 const pairs = JSON.parse(readFileSync(join(folder, "phrases.json"), "utf8"));
 const entries = Object.keys(json.model.vocab).length;
 
+// A text as the model reads it: characters that mean the same are written the same way.
+const characters = JSON.parse(readFileSync(join(folder, "characters.json"), "utf8"));
+const context = new RegExp(characters.context.replaceAll("[^\\W_]", "[\\p{L}\\p{N}]"), "gu");
+const inContext = (found, kept, space, inside) => {
+  if (kept) return found;
+  if (space) return `${found[0]} `;
+  return inside ? "" : found.replace(/[^\xad]/gu, "").replaceAll("\xad", "-");
+};
+const normalised = (text) => {
+  const read = Array.from(text, (character) => characters.read[character] ?? character).join("");
+  return read.replace(context, inContext).normalize("NFC");
+};
+
 // Phrases of single entries are merged in one pass from left to right, then phrases of these, and so on.
 const level = new Array(entries).fill(0);
 const passes = [];
@@ -21,7 +34,7 @@ pairs.forEach(([first, second], p) => {
 });
 
 function tokenIds(text) {
-  let ids = tokenizer.encode(text, { add_special_tokens: false }).ids;
+  let ids = tokenizer.encode(normalised(text), { add_special_tokens: false }).ids;
   for (const phrases of passes) {
     const merged = [];
     for (let place = 0; place < ids.length; place++) {
