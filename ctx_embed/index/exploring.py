@@ -169,7 +169,9 @@ def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters
     """Return the typical words of each topic.
 
     They have the highest f log(1 + A / F), where f is the frequency of a word in the topic, F that in all topics and A
-    the average number of words of a topic (class-based TF-IDF, Grootendorst 2022).
+    the average number of words of a topic (class-based TF-IDF, Grootendorst 2022). Words that most topics share are
+    left out: at least half as frequent in most of them as in all together, and less than three times as frequent in the
+    topic itself. A topic that has no other words keeps them.
     """
     try:
         from sklearn.feature_extraction.text import CountVectorizer
@@ -187,6 +189,11 @@ def _typical_words(view: View, live: Rows, topic_of: NDArray[np.int64], clusters
     frequency = np.stack([np.ravel(counts[topic_of[chosen] == topic].sum(axis=0)) for topic in range(clusters)])
     average = frequency.sum() / clusters
     weights = frequency * np.log(1 + average / np.maximum(frequency.sum(axis=0), 1))
+    # Frequencies (topics, words) relative to those in all topics together.
+    ratios = frequency / np.maximum(frequency.sum(axis=1, keepdims=True), 1) * frequency.sum() / frequency.sum(axis=0)
+    shared = (ratios[frequency.any(axis=1)] >= 0.5).mean(axis=0) > 0.5
+    others = np.where(shared & (ratios < 3), 0, weights)
+    weights = np.where(others.any(axis=1, keepdims=True), others, weights)
     names: Sequence[str] = vectorizer.get_feature_names_out()
     best = np.argsort(-weights, axis=1, kind="stable")[:, :TYPICAL_WORDS]
     return [[str(names[word]) for word in row if weights[topic, word] > 0] for topic, row in enumerate(best)]

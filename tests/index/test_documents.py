@@ -233,7 +233,8 @@ def test_topics_are_clusters_with_their_words(index, monkeypatch):
     texts, embeddings = [], []
     for words, axis in subjects.items():
         for number in range(30 + 10 * axis):
-            texts.append(f"the {words.split()[number % 3]} and the {words.split()[(number + 1) % 3]}")
+            # A word of all topics names none.
+            texts.append(f"the weekly {words.split()[number % 3]} and the {words.split()[(number + 1) % 3]}")
             embeddings.append(np.eye(8)[axis] + 0.1 * generator.standard_normal(8))
     index.add(texts, embeddings=embeddings)
     topics = index.topics(3)
