@@ -40,16 +40,34 @@ A puddle under the boiler means a leak: close the `main tap` and call.
 The boiler hums at night. Turn the pump down.
 """
 
+CODE = """# Read the sensors of the __boiler__.
+class Boiler:
+    def __init__(self, valves):
+        self.valves = [
+            *valves,
+        ]
+
+    def pressure(self):
+        # The pressure of the boiler is the lowest of its valves.
+        return min(
+            (valve.pressure()
+             for valve in self.valves),
+        )
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The folder of the indexes ``house``, ``letters``, ``manual`` and ``odd``."""
+    """The folder of the indexes ``house``, ``letters``, ``manual``, ``code`` and ``odd``."""
     path = tmp_path_factory.mktemp("page")
     browsing.make_index(path, "house")
     browsing.make_index(path, "letters", kind="letter")
     with SearchIndex.create(path / "manual", chunk="passages:24") as index:
         index.add([MANUAL], ids=["m"], metadata=[{"source": "manual.md", "line": 1}])
         index.add(["The cat sleeps."], ids=["cat"])
+    with SearchIndex.create(path / "code") as index:
+        long = CODE + "\n\ndef unlike():\n    pass\n" * 20
+        index.add([CODE, long], metadata=[{"source": "b.py"}, {"source": "long.py"}])
     with SearchIndex.create(path / "odd") as index:
         metadata = [json.loads(json.dumps(dict.fromkeys(PROTOTYPE, kind))) for kind in "abb"]
         index.add(["one cat", "two cats", "a third cat"], metadata=metadata)
@@ -58,7 +76,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder) -> Iterator[str]:
-    with serving(*(folder / name for name in ("house", "letters", "manual", "odd"))) as server:
+    with serving(*(folder / name for name in ("house", "letters", "manual", "code", "odd"))) as server:
         yield server.url
 
 
@@ -200,6 +218,17 @@ def test_where_nothing_answers_the_nearest_are_shown_and_none_is_underlined(visi
     hits(page, 10)
     expect(page.locator(".summary")).to_contain_text("Nothing here answers this. The nearest 10 passages")
     assert page.locator(".best").count() == 0
+
+
+def test_code_keeps_its_lines_and_signs(visit):
+    page = visit("/?index=code&q=pressure+of+the+boiler+valves")
+    hits(page)
+    assert CODE.strip() in texts(page)
+    # Part of a long file has whole lines.
+    (cut,) = set(texts(page)) - {CODE.strip()}
+    assert set(cut.splitlines()) < {*CODE.splitlines(), "def unlike():", "    pass", "…"}
+    page.locator(".open").click()
+    assert any(text.startswith(CODE.strip()) and text.count("\n    pass") == 20 for text in texts(page))
 
 
 def test_corrected_and_unknown_words_are_told(visit):

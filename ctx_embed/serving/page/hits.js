@@ -1,7 +1,7 @@
 // Shows hits: rank, where the text comes from, the text with what matched, its metadata, and what to do with it.
 
 import { button, el } from "./dom.js";
-import { bestSentence, excerptOf, highlighted, markedWords, rangesOf, readable, units } from "./text.js";
+import { bestSentence, excerptOf, highlighted, isCode, markedWords, rangesOf, readable, trimmedLines, units, wholeLines } from "./text.js";
 
 // Metadata that say where a text comes from; they stand above it, the others below.
 const ORIGIN = ["title", "source", "url", "page", "line"];
@@ -66,10 +66,10 @@ function score(rank, { score: value, relevance }) {
   );
 }
 
-/** Return the range of the sentence that the server highlights, in the text without its markup; null if there is none. */
-function nearest(hit, text) {
+/** Return the range of the sentence that the server highlights, in the text as it is shown; null if there is none. */
+function nearest(hit, text, shown) {
   if (!hit.highlight) return null;
-  const part = readable(hit.text.slice(...units(hit.text, ...hit.highlight)));
+  const part = shown(hit.text.slice(...units(hit.text, ...hit.highlight)));
   const place = part ? text.indexOf(part) : -1;
   return place < 0 ? null : [place, place + part.length];
 }
@@ -79,17 +79,21 @@ function nearest(hit, text) {
  * The sentence that answers is underlined, unless nothing answers.
  */
 function body(hit, words, actions) {
-  const text = readable(hit.text);
+  const code = isCode(hit);
+  const shown = code ? trimmedLines : readable;
+  const text = shown(hit.text);
   const marks = rangesOf(text, words);
-  const best = nearest(hit, text) ?? bestSentence(text, marks);
-  const window = excerptOf(text, best);
+  const best = nearest(hit, text, shown) ?? bestSentence(text, marks);
+  const excerpt = excerptOf(text, best);
+  const window = code ? wholeLines(text, excerpt) : excerpt;
   const cut = window[0] > 0 || window[1] < text.length;
   // A sentence that is all there is to see needs no emphasis.
   const shownBest = best && !actions.unanswered && best[1] - best[0] < text.length ? best : null;
-  const paragraph = el("p.text", { dir: "auto" });
+  const paragraph = code ? el("p.text.code", { dir: "ltr" }) : el("p.text", { dir: "auto" });
+  const gap = code ? "\n" : " ";
   const short = () => {
-    const before = window[0] > 0 || hit.start > 0 ? "… " : "";
-    const after = window[1] < text.length || !hit.whole ? " …" : "";
+    const before = window[0] > 0 || hit.start > 0 ? `…${gap}` : "";
+    const after = window[1] < text.length || !hit.whole ? `${gap}…` : "";
     paragraph.replaceChildren(before, ...highlighted(text, window, marks, shownBest), after);
   };
   short();
@@ -100,7 +104,7 @@ function body(hit, words, actions) {
     toggle.textContent = open ? "Show less" : "Show all";
     paragraph.classList.toggle("whole", open);
     if (!open) return short();
-    const all = hit.whole ? text : readable(await actions.document(hit));
+    const all = hit.whole ? text : shown(await actions.document(hit));
     const place = Math.max(all.indexOf(text), 0);
     const moved = shownBest && shownBest.map((at) => at + place);
     return paragraph.replaceChildren(...highlighted(all, [0, all.length], rangesOf(all, words), moved));

@@ -20,6 +20,16 @@ const MARKUP = [
 /** Return a text without the marks of its markup, for reading. */
 export const readable = (text) => MARKUP.reduce((left, [marks, kept]) => left.replace(marks, kept), text).trim();
 
+// Source code and data, which are shown as they are.
+const CODE =
+  /\.(?:[chmrstv]|cc|cpp|cs|css|cxx|clj|dart|ex|exs|f90|fs|go|gradle|hh|hpp|hs|java|jl|jsx?|json|jsonl|kt|lua|mjs|ml|php|pl|ps1|py|pyi|rb|rs|scala|scss|sh|sql|swift|tcl|tf|toml|tsx?|vue|xml|ya?ml|zig)$/i;
+
+/** Return whether a text comes from a file of source code. */
+export const isCode = ({ location }) => CODE.test(location?.source ?? "");
+
+/** Return source code without blank lines around it. */
+export const trimmedLines = (text) => text.replace(/^(?:[^\S\n]*\n)+/, "").trimEnd();
+
 const folded = (word) => word.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
 
 /** Return a range of characters (code points, as Python counts them) as a range of UTF-16 units. */
@@ -99,6 +109,12 @@ export function excerptOf(text, best) {
   const limit = start + EXCERPT;
   const stop = sentences.findLast(([, last]) => last <= limit)?.[1] ?? 0;
   return trimmed(text, [Math.min(start, best[0]), stop >= best[1] ? stop : toWord(Math.min(limit, text.length), -1)]);
+}
+
+/** Return a range with the whole of its first and last line. */
+export function wholeLines(text, [start, stop]) {
+  const end = text.indexOf("\n", stop);
+  return [text.lastIndexOf("\n", start - 1) + 1, end < 0 ? text.length : end];
 }
 
 /** Return nodes for part of a text: marked words in <mark>, the best sentence in span.best. */
