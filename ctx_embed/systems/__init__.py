@@ -1,7 +1,7 @@
 """The systems a Contextualizer is compared with: their names, classes, options and descriptions.
 
 Called by training, evaluation and explanations.
-A new system is a class in ``heads.py`` (attention), ``pooling.py`` or ``transformer.py``, and two entries here.
+A new system is a class in ``heads.py`` (attention), ``pooling.py`` or ``transformer.py``, and an entry here.
 """
 
 import inspect
@@ -31,27 +31,11 @@ from ctx_embed.systems.pooling import (
 )
 from ctx_embed.systems.transformer import TransformerEncoder, UseTransformer
 
-SYSTEMS: dict[str, type[TokenEncoder]] = {
-    "contextualizer": Contextualizer,
-    "mean": MeanEmbedding,
-    "lama": Lama,
-    "lama-ctx": LamaCtx,
-    "bilinear": Bilinear,
-    "san": StructuredSelfAttention,
-    "transformer": TransformerEncoder,
-    "dan": DeepAveraging,
-    "use-transformer": UseTransformer,
-    "bigru": BiGru,
-    "cnn": Convolution,
-    "self-attention": SelfAttention,
-    "self-attention-parametric": ParametricSelfAttention,
-    "attentive": AttentivePooling,
-}
-
 
 class Description(NamedTuple):
-    """Formula, cost and source of an encoder: m features and n tokens; all other symbols are option names."""
+    """Class, formula, cost and source of an encoder: m features and n tokens; other symbols are option names."""
 
+    kind: type[TokenEncoder]
     formula: str
     complexity: str
     source: str
@@ -59,48 +43,63 @@ class Description(NamedTuple):
 
 DESCRIPTIONS: dict[str, Description] = {
     "contextualizer": Description(
+        Contextualizer,
         "c^k = c^(k-1) + LayerNorm(sum_i (W_k (U_k x_i * V_k c^(k-1)) + b_k) * x_i)",
         "O(steps n rank m)",
         "Maupome & Meurs 2022",
     ),
-    "mean": Description("sum_i e(w_i) / n", "O(n m)", "Wieting et al. 2016"),
+    "mean": Description(MeanEmbedding, "sum_i e(w_i) / n", "O(n m)", "Wieting et al. 2016"),
     "lama": Description(
-        "e_t = tanh((P^T c) * (Q^T h_t)) / ||.|| over heads; A = softmax_t(e); A H", "O(n m heads)", "Mehta et al. 2019"
+        Lama,
+        "e_t = tanh((P^T c) * (Q^T h_t)) / ||.|| over heads; A = softmax_t(e); A H",
+        "O(n m heads)",
+        "Mehta et al. 2019",
     ),
     "lama-ctx": Description(
-        "lama over the outputs of a bi-GRU", "O(n hidden (m + hidden + heads))", "Mehta et al. 2019"
+        LamaCtx, "lama over the outputs of a bi-GRU", "O(n hidden (m + hidden + heads))", "Mehta et al. 2019"
     ),
-    "bilinear": Description("sum_t softmax_t(c^T W h_t) h_t", "O(m^2 + n m)", "Mehta et al. 2019, eq. 8"),
+    "bilinear": Description(Bilinear, "sum_t softmax_t(c^T W h_t) h_t", "O(m^2 + n m)", "Mehta et al. 2019, eq. 8"),
     "san": Description(
+        StructuredSelfAttention,
         "A = softmax_t(W2 tanh(W1 H^T)); A H; loss + penalty ||A A^T - I||_F^2",
         "O(n attention_dimension (m + heads))",
         "Lin et al. 2017",
     ),
     "transformer": Description(
+        TransformerEncoder,
         "x_t = sqrt(m) e(w_t) + sinusoids; encoder layers; sum_t x_t / n",
         "O(layers (n m^2 + n^2 m))",
         "Vaswani et al. 2017",
     ),
     "dan": Description(
+        DeepAveraging,
         "feed-forward layers over the mean of word and bigram embeddings",
         "O(n m + m hidden)",
         "Iyyer et al. 2015; Cer et al. 2018",
     ),
     "use-transformer": Description(
-        "transformer with sum_t x_t / sqrt(n)", "O(layers (n m^2 + n^2 m))", "Cer et al. 2018"
+        UseTransformer, "transformer with sum_t x_t / sqrt(n)", "O(layers (n m^2 + n^2 m))", "Cer et al. 2018"
     ),
-    "bigru": Description("max_t [GRU forward; GRU backward]_t", "O(n hidden (m + hidden))", "Cho et al. 2014"),
-    "cnn": Description("max_j relu(F_w [e(w_j); ..; e(w_(j+w-1))] + b_w), w = 3, 4, 5", "O(n m filters)", "Kim 2014"),
-    "self-attention": Description("mean of softmax(X X^T) X", "O(n^2 m)", "Vaswani et al. 2017"),
+    "bigru": Description(BiGru, "max_t [GRU forward; GRU backward]_t", "O(n hidden (m + hidden))", "Cho et al. 2014"),
+    "cnn": Description(
+        Convolution, "max_j relu(F_w [e(w_j); ..; e(w_(j+w-1))] + b_w), w = 3, 4, 5", "O(n m filters)", "Kim 2014"
+    ),
+    "self-attention": Description(SelfAttention, "mean of softmax(X X^T) X", "O(n^2 m)", "Vaswani et al. 2017"),
     "self-attention-parametric": Description(
-        "mean of tanh(softmax(Q K^T / sqrt(m)) V) W_o", "O(n m^2 + n^2 m)", "Vaswani et al. 2017; the tanh is ours"
+        ParametricSelfAttention,
+        "mean of tanh(softmax(Q K^T / sqrt(m)) V) W_o",
+        "O(n m^2 + n^2 m)",
+        "Vaswani et al. 2017; the tanh is ours",
     ),
     "attentive": Description(
+        AttentivePooling,
         "sum_t softmax_t(score(q, h_t)) h_t; score content, additive, location, general, dot, scaled-dot",
         "O(n m)",
         "Bahdanau et al. 2015; Luong et al. 2015",
     ),
 }
+
+SYSTEMS = {name: described.kind for name, described in DESCRIPTIONS.items()}
 
 # Further encoders for `ctx-embed eval run --encoder`; they are fitted in each training fold.
 EVALUATION_BASELINES = {
@@ -151,12 +150,12 @@ def listing(dimension: int) -> list[dict[str, Any]]:
     systems = [
         {
             "name": name,
+            **described._asdict(),
             "kind": "system",
-            **DESCRIPTIONS[name]._asdict(),
             "parameter_count": parameter_count(without_vocabulary(name, dimension)),
             "options": option_defaults(name),
         }
-        for name in SYSTEMS
+        for name, described in DESCRIPTIONS.items()
     ]
     baselines = [
         {"name": name, "kind": "evaluation baseline", "formula": line} for name, line in EVALUATION_BASELINES.items()

@@ -154,7 +154,7 @@ def test_mistakes_of_explain(default_model):
 def test_systems_and_baselines():
     assert "\nlama   " in Command("systems").succeeds()
     rows = {row["name"]: row for row in json.loads(Command("systems").succeeds("--json", "--dimension", "8"))}
-    facts = {"kind": "system", "parameter_count": 2 * 30 * 8, **DESCRIPTIONS["lama"]._asdict()}
+    facts = {**DESCRIPTIONS["lama"]._asdict(), "kind": "system", "parameter_count": 2 * 30 * 8}
     assert facts.items() <= rows["lama"].items()
     assert rows["lama"]["options"].items() >= {"heads": 30, "context": "mean"}.items()
     assert {name for name, row in rows.items() if row["kind"] == "system"} == set(SYSTEMS)
