@@ -25,7 +25,7 @@ from papers.variants import MATRICES
 
 README = Path(__file__).with_name("README.md")
 RESULTS = Path(__file__).with_name("results")
-TIMES = Path(__file__).parent.parent / "benchmarks" / "table2.json"
+TIMES = Path(__file__).with_name("batch_times.json")
 WIDTH = 140
 # Table 3 with the random weights of torch, and also with a uniform context redrawn at each reading.
 TORCH = "table3-head=random-token_deviation=1"
@@ -54,7 +54,7 @@ def found_in(name: str) -> Found:
 
 
 def times() -> list[dict[str, Any]]:
-    """Return what `python benchmarks/table2.py` has stored."""
+    """Return what `python -m papers.batch_times` has stored."""
     rows: list[dict[str, Any]] = json.loads(TIMES.read_text(encoding="utf-8"))
     return rows
 

@@ -1,7 +1,7 @@
 """The times of the paper's Table 2, in turn: Contextualizer, our Transformer and torch's, on 32 texts of MR.
 
-    OMP_NUM_THREADS=1 python benchmarks/table2.py --data DIR [--store]    # a minute; other work hardly matters
-    python -m papers.page                                                 # puts what is stored into papers/README.md
+    OMP_NUM_THREADS=1 python -m papers.batch_times --data DIR [--store]    # a minute; other work hardly matters
+    python -m papers.page                                                    # puts what is stored into papers/README.md
 
 The first two are those of `python -m papers table2`; no linear map of theirs sees padding. torch's TransformerEncoder
 has the same sizes and reads padded texts, as it must. Times are medians of processor time.
@@ -17,9 +17,9 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from common import alternate, markdown, store
 from torch import Tensor, nn
 
+from benchmarks.common import alternate, markdown, store
 from papers import Workplace, find_experiment
 from papers.classifier_cells import initial_encoder
 
@@ -40,6 +40,7 @@ class TransformerMean(nn.Module):
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the means of padded texts."""
         mask = features["attention_mask"].bool()
         hidden = self.layers(self.embedding(features["input_ids"]), src_key_padding_mask=~mask)
         return {"sentence_embedding": (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)}
@@ -47,7 +48,7 @@ class TransformerMean(nn.Module):
 
 def encoders_of(size: str, workplace: Workplace) -> dict[str, Any]:
     """Return the three encoders of a size by name."""
-    found = {}
+    found: dict[str, Any] = {}
     for cell in find_experiment("table2").cells:
         if cell.column == size:
             found[cell.row] = initial_encoder(cell.settings, workplace, workplace.seed)[0]
@@ -77,8 +78,9 @@ def medians(encoders: dict[str, Any], features: dict[str, Tensor], runs: int, ba
 @click.command()
 @click.option("--data", envvar="CTX_EMBED_DATA", required=True, type=click.Path(path_type=Path))
 @click.option("--runs", default=31, show_default=True)
-@click.option("--store", "kept", is_flag=True, help="Keep the times in benchmarks/table2.json.")
+@click.option("--store", "kept", is_flag=True, help="Keep the times in papers/batch_times.json.")
 def main(data: Path, runs: int, kept: bool) -> None:
+    """Print the times."""
     workplace = Workplace(data)
     texts = workplace.labelled("MR", "MR").texts
     places = np.random.default_rng(workplace.seed).permutation(len(texts))[:TEXTS]
