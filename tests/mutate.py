@@ -462,7 +462,7 @@ def main() -> None:
     parser.add_argument("--room", action="append", default=[])
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop the faults after these; the command resumes")
+    parser.add_argument("--minutes", type=float, default=1e4, help="stop the faults after these; the command resumes")
     chosen = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     seed = chosen.seed or commit.strip()[:12] or "0"
