@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.reading.rows import is_number, read_fields, read_labelled, read_lines
+from ctx_embed.reading.rows import Fields, is_number, read_documents, read_fields, read_labelled, read_lines
 from ctx_embed.texts import well_formed
 
 # A row holds a label and one or two texts, a score and two texts, an id and a text, or two ids and a relevance.
@@ -82,20 +82,10 @@ def sts_input(path: Path) -> list[Row]:
 def beir_documents(path: Path) -> list[Row]:
     """Return id and text (after the title, if any) from JSON lines with ``_id``, ``text`` and perhaps ``title``."""
     rows: list[Row] = []
-    for number, line in _lines(path):
-        try:
-            entry: Any = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error})") from None
-        if not isinstance(entry, dict) or not {"_id", "text"} <= set(entry):
-            raise InputError(f"{path}, line {number}: must be an object with _id and text, got {line[:40]!r}")
-        for name in ("_id", "text"):
-            if not isinstance(entry[name], str):
-                shown = json.dumps(entry[name], ensure_ascii=False)
-                hint = f'; write "{shown}"' if isinstance(entry[name], int | float) else ""
-                raise InputError(f"{path}, line {number}: {name} must be a string, got {shown:.40}{hint}")
-        title = entry.get("title")
-        rows.append((entry["_id"], f"{title} {entry['text']}".strip() if isinstance(title, str) else entry["text"]))
+    for document in read_documents(path, Fields(id="_id")):
+        title = document.metadata.get("title")
+        text = f"{title} {document.text}".strip() if isinstance(title, str) else document.text
+        rows.append((str(document.id), text))
     return _some(rows, path, "lines of a JSON object with _id and text")
 
 

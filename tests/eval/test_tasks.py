@@ -222,8 +222,8 @@ def test_real_data_have_the_published_rows(data):
 # Formats of files
 
 
-def written(tmp_path, content: str | bytes):
-    path = tmp_path / "data.txt"
+def written(tmp_path, form, content: str | bytes):
+    path = tmp_path / ("data.jsonl" if form == "documents" else "data.txt")
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
@@ -260,7 +260,7 @@ DOCUMENTS = '{"_id": "7", "title": "On wings", "text": "They fly."}\n{"_id": "8"
     ],
 )
 def test_rows(form, content, rows, tmp_path):
-    assert READERS[form](written(tmp_path, content)) == rows
+    assert READERS[form](written(tmp_path, form, content)) == rows
 
 
 def test_pairs_without_a_score_are_left_out(tmp_path):
@@ -283,17 +283,17 @@ def test_pairs_without_a_score_are_left_out(tmp_path):
         ("SICK relatedness", "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: must be pair_ID"),
         ("positive", "\n", "must have lines of text, got none"),
         ("MRPC", "head\n", "must have lines of Quality<TAB>"),
-        ("documents", "[1]\n", "line 1: must be an object with _id and text, got '[1]'"),
-        ("documents", '{"_id": "7", "text": null}\n', "text must be a string, got null"),
+        ("documents", "[1]\n", "line 1: must be a JSON object with the field 'text' and the field '_id', got a list"),
+        ("documents", '{"_id": "7", "text": null}\n', "the field 'text' must be a string, got null"),
         ("score, text, text", "1.0\ta\tb\nnan\ta\tb", "line 2: must be score<TAB>text<TAB>text, got 'nan\\ta\\tb'"),
         ("score, text, text", "1.0\ta\tb\tc", "line 1: must be score<TAB>text<TAB>text, got "),
-        ("documents", '{"_id": 1, "text": "a"}\n', '_id must be a string, got 1; write "1"'),
+        ("documents", '{"_id": 1.5, "text": "a"}\n', "the id '_id' must be a string or an integer, got a float"),
         ("documents", "{\n", "line 1: not JSON ("),
         ("judgements", "q\td\ts\n1\t2\t0.5\n", "the score of '1' and '2' must be an integer, got '0.5'"),
         ("TREC", "DESC How ?\n", "line 1: must be COARSE:fine question, got 'DESC How ?'"),
     ],
 )
 def test_broken_files(form, content, message, tmp_path):
-    said = error(READERS[form], written(tmp_path, content))
-    assert "data.txt" in said
+    said = error(READERS[form], written(tmp_path, form, content))
+    assert "/data." in said
     assert message in said
