@@ -24,10 +24,10 @@ TAGS = ("sentence-transformers", "feature-extraction", "ctx-embed")
 INHERITED = ("language", "license")
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed packages that influence the result of a training."""
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of Python and of those packages, deciding a result, that are installed."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in packages:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -5,14 +5,12 @@ An :class:`Evaluation` has the options and results, and the JSON from which repo
 
 import json
 import os
-import platform
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +37,7 @@ from ctx_embed.eval.scoring.statistics import Difference, Interval, correlation_
 from ctx_embed.eval.tasks import DEFAULT_TASKS, METRICS, PUBLISHED_SOURCES, DataReader, Task, TaskData, find_tasks
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
+from ctx_embed.model_card import versions
 from ctx_embed.training.labelled_texts import are_known, warning
 
 # Increase this when a change of the code changes scores, so that stored ones are computed again.
@@ -164,11 +163,7 @@ class Evaluation:
             "seeds": list(options.seeds) if options.fold_seed is None else [options.fold_seed],
             "folds": options.folds,
             "units": "accuracies in percent, correlations, nDCG, recall and MRR times 100",
-            "versions": {
-                "python": platform.python_version(),
-                "ctx_embed": __version__,
-                **_versions(),
-            },
+            "versions": {"ctx_embed": __version__, **versions(PACKAGES)},
             "encoders": [
                 {
                     "name": encoder.name,
@@ -200,15 +195,6 @@ class Evaluation:
     def asked(self) -> int:
         """The number of scores requested: pairs of an encoder and a task that it suits."""
         return sum(suits(encoder, task) for encoder in self.encoders for task in self.tasks)
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of packages that decide a score; the light installation leaves some of them out."""
-    found = {}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
 
 
 def suits(encoder: Encoder, task: Task) -> bool:
