@@ -92,6 +92,7 @@ def distill(
     architecture = student_options(job.encoder, job.dimension, job.encoder_options or {})
     # A hash of everything that the model depends on, including the contents of the files.
     models = (job.teacher, job.second_teacher, job.start)
+    folders: dict[str | None, Path] = {model: model_folder(model) for model in models if model}
     asked = identity(
         {"encoder": job.encoder, "architecture": architecture},
         {"dimension": job.dimension, "spare": job.spare_dimensions, "start_share": job.start_share},
@@ -99,7 +100,7 @@ def distill(
         {"teacher_dtype": job.teacher_dtype, "store": job.store},
         {"text_field": job.text_field, "label_field": job.label_field},
         job.of_training(),
-        [contents_hash(model_folder(model)) if model else None for model in models],
+        [contents_hash(folders.get(model)) for model in models],
         [{**asdict(source), "files": [contents_hash(file) for file in source.files]} for source in job.sources],
         [
             [contents_hash(file) for file in files]
@@ -108,7 +109,7 @@ def distill(
     )
     if (record := finished(job.output, asked, overwrite=job.overwrite)) is not None:
         return {name: record[name] for name in SUMMARY}
-    job, material = _read(job, architecture.get("rank"))
+    job, material = _read(job, architecture.get("rank"), folders)
     record = {"asked": asked, **_record(job, architecture, material)}
     checkpoint = Checkpoint(job.output, asked)
     training = _prepare(job, architecture, material, checkpoint)
@@ -141,7 +142,7 @@ def distill(
     with replaced_folder(job.output) as beside:
         model.save_pretrained(str(beside), create_model_card=False)
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        card = distilled_card(job.output.name, model, record, model_folder(job.teacher))
+        card = distilled_card(job.output.name, model, record, folders[job.teacher])
         (beside / CARD).write_text(card, encoding="utf-8")
     checkpoint.remove()
     return summary
@@ -186,14 +187,17 @@ class _Material:
     start: SentenceTransformer | None = None
 
 
-def _read(job: DistillationJob, rank: int | None) -> tuple[DistillationJob, _Material]:
+def _read(
+    job: DistillationJob, rank: int | None, folders: Mapping[str | None, Path]
+) -> tuple[DistillationJob, _Material]:
     """Return the job adapted to its texts, and all that it reads. Quick checks come before long work."""
     require_device(job.device)
     tokenizer = read_vocabulary(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None
-    teacher = load(job.teacher, job.device, dtype=job.teacher_dtype)
-    second_teacher = load(job.second_teacher, job.device, dtype=job.teacher_dtype) if job.second_teacher else None
-    start = load(job.start, job.device or "cpu") if job.start else None
+    of_teacher, of_second, of_start = (folders.get(model) for model in (job.teacher, job.second_teacher, job.start))
+    teacher = load(of_teacher, job.device, dtype=job.teacher_dtype)
+    second_teacher = load(of_second, job.device, dtype=job.teacher_dtype) if of_second else None
+    start = load(of_start, job.device or "cpu") if of_start else None
     dimension = job.dimension if start is None else require_encoder(start).dimension
     require_spare(job.spare_dimensions, dimension)
     if start is not None and rank is not None and rank > (most := getattr(start[0], "rank", 0)):
