@@ -87,7 +87,7 @@ def attention_by_class(settings: Settings, part: str, workplace: Workplace) -> F
             texts[label][word] = texts[label].get(word, 0) + 1
     return {
         **figures,
-        "accuracy": 100 * classifier.accuracy(test),
+        "accuracy": 100 * classifier.predictor().accuracy(test),
         "attention": {
             label: {
                 word: [texts[label][word], fmean(weights)]

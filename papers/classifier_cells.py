@@ -187,7 +187,7 @@ def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figur
         return batch_times(settings, workplace)
     train, test, fold = split(settings, part, workplace)
     classifier, figures = trained(settings, workplace, train, fold)
-    return {"accuracy": 100 * classifier.accuracy(test), **figures}
+    return {"accuracy": 100 * classifier.predictor().accuracy(test), **figures}
 
 
 def trained(

@@ -64,7 +64,7 @@ def train_and_follow(settings: Settings, part: str, workplace: Workplace) -> Fig
     if settings.get(INITIAL, {}).get(TIED):
         one = without_vocabulary("contextualizer", **{**settings["architecture"], "steps": 1})
         figures["parameters"] = parameter_count(one)
-    return {"accuracy": 100 * classifier.accuracy(test), **figures, **followed(classifier, test)}
+    return {"accuracy": 100 * classifier.predictor().accuracy(test), **figures, **followed(classifier, test)}
 
 
 @torch.no_grad()

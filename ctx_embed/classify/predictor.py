@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.classify.head import ClassWeight, Floats, Head, class_weights, words_of
-from ctx_embed.classify.labelled import Labelled
+from ctx_embed.classify.labelled import Labelled, label_accuracy
 from ctx_embed.errors import InputError
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.saved import modules_of
@@ -75,6 +75,10 @@ class Predictor:
     def predict(self, texts: Sequence[str]) -> list[Any]:
         """Return the most likely label of each text, or with several labels a tuple of them."""
         return list(self.head.chosen(self.logits(texts)))
+
+    def accuracy(self, data: Labelled) -> float:
+        """Return the accuracy on labelled texts, see :func:`label_accuracy`."""
+        return label_accuracy(self.predict(data.texts), data)
 
     def explain(self, text: str) -> list[Explanation]:
         """Return the reasons for the predicted label of a text, or for each of several labels."""

@@ -278,7 +278,7 @@ def end_to_end(
             copy.deepcopy(model), rows(train_rows), valid, options, words=encoder.words, progress=False
         )
         test = rows(test_rows)
-        predicted = classifier.predict(test.texts)
+        predicted = classifier.predictor().predict(test.texts)
         return {"right": [int(a == b) for a, b in zip(predicted, test.labels, strict=True)]}
 
     hits = np.zeros(len(classes), np.intp)

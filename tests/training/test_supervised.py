@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F
 
 from ctx_embed.classify.labelled import Labelled
+from ctx_embed.classify.predictor import Predictor
 from ctx_embed.systems import untrained
 from ctx_embed.training.batches import seeded_batches
 from ctx_embed.training.options import SupervisedOptions
@@ -47,9 +48,9 @@ def test_a_separable_set_is_learned(encoder, data):
     model = encoder()
     classifier, history = trained(model, data, data, SupervisedOptions(20, 8, 0.02))
     assert classifier.encoder is model
-    assert history[-1]["valid_accuracy"] == classifier.accuracy(data) == 1
-    assert classifier.predict(data.texts) == list(data.labels)
-    assert classifier.predict([]) == []
+    assert history[-1]["valid_accuracy"] == classifier.predictor().accuracy(data) == 1
+    assert classifier.predictor().predict(data.texts) == list(data.labels)
+    assert classifier.predictor().predict([]) == []
     assert not classifier.training
     assert [entry["epoch"] for entry in history] == list(range(1, 21))
     assert history[-1]["train_loss"] < 0.1 * history[0]["train_loss"]
@@ -59,17 +60,20 @@ def test_a_separable_set_is_learned(encoder, data):
 def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monkeypatch, accuracies):
     states = []
 
+    def weights(predictor):
+        return {**state(predictor.encoder.backend), "head": torch.from_numpy(predictor.head.weight)}
+
     def measured(self, _):
-        states.append(state(self))
+        states.append(weights(self))
         return accuracies[len(states) - 1]
 
-    monkeypatch.setattr(ClassifierNetwork, "accuracy", measured)
+    monkeypatch.setattr(Predictor, "accuracy", measured)
     classifier, history = trained(encoder(), data, data, OPTIONS)
     assert [entry["valid_accuracy"] for entry in history] == accuracies
     # In training the table has the texts' rows alone.
-    del states[1]["encoder.0.embedding.weight"]
-    assert same(states[1], state(classifier))
-    assert not torch.equal(state(classifier)["head.weight"], states[3]["head.weight"])
+    del states[1]["0.embedding.weight"]
+    assert same(states[1], weights(classifier.predictor()))
+    assert not torch.equal(classifier.head.weight, states[3]["head"])
 
 
 @pytest.mark.parametrize("head", ["zeros", "random"])
@@ -213,8 +217,8 @@ def test_words_are_read_if_they_make_held_out_labels_likelier(encoder):
     data = Labelled(labels, [f"{'good' if label else 'bad'} {random.integers(1000)}" for label in labels])
     for valid in (None, data):
         model, _ = trained(encoder(), data, valid, options, words=True)
-        assert model.accuracy(data) > 0.95
-        assert model.classifier().head.words is model.words is not None
+        assert model.predictor().accuracy(data) > 0.95
+        assert model.predictor().head.words is model.words is not None
     model, _ = trained(encoder(), data, None, options)
     assert model.words is None
     shuffled = Labelled(labels[::-1], data.texts)
@@ -245,8 +249,8 @@ def test_several_labels_are_learned(encoder, data):
     rows = Labelled(labels, data.texts)
     classifier, history = trained(encoder(), rows, rows, SupervisedOptions(20, 8, 0.02))
     assert classifier.labels == ["film", "good"]
-    assert history[-1]["valid_accuracy"] == classifier.accuracy(rows) == 1
-    assert [set(found) for found in classifier.predict(rows.texts)] == [set(of_text) for of_text in labels]
+    assert history[-1]["valid_accuracy"] == classifier.predictor().accuracy(rows) == 1
+    assert [set(found) for found in classifier.predictor().predict(rows.texts)] == [set(of_text) for of_text in labels]
 
 
 def test_class_weights_are_those_of_the_loss(encoder, data):
@@ -255,7 +259,7 @@ def test_class_weights_are_those_of_the_loss(encoder, data):
 
     def found(class_weight):
         classifier, _ = trained(encoder(), rare, rare, SupervisedOptions(3, 8, 0.003), class_weight=class_weight)
-        return classifier.predict(rare.texts).count("-")
+        return classifier.predictor().predict(rare.texts).count("-")
 
     assert found(None) == found({"+": 1.0, "-": 1.0}) <= 3
     assert found({"-": 1000.0}) > 10

@@ -156,70 +156,59 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
     A frozen encoder only gets a head, fitted without torch if the encoder allows it; otherwise both are trained.
     """
     train, valid = data["train"], data.get("valid")
-    learned, measured = train, valid
-    history: list[dict[str, float]] = []
+    options: SupervisedOptions | None = None
     if job.trains_encoder:
         from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
 
         train.classes()
+        vocabulary = job.tokenizer, job.vocabulary_size
+        system = job.encoder or "contextualizer"
         model = new_encoder(
-            job.origin,
-            train.texts,
-            job.tokenizer,
-            job.vocabulary_size,
-            job.training.seed,
-            job.device,
-            job.encoder or "contextualizer",
-            **job.scratch_options,
+            job.origin, train.texts, *vocabulary, job.training.seed, job.device, system, **job.scratch_options
         )
         options, encoder = job.training.of_encoder(model), Model(model)
-        chosen = vars(options)
-        if measured is None:
-            learned, measured = train.split(options.valid_share, options.seed)
-            if repeated := len(train.texts) - len(set(train.texts)):
-                say(f"{repeated:,} of {len(train.texts):,} texts equal another one; equal texts are held out together")
     else:
-        assert job.origin is not None
         if doubt := train.doubt():
             raise InputError(doubt)
-        encoder, chosen = open_encoder(job.origin, job.device), {"frozen": True}
+        encoder = open_encoder(str(job.origin), job.device)
+    learned, measured = train, valid
+    if options is not None and valid is None:
+        learned, measured = train.split(options.valid_share, options.seed)
+        if repeated := len(train.texts) - len(set(train.texts)):
+            say(f"{repeated:,} of {len(train.texts):,} texts equal another one; equal texts are held out together")
     known = encoder.labelled_texts
     parts = {"validation": measured, "test": data.get("test"), "cross-validation": train if job.cv else None}
     for name, part in parts.items():
         if known is not None and part and (count := int(are_known(part.texts, known).sum())):
             say(warning(str(job.origin), name, count, len(part.texts)))
     weights = {} if job.class_weight is None else {"class_weight": job.class_weight}
+    chosen = {"frozen": True} if options is None else vars(options)
     recorded = {"from": job.origin, "words": job.reads_words, **weights, **chosen, "modules": encoder.modules()}
-    made = {"options": recorded, "start": encoder.fingerprint}
-    if job.trains_encoder:
-        run = identity(recorded, made["start"], asdict(train), valid and asdict(valid))
-        network, history = train_classifier(
-            model,
-            train,
-            valid,
-            options,
-            Checkpoint(job.output, run),
-            class_weight=job.class_weight,
-            words=job.reads_words,
-        )
-        best = best_epochs(history)
-        predictor = network.predictor(job.store)
-        # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the
-        # texts that one run held out, since the other runs were trained on them.
-        accuracy = network.accuracy(valid) if valid else fmean(epoch["valid_accuracy"] for epoch in best)
-        result = {"best_epochs": [epoch["epoch"] for epoch in best], "valid_accuracy": accuracy}
-    else:
-        predictor = fitted_predictor(encoder, train, job.class_weight, job.reads_words)
-        result = {} if valid is None else {"valid_accuracy": label_accuracy(predictor.predict(valid.texts), valid)}
+    start = encoder.fingerprint
     params: dict[str, Any] = {"words": job.reads_words, **({} if job.origin is None else {"model": str(job.origin)})}
     params["class_weight"] = list(job.class_weight.items()) if isinstance(job.class_weight, dict) else job.class_weight
-    if job.trains_encoder:
+    result: dict[str, Any] = {}
+    history: list[dict[str, float]] = []
+    if options is None:
+        predictor = fitted_predictor(encoder, train, job.class_weight, job.reads_words)
+    else:
+        checkpoint = Checkpoint(job.output, identity(recorded, start, asdict(train), valid and asdict(valid)))
+        how: dict[str, Any] = {"class_weight": job.class_weight, "words": job.reads_words, "store": job.store}
+        network, history = train_classifier(model, train, valid, options, checkpoint, **how)
+        predictor = network.predictor()
+        best = best_epochs(history)
+        # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the
+        # texts that one run held out, since the other runs were trained on them.
+        mean = fmean(epoch["valid_accuracy"] for epoch in best)
+        result = {"best_epochs": [epoch["epoch"] for epoch in best], "valid_accuracy": mean}
         params |= {"frozen": False, "random_state": options.seed, "valid_share": options.valid_share}
         params |= {name: getattr(options, name) for name in OF_TRAINING}
-    predictor = replace(predictor, head=replace(predictor.head, params=params))
+    if valid is not None:
+        result["valid_accuracy"] = predictor.accuracy(valid)
     if measured is not None:
         result["valid_floor"] = majority_floor(learned, measured)
-    return predictor, {"result": result, **made, "history": history}
+    predictor = replace(predictor, head=replace(predictor.head, params=params))
+    return predictor, {"result": result, "options": recorded, "start": start, "history": history}
 
 
 def majority_floor(learned: Labelled, measured: Labelled) -> float:

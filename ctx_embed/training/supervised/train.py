@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from ctx_embed.classify.fitting import Regression, fitted_head, sigmoid_loss, softmax_loss
 from ctx_embed.classify.head import ClassWeight, Floats, Head, Words, class_weights, neutral_logits
-from ctx_embed.classify.labelled import Labelled, label_accuracy
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.loading import load, require_device
 from ctx_embed.model import Model
@@ -34,6 +35,8 @@ from ctx_embed.training.run import Checkpoint, require_finite
 from ctx_embed.training.vocabulary import learn_vocabulary, read_vocabulary
 
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter], float], torch.optim.Optimizer]
+# Adam with its usual moments.
+adam: MakeOptimizer = partial(torch.optim.Adam, fused=True)
 # Standard deviation of the prior on the weights of a linear probe, which may be the initial head.
 PROBE_DEVIATION = 0.1
 
@@ -66,28 +69,12 @@ class ClassifierNetwork(nn.Module):
         self.head.weight.copy_(torch.from_numpy(weight))
         self.head.bias.copy_(torch.from_numpy(bias))
 
-    def classifier(self) -> Predictor:
+    def predictor(self) -> Predictor:
         """Return the classifier as it is now, with a copy of the head."""
         self.eval()
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
         head = Head(weight, bias, self.labels, self.multi_label, words=self.words, neutral=self.neutral)
         return Predictor(Model(self.encoder), head)
-
-    def predictor(self, store: Literal["int8", "float32"] = "int8") -> Predictor:
-        """Return the trained classifier; with int8, the token table is rounded to the rows that are saved."""
-        if isinstance(module := self.encoder[0], TokenEncoder):
-            module.store = store
-            if store == "int8":
-                module.round_table()
-        return self.classifier()
-
-    def predict(self, texts: Sequence[str]) -> list[Any]:
-        """Return the most likely label of each text, or with several labels a tuple of them."""
-        return self.classifier().predict(texts)
-
-    def accuracy(self, data: Labelled) -> float:
-        """Return the accuracy on labelled texts, see :func:`label_accuracy`."""
-        return label_accuracy(self.predict(data.texts), data)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,11 +143,6 @@ def new_encoder(
     return SentenceTransformer(modules=[module, Normalize()], device=device)
 
 
-def adam(parameters: Iterable[torch.nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """Return Adam with its usual moments."""
-    return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
-
-
 def train_classifier(
     encoder: SentenceTransformer,
     train: Labelled,
@@ -170,13 +152,15 @@ def train_classifier(
     *,
     class_weight: ClassWeight = None,
     words: bool = False,
+    store: Literal["int8", "float32"] | None = None,
     progress: bool = True,
     optimizer: MakeOptimizer = adam,
 ) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
     """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch of each run.
 
     The accuracy on ``valid`` chooses the epoch; without it, each run holds out another stratified part of ``train``.
-    With ``words``, the classifier reads words too, if that improves its predictions for the held-out texts.
+    With ``words``, the classifier reads words too, if that improves its predictions for the held-out texts. ``store``
+    is how the token table will be saved: for int8 it is rounded after the training; None leaves it as it is.
 
     Return the classifier, whose encoder is trained in place, with the weights of the best epoch averaged over the runs;
     and a dict for each epoch of each run with ``run`` and ``epoch`` (from 1), ``train_loss``, ``cross_entropy`` (the
@@ -198,6 +182,9 @@ def train_classifier(
         _let_read_words(network, before, weights, train, valid, options, held_out)
     if isinstance(module := encoder[0], TokenEncoder):
         module.labelled_texts = joined(module.labelled_texts, hashes_of(texts))
+        module.store = store or module.store
+        if store == "int8":
+            module.round_table()
     return network, history
 
 
@@ -241,7 +228,7 @@ def _run(
         for epoch in range(done, options.epochs):
             name = f"epoch {epoch + 1}" if options.runs == 1 else f"run {run + 1} of {options.runs}, epoch {epoch + 1}"
             losses = _epoch(network, optimizer, learned, weights, options, seed, epoch, name if progress else None)
-            accuracy = network.accuracy(measured)
+            accuracy = network.predictor().accuracy(measured)
             if all(accuracy > earlier["valid_accuracy"] for earlier in history[run * options.epochs :]):
                 state["best"] = copy.deepcopy(network.state_dict())
             history.append({"run": run + 1, "epoch": epoch + 1, **losses, "valid_accuracy": accuracy})
@@ -256,7 +243,7 @@ def _run(
                         weight = weight.double() + total[key] if key in total else weight.double()
                     total[key] = weight
                 network.load_state_dict(state["best"])
-                held_out.append(torch.from_numpy(network.classifier().logits(measured.texts)))
+                held_out.append(torch.from_numpy(network.predictor().logits(measured.texts)))
             if checkpoint is not None:
                 checkpoint.save({**state, "classifier": network.state_dict(), "optimizer": optimizer.state_dict()})
     averaged = {
