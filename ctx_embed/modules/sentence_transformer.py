@@ -123,19 +123,21 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
 
     def _inference(self, inputs: list[Any], **options: Any) -> Any:
         """Embed texts like sentence-transformers, but use the kernel and its batches for a Contextualizer on a CPU."""
-        first = self[0]
+        first, *others = self
         on_cpu = self._resolve_inference_device(options.get("device")).type == "cpu"
         if not (
             isinstance(first, Contextualizer)
             and on_cpu
             and first.runs_without_torch
-            and all(isinstance(module, READ_VECTORS) for module in list(self)[1:])
-            and all(getattr(module, "module_input_name", VECTORS) == VECTORS for module in list(self)[1:])
+            and all(isinstance(module, READ_VECTORS) for module in others)
+            and all(getattr(module, "module_input_name", VECTORS) == VECTORS for module in others)
             and options["output_value"] == VECTORS
+            and "processing_kwargs" not in options
+            # Hooks see what torch computes.
+            and not any(each._forward_hooks or each._forward_pre_hooks for each in (self, first))
         ):
             return super()._inference(inputs, **options)
         self.eval()
-        others = list(self)[1:]
         # Made here once, not by each thread.
         first.without_torch(np.empty(0, np.int32))
 

@@ -334,7 +334,10 @@ class TokenEncoder(InputModule):
             if not isinstance(text, str):
                 # The place in the batch would mislead: sentence-transformers sorts the caller's list by length.
                 raise InputError(f"each text must be a string, got {described(text)}")
-        ids, lengths = self.read(inputs, prompt, kwargs.get("max_length") or self.max_seq_length)
+        # What transformers' tokenizers understand of one call's settings.
+        settings = {"max_length": kwargs.get("max_length"), **(kwargs.get("processing_kwargs") or {}).get("text", {})}
+        limit = self.max_seq_length if settings.get("truncation") is not False else NO_LIMIT
+        ids, lengths = self.read(inputs, prompt, settings["max_length"] or limit)
         unread = (lengths == 0).nonzero()[0]
         if len(unread) and not self.training and not self._warned:
             self._warned = True

@@ -38,6 +38,34 @@ def test_int8_does_not_depend_on_the_batch_or_the_backend(shipped_model):
     assert shipped_model.encode([], precision="int8").shape == (0, 320)
 
 
+@pytest.mark.parametrize("place", ["", "0", "1"])
+def test_encode_calls_the_modules_that_have_hooks(tiny_model_path, place):
+    model, seen = ctx_embed.load(tiny_model_path, "cpu"), []
+    expected = model.encode(SENTENCES)
+    for register in ("register_forward_hook", "register_forward_pre_hook"):
+        hook = getattr(model.get_submodule(place), register)(lambda *given: seen.append(given[0]))
+        np.testing.assert_allclose(model.encode(SENTENCES), expected, atol=1e-6)
+        assert seen == [model.get_submodule(place)]
+        hook.remove()
+        seen.clear()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # texts are cut
+def test_a_call_may_have_a_length_of_its_own(tiny_model_path):
+    model = ctx_embed.load(tiny_model_path, "cpu")
+    whole = model.encode(SENTENCES)
+    model.max_seq_length = 4
+    cut = model.encode(SENTENCES)
+    assert np.abs(cut - whole).max() > 0.01
+    np.testing.assert_allclose(model.encode(SENTENCES, processing_kwargs={"text": {"padding": True}}), cut, atol=1e-6)
+    for settings in ({"max_length": 99, "truncation": True}, {"truncation": False}):
+        found = model.encode(SENTENCES, processing_kwargs={"text": settings})
+        np.testing.assert_allclose(found, whole, atol=1e-6)
+    model.max_seq_length = None
+    found = model.encode(SENTENCES, processing_kwargs={"text": {"max_length": 4}})
+    np.testing.assert_allclose(found, cut, atol=1e-6)
+
+
 def test_a_pooling_reads_the_tokens(tokenizer):
     modules = [make_model(tokenizer)[0], Dense(16, 16, module_input_name="token_embeddings"), Pooling(16, "mean")]
     expected = sentence_transformers.SentenceTransformer(modules=modules, device="cpu")
