@@ -422,15 +422,20 @@ def _replaced(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.replaced")
 
 
+def final_name(folder: Path) -> str:
+    """Return the name that a folder of :func:`replaced_folder` has once it is finished; of others, their own."""
+    # tempfile adds eight characters.
+    found = re.fullmatch(rf"\.(.+)\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}", folder.name)
+    return found[1] if found else folder.name
+
+
 def _locked_neighbour(target: Path) -> tuple[Path, int | None]:
     """Return a new folder next to ``target`` and the handle of its lock, released when the process ends.
 
     Unlocked folders of this kind, which killed processes have left, are removed.
     """
-    # tempfile adds eight characters; neighbours with other names are not touched.
-    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}")
     for left in list(target.parent.iterdir()) if fcntl is not None else ():
-        if unfinished.fullmatch(left.name) is None:
+        if left.name == target.name or final_name(left) != target.name:
             continue
         with suppress(OSError):
             lock = os.open(left, os.O_RDONLY)

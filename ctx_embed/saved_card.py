@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from sentence_transformers import SentenceTransformerModelCardData
 
+from ctx_embed.files import final_name
 from ctx_embed.fingerprint import fingerprint, revision
 from ctx_embed.model_card import CARD, INHERITED, facts, listed, name_of, page, usage
 
@@ -68,7 +69,7 @@ class Card(IdentifiedCard):
         ]
         options = listed(known.get("non_default_hyperparameters") or {})
         course = [*data, f"options other than the trainer's defaults: {options}"] if trained else ["Not recorded."]
-        name = self.model_id or Path(self.save_dir or "").name or "model"
+        name = self.model_id or final_name(Path(self.save_dir or "")) or "model"
         card = page(
             name,
             f"Sentence embeddings: {'trained with sentence-transformers' if trained else how}.",

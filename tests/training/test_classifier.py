@@ -236,6 +236,7 @@ def test_a_trained_encoder(tiny_model_path, tmp_path):
     classifier = TextClassifier(tiny_model_path, **options).fit(TEXTS, LABELS, valid=(NEW, TRUE))
     assert [(entry["run"], entry["epoch"]) for entry in classifier.history_] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     classifier.save(tmp_path / "model")
+    assert "\n# model\n" in (tmp_path / "model" / "README.md").read_text()
     loaded = TextClassifier.load(tmp_path / "model")
     assert isinstance(loaded.predictor_.encoder.backend, Embedder)
     on_torch = TextClassifier.load(tmp_path / "model", device="cpu")
