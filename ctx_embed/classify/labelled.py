@@ -103,8 +103,8 @@ class Labelled:
         counts = Counter(() if self.multi_label else [self.labels[row] for row in distinct])
         doubt = self.doubt()
         alone = {row for row in distinct if not self.multi_label and counts[self.labels[row]] == 1 and not doubt}
-        # If every label occurs once, nothing can be held out: let the split below raise its error.
-        shared = [row for row in distinct if row not in alone] or distinct
+        # If every label occurs once, none is left, and the split below raises its error.
+        shared = [row for row in distinct if row not in alone]
         # Numbers, since NumPy's strings and floats may merge labels.
         number = {label: place for place, label in enumerate(counts)}
         classes = None if self.multi_label else [number[self.labels[row]] for row in shared]

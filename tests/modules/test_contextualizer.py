@@ -391,6 +391,9 @@ def test_wrong_features_are_one_line(tmp_path):
     assert "saved as safetensors only" in error(save, str(tmp_path), safe_serialization=False)
     features = {"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)}
     assert "token embeddings must have 8 features, got 4; set the dim" in error(ContextualizerPooling(8), features)
+    assert error(ContextualizerPooling.load, str(tmp_path)).endswith(
+        ": no config.json, not a saved ContextualizerPooling"
+    )
     seeded = ContextualizerPooling(4, initial_context="uniform")
     assert "must have input_ids, which seed initial_context='uniform'" in error(seeded, features)
 

@@ -551,10 +551,11 @@ def test_the_command_in_the_report_is_read_as_what_was_run(tmp_path):
 def test_bars_keep_their_deviations_inside_the_frame(values):
     figure = pytest.importorskip("matplotlib.figure").Figure()
     axes = figure.subplots()
-    cells = [SimpleNamespace(row=f"row {n}", column="c", published=None) for n, _ in enumerate(values)]
+    cells = [SimpleNamespace(row=f"row {n}", column=f"c{n % 2}", published=None) for n, _ in enumerate(values)]
     figures = [{"accuracy": value, "std": std} for value, std in values]
     outcomes = [SimpleNamespace(cell=cell, figures=of) for cell, of in zip(cells, figures, strict=True)]
     bars("accuracy", "accuracy in %")(axes, outcomes)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["c0", "c1"][: len(values)]
     low, high = axes.get_ylim()
     assert low < min(value - std for value, std in values)
     assert high > max(value + std for value, std in values)

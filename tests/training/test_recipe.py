@@ -141,6 +141,13 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
     assert all(torch.equal(tensor, stored[name]) for name, tensor in weights(tmp_path / "again").items())
 
 
+def test_texts_that_the_teacher_cannot_read_are_counted(corpus, tmp_path, tiny_model_path, capsys):
+    with corpus[0].open("a") as file:
+        file.write("☃\n☃ ☂\n")
+    job.distill(corpus, tmp_path / "model", teacher=str(tiny_model_path), **SMALL)
+    assert "the teacher's embeddings of 2 of 82 texts are zeros; these texts are left out" in capsys.readouterr().err
+
+
 def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_path, sentences, tiny_model_path):
     summary = distill("first", phrases=3, spare_dimensions=2, held_out=None)
     assert (summary["trained_texts"], summary["held_out_texts"]) == (72, 8)

@@ -64,10 +64,13 @@ def test_seed_and_epoch_give_the_order_and_batches_of_like_length_are_of_neighbo
     places = [(seed, epoch) for seed in range(3) for epoch in range(3)] * 2
     orders = {tuple(np.concatenate(list(seeded_batches(50, 8, seed, epoch)))) for seed, epoch in places}
     assert len(orders) == 9
-    lengths = np.random.default_rng(0).permutation(40)
-    spans = [sorted(lengths[batch].tolist()) for batch in like_length_batches(lengths, 8, 0, 0)]
-    assert sorted(spans) == [list(range(start, start + 8)) for start in range(0, 40, 8)]
-    orders = {tuple(map(tuple, like_length_batches(lengths, 8, 0, epoch))) for epoch in [*range(5)] * 2}
+    lengths = np.random.default_rng(0).permutation(240)
+    # Pools of 50 batches, each in the order of its lengths.
+    drawn, spans = list(seeded_batches(240, 2, 0, 0)), []
+    for pool in (drawn[:50], drawn[50:100], drawn[100:]):
+        spans += np.sort(lengths[np.concatenate(pool)]).reshape(-1, 2).tolist()
+    assert sorted(sorted(lengths[batch].tolist()) for batch in like_length_batches(lengths, 2, 0, 0)) == sorted(spans)
+    orders = {tuple(map(tuple, like_length_batches(lengths[:40], 8, 0, epoch))) for epoch in [*range(5)] * 2}
     assert len(orders) == 5
 
 
