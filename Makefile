@@ -44,7 +44,8 @@ picture: $(VENV)/installed-dev ## the folders as layers of imports, for CONTRIBU
 docs: $(VENV)/installed-dev ## the site, in docs/_build/html
 	HF_HUB_OFFLINE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
-pages: $(VENV)/installed-dev ## write what commands print, and the tables of stored results, into README and docs
+pages: $(VENV)/installed-dev ## write public names, what commands print, and the tables of stored results into README and docs
+	HF_HUB_OFFLINE=1 $(BIN)/python -W ignore -m tests.docs.reference
 	HF_HUB_OFFLINE=1 $(BIN)/python -W ignore -m tests.docs.pages
 	$(BIN)/python benchmarks/pages.py
 

@@ -23,8 +23,8 @@ extensions = [
     "sphinx_copybutton",
     "ctx_embed.integrations.sphinx",
 ]
-# Tutorials write models and indexes beside themselves.
-exclude_patterns = ["_build", "samples", "tutorials/*/**"]
+# Tutorials write models and indexes beside themselves. The page of names is for readers of the repository.
+exclude_patterns = ["_build", "samples", "tutorials/*/**", "reference/names.md"]
 html_theme = "furo"
 html_title = f"ctx-embed {release}"
 
