@@ -21,6 +21,7 @@ from ctx_embed.kernel import kernel_name
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
 
+run = Command("").run
 COMMAND = [sys.executable, "-m", "ctx_embed"]
 # Ctrl-C is answered within a second; a busy machine gets another one.
 SECONDS = 2
@@ -41,20 +42,21 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_command_by_another_name_leads_to_it():
     for given, meant in (("search", "index query"), ("build", "index build"), ("run", "eval run"), ("embed", "encode")):
-        said = shell(f"CTX {given} notes.index x").stderr
+        said = run(given, "notes.index", "x").stderr
         assert said.endswith(f"Error: unknown command '{given}': did you mean '{meant}'?\n")
-    assert "did you mean 'encode'? known are dedupe" in shell("CTX encod").stderr
+    assert "did you mean 'encode'? known are dedupe" in run("encod").stderr
 
 
 def test_a_command_says_less_or_more_on_request(texts):
-    assert " documents/s, after " in shell("CTX index build t.txt one.index -v").stderr
-    assert shell("CTX index build t.txt two.index").stderr == ""
-    for level in ("--quiet", "-q"):
-        assert shell(f"CTX encode t.txt -o x.npy --overwrite {level}").stderr == ""
-    more = shell("CTX encode none.txt -o y.npy --verbose").stderr
+    def said(line: str) -> str:
+        return run(*line.split()).stderr
+
+    assert " documents/s, after " in said("index build t.txt one.index -v")
+    assert said("index build t.txt two.index") == said("encode t.txt -o x.npy --quiet") == ""
+    more = said("encode none.txt -o y.npy --verbose")
     assert more.startswith("Traceback (most recent call last)")
-    assert more.endswith(shell("CTX encode none.txt -o y.npy -q").stderr)
-    assert "--quiet and --verbose cannot be combined" in shell("CTX encode t.txt -o x.npy -q -v").stderr
+    assert more.endswith(said("encode none.txt -o y.npy -q"))
+    assert "--quiet and --verbose cannot be combined" in said("encode t.txt -o y.npy -q -v")
 
 
 @pytest.mark.parametrize("empty", [np.empty, torch.empty])
@@ -184,9 +186,6 @@ def test_a_command_that_waits_for_a_pipe_ends_too():
         assert interrupted(process) == (130, AGAIN)
 
 
-run = Command("").run
-
-
 def test_help_names_every_command_and_version_the_kernel():
     result = run("--help")
     assert result.exit_code == 0
@@ -285,8 +284,13 @@ def test_what_goes_wrong_in_a_command_is_one_line_and_a_bug_keeps_its_traceback(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")
-@pytest.mark.parametrize("kilobytes", [200_000, 300_000, 400_000, 500_000])
-@pytest.mark.parametrize("command", ["index query an.index x", "grep x .", "encode a.txt -o b.npy", "predict c a.txt"])
+@pytest.mark.parametrize(
+    ("kilobytes", "command"),
+    [
+        *((kilobytes, "index query an.index x") for kilobytes in (200_000, 300_000, 500_000)),
+        *((400_000, command) for command in ("grep x .", "encode a.txt -o b.npy", "predict c a.txt")),
+    ],
+)
 def test_too_little_address_space_is_one_line(kilobytes, command):
     line = f"ulimit -v {kilobytes}; {sys.executable} -m ctx_embed {command}"
     found = subprocess.run(["bash", "-c", line], capture_output=True, text=True, stdin=subprocess.DEVNULL)
