@@ -79,8 +79,9 @@ _SUFFIXES = {
 FORMATS = {suffix: Format(reader) for reader, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 FORMATS |= {".pdf": Format("office:pdf", "pypdfium2"), ".rtf": Format("office:rtf", "striprtf")}
 FORMATS |= dict.fromkeys(SPREADSHEETS, Format("plain:records", LIBRARY))
-# Titles that programs write unasked.
-_NO_TITLE = {"untitled", "untitled document", "powerpoint presentation", "word document", "document1", "presentation1"}
+# Titles that programs write unasked, without a number at their end, and what such titles begin with.
+_NO_TITLE = {"untitled", "untitled document", "powerpoint presentation", "word document", "document", "presentation"}
+_OF_PROGRAMS = ("microsoft word - ", "microsoft powerpoint - ", "microsoft excel - ")
 # Maximum number of files that a file may be in.
 _DEEPEST = 4
 
@@ -105,9 +106,10 @@ def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
         if characters > MOST_CHARACTERS:
             raise UnreadableFileError(f"more than {MOST_CHARACTERS // 1_000_000} million characters of text")
         if extracted.text.strip():
-            title = None if (extracted.title or "").strip("() ").lower() in _NO_TITLE else extracted.title
+            usual = (extracted.title or "").strip("() ").lower()
+            is_usual = usual.rstrip("0123456789 -_.") in _NO_TITLE or usual.startswith(_OF_PROGRAMS)
             # Escapes such as \ud800 in JSON may be lone surrogates.
-            yield replace(extracted, text=well_formed(extracted.text), title=title)
+            yield replace(extracted, text=well_formed(extracted.text), title=None if is_usual else extracted.title)
 
 
 def inside(path: str, name: str, content: bytes) -> Iterator[Extracted]:

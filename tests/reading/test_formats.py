@@ -523,14 +523,21 @@ def test_the_words_of_a_page_are_those_of_a_browser(tree):
     assert re.findall("[xy]+", scanned(page).markdown()) == re.findall("[xy]+", shown(lxml.etree.fromstring(page)))
 
 
-def test_titles_that_programs_write_are_none(tmp_path):
+@pytest.mark.parametrize(
+    ("title", "kept"),
+    [
+        *((title, False) for title in ("(Untitled)", "untitled-1", "Document2", "Microsoft Word - fog.doc")),
+        *((title, True) for title in ("1984", "Documents of 1984", "Untitled lives")),
+    ],
+)
+def test_titles_that_programs_write_are_none(tmp_path, title, kept):
     from pypdf import PdfReader, PdfWriter
 
     pdf(tmp_path / "a.pdf")
     writer = PdfWriter(PdfReader(tmp_path / "a.pdf"))
-    writer.add_metadata({"/Title": "(Untitled)"})
+    writer.add_metadata({"/Title": title})
     writer.write(tmp_path / "a.pdf")
-    assert [found.title for found in texts(tmp_path / "a.pdf")] == [None]
+    assert [found.title for found in texts(tmp_path / "a.pdf")] == [title if kept else None]
 
 
 def test_html(tmp_path):
