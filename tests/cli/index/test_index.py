@@ -43,7 +43,8 @@ def test_build_query_info(texts, sentences, tiny_model_path):
     assert (info("a.index")["model"], info("a.index")["factory"]) == (str(tiny_model_path), "HNSW8")
     assert succeeds("build", texts, "notes.index") == "8 documents indexed in notes.index\n"
     hits = json.loads(succeeds("query", "notes.index", sentences[3], "-k", 2, "--json"))
-    assert set(hits[0]) == {"id", "score", "text", "start", "stop", "metadata", "fused", "late", "relevance", "snippet"}
+    fields = {"id", "score", "text", "start", "stop", "metadata", "fused", "late", "relevance", "snippet", "answered"}
+    assert set(hits[0]) == fields
     assert (hits[0]["text"], hits[0]["id"], hits[0]["metadata"]) == (sentences[3], 3, {})
     assert hits[0]["score"] == pytest.approx(1, abs=1e-6)
     lines = succeeds("query", "notes.index", sentences[3], "-k", 2, "--mode", "dense").splitlines()
