@@ -2,12 +2,16 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 from ctx_embed.errors import LateError
 
+Item = TypeVar("Item")
+# Items between two looks at the deadline: less than 10 ms of work.
+AT_ONCE = 1024
 # When the work of this thread must end, and how many seconds it has in all.
 _DEADLINE: ContextVar[tuple[float, float]] = ContextVar("deadline", default=(math.inf, math.inf))
 
@@ -28,3 +32,11 @@ def require_time() -> None:
     stop, seconds = _DEADLINE.get()
     if time.monotonic() > stop:
         raise LateError(f"took longer than {seconds:g} s; ask for less, or give it a later deadline")
+
+
+def timely(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the items, with a look at the deadline before each 1,024 of them."""
+    for number, item in enumerate(items):
+        if not number % AT_ONCE:
+            require_time()
+        yield item

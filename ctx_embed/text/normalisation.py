@@ -31,18 +31,19 @@ Source: Unicode Standard Annex 15, Unicode Normalization Forms; Unicode Technica
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.deadlines import require_time
+from ctx_embed.deadlines import require_time, timely
 from ctx_embed.texts import well_formed
 
-# How many words are read between two looks at the deadline.
-WORDS_AT_ONCE = 1024
+# Characters that are read between two looks at the deadline: less than 10 ms.
+CHARACTERS_AT_ONCE = 1 << 13
+ANYWHERE = re.compile("")
 
 # Indexes and fingerprints include this number. Increase it when any text is read differently.
 VERSION = 1
@@ -58,19 +59,26 @@ _INVISIBLE = re.compile(
     "[\u034f\u061c\u180b-\u180f\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff]"
 )
-_TAGS = "[\U000e0020-\U000e007f]"
+_TAGS, _JOINERS = "\U000e0020-\U000e007f", "\xad\u200b-\u200d"
 _SOUTH_EAST_ASIA = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 # First come characters that stay only in some context, with that context; all others are removed.
-_DEPENDENT = re.compile(f"[\xad\u200b-\u200d]|{_TAGS}")
+_DEPENDENT = re.compile(f"[{_JOINERS}{_TAGS}]")
+_JOINED = "\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff"
+# After these no character depends on one before it.
+_INDEPENDENT = re.compile(
+    f"[^{_JOINERS}{_TAGS}{_JOINED}]|[^{_JOINERS}{_TAGS}](?![\u200b-\u200d{_TAGS}])"
+    f"|[{_JOINED}][\u200c\u200d]|[{_SOUTH_EAST_ASIA}]\u200b|(?=\U0001f3f4)"
+)
 # A run of soft hyphens and joiners is read at once: looking beyond it from each would take quadratic time.
 CONTEXT = re.compile(
-    f"(?P<kept>[\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff][\u200c\u200d]|\U0001f3f4{_TAGS}+)"
-    rf"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|(?P<inside>[\xad\u200b-\u200d]+(?=[^\W_]))|[\xad\u200b-\u200d]+|{_TAGS}"
+    f"(?P<kept>[{_JOINED}][\u200c\u200d]|\U0001f3f4[{_TAGS}]+)|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)"
+    rf"|(?P<inside>[{_JOINERS}]+(?=[^\W_]))|[{_JOINERS}]+|[{_TAGS}]"
 )
 # Stands for a removed character as long as positions refer to the original text.
 _REMOVED = "\0"
 # Marks, and the vowels and final consonants of Hangul, may be composed with what stands before them.
 _COMPOSING = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")
+_APART = re.compile(rf"(?=[\w{_PLAIN_CHARACTERS}])(?!{_COMPOSING.pattern})")
 # Python's NFC puts marks in order in quadratic time, so longer runs are sorted before.
 _MANY_MARKS = re.compile(rf"[^\w{_PLAIN_CHARACTERS}]{{65,}}")
 
@@ -95,6 +103,8 @@ _WORD = re.compile(
     r"|(?<!\w)(?P<sharp>[A-Za-z])[#♯](?![^\W\d_])"
     rf"|(?P<word>[^\W_{_PAIRED}]{{1,{LONGEST_WORD}}})(?P<plus>\+\+(?!\+))?(?P<cut>-[ \t]*\r?\n[ \t]*(?=[^\W\d_]))?"
 )
+# The same, with runs of characters between words, of which a full stop may begin one.
+_WORD_OR_RUN = re.compile(rf"{_WORD.pattern}|(?P<between>[^\w{_PAIRED}]{{16,4096}})(?![Nn])")
 
 
 def _read(character: str) -> str:
@@ -141,38 +151,60 @@ class _Readings(dict[int, str]):
 _READINGS = _Readings()
 
 
-def _in_context(found: re.Match[str]) -> str:
+def in_pieces(text: str, cut: re.Pattern[str]) -> Iterator[str]:
+    """Yield a text in pieces that stop where ``cut`` does, with a look at the deadline before each."""
+    start = 0
+    while start < len(text):
+        require_time()
+        found = cut.search(text, start + CHARACTERS_AT_ONCE)
+        stop = found.end() if found else len(text)
+        yield text[start:stop]
+        start = stop
+
+
+def _dependent(found: re.Match[str]) -> str:
     if found["kept"]:
         return found[0]
     if found["space"]:
         return f"{found[0][0]} "
-    return "".join("-" if character == "\xad" and not found["inside"] else _REMOVED for character in found[0])
+    read = found[0] if found["inside"] else found[0].replace("\xad", "-")
+    return _DEPENDENT.sub(_REMOVED, read)
 
 
 def normalised(text: str) -> str:
     """Return ``text`` as all parts of ctx-embed read it; if nothing changes, which is seen quickly, the same object."""
     if _PLAIN.fullmatch(text):
         return text
-    read = _ODD.sub(lambda found: found[0].translate(_READINGS), well_formed(text))
+    parts = in_pieces(well_formed(text), ANYWHERE)
+    read = "".join(_ODD.sub(lambda found: found[0].translate(_READINGS), part) for part in parts)
     if _DEPENDENT.search(read):
-        read = CONTEXT.sub(_in_context, read).replace(_REMOVED, "")
+        read = _in_context(read).replace(_REMOVED, "")
     return _composed(read)
+
+
+def _in_context(read: str) -> str:
+    return "".join(CONTEXT.sub(_dependent, part) for part in in_pieces(read, _INDEPENDENT))
 
 
 def _composed(read: str) -> str:
     """Return a text in NFC, in time that grows with its length."""
-    return unicodedata.normalize("NFC", _MANY_MARKS.sub(_in_order, read))
+    parts = in_pieces(read, _APART) if len(read) > CHARACTERS_AT_ONCE else [read]
+    return "".join(unicodedata.normalize("NFC", _MANY_MARKS.sub(_in_order, part)) for part in parts)
 
 
 def _in_order(found: re.Match[str]) -> str:
-    decomposed = "".join(unicodedata.normalize("NFD", character) for character in found[0])
-    runs = groupby(decomposed, lambda character: unicodedata.combining(character) > 0)
-    return "".join(character for _, run in runs for character in sorted(run, key=unicodedata.combining))
-
-
-def all_normalised(texts: Sequence[str]) -> Sequence[str]:
-    """Return each text as :func:`normalised` does; if no text changes, the same object."""
-    return texts if _PLAIN.fullmatch("".join(texts)) else [normalised(text) for text in texts]
+    """Return a run decomposed, with the marks after each other character in the order of their classes."""
+    read: list[str] = []
+    marks: dict[int, list[str]] = {}
+    for character in timely(f"{found[0]}\0"):
+        for part in unicodedata.normalize("NFD", character):
+            if kind := unicodedata.combining(part):
+                marks.setdefault(kind, []).append(part)
+            else:
+                read += [mark for _, of in sorted(marks.items()) for mark in of]
+                marks = {}
+                read.append(part)
+    return "".join(read[:-1])
 
 
 def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
@@ -185,14 +217,13 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
     if _PLAIN.fullmatch(text):
         starts = np.arange(len(text))
         return text, starts, starts + 1
-    original = well_formed(text)
-    parts = [_READINGS[ord(character)] for character in original]
-    read = CONTEXT.sub(_in_context, "".join(parts))
+    parts = [_READINGS[ord(character)] for part in in_pieces(well_formed(text), ANYWHERE) for character in part]
+    read = _in_context("".join(parts))
     ends = np.cumsum([0, *map(len, parts)]).tolist()
     parts = [read[start:end].replace(_REMOVED, "") for start, end in pairwise(ends)]
     # Groups of characters that NFC may compose: each is a part and what may be composed with it.
     groups: list[tuple[list[str], int, int]] = []
-    for place, part in enumerate(parts):
+    for place, part in enumerate(timely(parts)):
         if not part:
             continue
         composing = _COMPOSING.match(part) or unicodedata.category(part[0]).startswith("M")
@@ -202,7 +233,7 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
             groups[-1] = (group, start, place + 1)
         else:
             groups.append(([part], place, place + 1))
-    composed = [(_composed("".join(group)), start, stop) for group, start, stop in groups]
+    composed = [(_composed("".join(group)), start, stop) for group, start, stop in timely(groups)]
     counts = [len(part) for part, _, _ in composed]
     bounds = np.array([(start, stop) for _, start, stop in composed], np.int64).reshape(-1, 2)
     starts, stops = np.repeat(bounds, counts, axis=0).T
@@ -217,38 +248,35 @@ class Word(NamedTuple):
     stop: int
 
 
-def _read_words(read: str) -> tuple[list[Word], list[Word]]:
-    """Return the words of a normalised text, and further words by which a search finds it."""
-    words: list[Word] = []
-    more: list[Word] = []
+def _read_words(read: str) -> Iterator[tuple[Word, bool]]:
+    """Yield the words of a normalised text, and with True, further words by which a search finds it."""
     cut: Word | None = None
-    for found in _WORD.finditer(read):
-        if not len(words) % WORDS_AT_ONCE:
-            require_time()
+    for found in timely(_WORD_OR_RUN.finditer(read)):
         start, stop = found.span()
         before, cut = cut, None
         if paired := found["paired"]:
-            words += [
-                Word(paired[at : at + 2], start + at, min(start + at + 2, stop))
-                for at in range(max(len(paired) - 1, 1))
-            ]
-            more += [Word(character, at, at + 1) for at, character in enumerate(paired, start) if len(paired) > 1]
+            for at, character in enumerate(timely(paired), start):
+                if at == start or at + 1 < stop:
+                    yield Word(read[at : min(at + 2, stop)], at, min(at + 2, stop)), False
+                if len(paired) > 1:
+                    yield Word(character, at, at + 1), True
         elif net := found["net"]:
-            words.append(Word(f"dot{net}", start, stop))
-            more.append(Word(net, start + 1, stop))
+            yield Word(f"dot{net}", start, stop), False
+            yield Word(net, start + 1, stop), True
         elif sharp := found["sharp"]:
-            words.append(Word(f"{sharp}sharp", start, stop))
+            yield Word(f"{sharp}sharp", start, stop), False
+        elif word := found["word"]:
+            word, plus = word.translate(FOLDED), found["plus"]
+            whole = Word(word, start, found.end("word"))
+            now = Word(f"{word}plusplus", start, found.end("plus")) if plus else whole
+            yield now, False
+            if plus and len(word) > 1:
+                yield whole, True
+            elif not plus and before is not None and word[0].islower():
+                yield Word(before.word + word, before.start, found.end("word")), True
+            cut = now if found["cut"] and not word[-1].isdigit() else None
         else:
-            word = found["word"].translate(FOLDED)
-            if found["plus"]:
-                words.append(Word(f"{word}plusplus", start, found.end("plus")))
-                more += [Word(word, start, found.end("word"))] if len(word) > 1 else []
-            else:
-                words.append(Word(word, start, found.end("word")))
-                if before is not None and word[0].islower():
-                    more.append(Word(before.word + word, before.start, found.end("word")))
-            cut = words[-1] if found["cut"] and not word[-1].isdigit() else None
-    return words, more
+            require_time()
 
 
 def is_indexed_as_written(read: str) -> bool:
@@ -268,18 +296,19 @@ def indexed(text: str) -> str:
     read = normalised(text)
     if is_indexed_as_written(read):
         return read
-    words, more = _read_words(read)
-    return " ".join(word.word for word in (*words, *more))
+    words, further = list[str](), list[str]()
+    for (word, _, _), is_further in _read_words(read):
+        (further if is_further else words).append(word)
+    return " ".join(words + further)
 
 
 def words(text: str) -> list[str]:
     """Return the words of a query in the form in which texts are indexed."""
-    return [word.word for word in _read_words(normalised(text))[0]]
+    return [word for (word, _, _), is_further in _read_words(normalised(text)) if not is_further]
 
 
 def placed_words(text: str) -> Iterator[Word]:
     """Yield the words by which searches find a text, with their places in it."""
     read, starts, stops = with_places(text)
-    for of in _read_words(read):
-        for word, start, stop in of:
-            yield Word(word, int(starts[start]), int(stops[stop - 1]))
+    for (word, start, stop), _ in _read_words(read):
+        yield Word(word, int(starts[start]), int(stops[stop - 1]))

@@ -11,7 +11,7 @@ import unicodedata
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,15 @@ from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Found, Words, address
-from ctx_embed.text.normalisation import all_normalised, normalised, with_places
+from ctx_embed.text.normalisation import ANYWHERE, CHARACTERS_AT_ONCE, in_pieces, normalised, with_places
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
 WORDWISE_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
 WORDWISE_PRE_TOKENIZERS = {"BertPreTokenizer", "Punctuation", "Whitespace", "WhitespaceSplit"}
 # The pre-tokenizer that makes a token of each character of punctuation, wherever it stands.
 CUTTING_PRE_TOKENIZER = "BertPreTokenizer"
-# Longer words go through the tokenizer in pieces, a few at a time, which bounds memory.
-LONG_WORD, LONG_WORDS = 4096, 16
+# Longer words go through the tokenizer in pieces.
+LONG_WORD = 4096
 # After this many new words the kernel does WordPiece itself: to read its vocabulary takes the kernel as long as the
 # tokenizer takes for them, and 5 MB.
 WORDS_BEFORE_WORDPIECE = 500
@@ -226,13 +226,14 @@ class TextTokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         return TextTokenizer, (self.tokenizer, self.phrases)
 
-    def _tokenized(self, texts: Sequence[str], at_once: int = 4096) -> list[NDArray[np.int32]]:
+    def _tokenized(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return the ids of normalised texts from the tokenizer itself, which reads some at once."""
         found: list[NDArray[np.int32]] = []
+        sizes = accumulate(map(len, texts))
         try:
-            for start in range(0, len(texts), at_once):
+            for _, some in groupby(zip(sizes, texts, strict=True), lambda each: each[0] // CHARACTERS_AT_ONCE):
                 require_time()
-                run = self.tokenizer.encode_batch_fast(texts[start : start + at_once], add_special_tokens=False)
+                run = self.tokenizer.encode_batch_fast([text for _, text in some], add_special_tokens=False)
                 found += [np.array(encoding.ids, dtype=ID) for encoding in run]
         # A panic in the tokenizer's Rust code, e.g. of a regular expression that gives up, is not an `Exception`.
         except BaseException as error:
@@ -257,19 +258,18 @@ class TextTokenizer:
 
     def _of_long_word(self, word: str) -> NDArray[np.int32]:
         """Return the ids of a word longer than LONG_WORD, which is cut into pieces whose ids follow each other."""
-        word = normalised(word)
-        if getattr(self.tokenizer.model, "max_input_chars_per_word", LONG_WORD) < LONG_WORD:
-            # The first characters are enough: a word this long is unknown either way.
-            word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
         by_bert = any(part["type"] == "BertNormalizer" for part in self._normalizers)
-        ideographs = IDEOGRAPHS if self._cuts and by_bert else ""
-        places = [cut.end() for cut in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
-        pieces, start = [], 0
-        for place, following in pairwise([*places, len(word)] if places else []):
-            if following - start > LONG_WORD and place > start:
-                pieces.append(word[start:place])
-                start = place
-        return np.concatenate(self._tokenized([*pieces, word[start:]], LONG_WORDS))
+        cuts = re.escape(self._cuts)
+        parts = re.compile(rf"[\s{IDEOGRAPHS if cuts and by_bert else ''}{cuts}\U00020000-\U0003ffff]")
+        cut = re.compile(rf"{parts.pattern}(?=[\w{cuts}])")
+        pieces, most = [], getattr(self.tokenizer.model, "max_input_chars_per_word", LONG_WORD)
+        for piece in in_pieces(normalised(word), cut):
+            # A word of so many letters and signs is unknown either way, so its beginning is enough.
+            rest, end = set(piece[CHARACTERS_AT_ONCE:-1]), CHARACTERS_AT_ONCE + LONG_WORD
+            is_word = {unicodedata.category(character)[0] for character in rest} <= set("LNS")
+            is_long = is_word and most < LONG_WORD and self._cuts and not parts.search("".join(rest))
+            pieces.append(piece[:end] + piece[end:][-1:] if is_long else piece)
+        return np.concatenate(self._tokenized(pieces or [""]))
 
     @cached_property
     def unknown(self) -> NDArray[np.int32]:
@@ -323,7 +323,10 @@ class TextTokenizer:
         found = np.zeros((len(texts), 5), np.int64)
         found[:, :4] = self._summed(ids, lengths)
         some = np.arange(len(texts)) if parts else np.flatnonzero(found[:, 1] > found[:, 3])
-        found[some, 4] = self._summed(*self([texts[place].translate(_LETTERS) for place in some.tolist()]))[:, 3]
+        letters = [
+            "".join(part.translate(_LETTERS) for part in in_pieces(texts[place], ANYWHERE)) for place in some.tolist()
+        ]
+        found[some, 4] = self._summed(*self(letters))[:, 3]
         return found
 
     def read(
@@ -361,7 +364,7 @@ class TextTokenizer:
         """Return the ids (N,) of all texts one after the other, and each text's number of ids (B,)."""
         in_c, phrases = kernel() if self.wordwise else None, self.phrases if merged else None
         if in_c is None:
-            pieces = self._tokenized(all_normalised(texts))
+            pieces = self._tokenized(list(map(normalised, texts)))
             pieces = pieces if phrases is None else [phrases.merged(piece) for piece in pieces]
             lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
             return np.concatenate(pieces) if pieces else np.empty(0, ID), lengths
@@ -387,12 +390,12 @@ class TextTokenizer:
             if words.reads_wordpiece or not does_wordpiece:
                 break
         # Unknown words go through the tokenizer in one batch, except long ones.
-        new = self._tokenized(all_normalised([word for word in found.unknown if len(word) <= LONG_WORD]))
+        new = self._tokenized([normalised(word) for word in found.unknown if len(word) <= LONG_WORD])
         for place, word in enumerate(found.unknown):
             if len(word) > LONG_WORD:
                 new.insert(place, self._of_long_word(word))
         starts = np.array([0, *accumulate(map(len, new))], np.int64)
-        ids = np.fromiter(chain.from_iterable(new), ID, starts[-1])
+        ids = np.concatenate(new)
         if self._adding.acquire(blocking=False):
             # A caller that comes while another one adds does not wait: its words stay unknown for this once.
             try:

@@ -11,7 +11,6 @@ from ctx_embed.text.normalisation import (
     _PLAIN,
     LONGEST_WORD,
     _read,
-    all_normalised,
     indexed,
     normalised,
     placed_words,
@@ -66,10 +65,7 @@ def test_what_stands_for_the_same_reads_the_same_and_ordinary_texts_stay():
         assert [normalised(text) for text in texts] == texts
     # A text that needs nothing is returned itself.
     text = "Plain text.\n"
-    texts = [text, "…and “more”"]
     assert normalised(text) is text
-    assert all_normalised(texts) is texts
-    assert all_normalised([text, "ﬁ"]) == [text, "fi"]
 
 
 def test_plain_characters_are_those_that_stay():
@@ -140,8 +136,8 @@ def test_no_word_is_longer_than_sqlite_reads():
 def test_both_ways_to_write_a_text_have_the_same_words(text):
     read = normalised(text)
     listed = [word.word for word in placed_words(text)]
-    assert tokens(indexed(text)) == tokens(" ".join(listed))
-    assert listed[: len(words(text))] == words(text)
+    assert sorted(tokens(indexed(text))) == sorted(tokens(" ".join(listed)))
+    assert set(words(text)) <= set(listed)
     assert indexed(read) == indexed(text)
 
 
