@@ -28,10 +28,11 @@ from tests.helpers.cli import Command
 from tests.helpers.errors import error
 
 
-def test_two_processes_embed_as_one_does():
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_processes_embed_as_one_does(processes):
     model = load(device="cpu")
     texts = [f"{sentence}, number {number}" for number in range(3) for sentence in SENTENCES]
-    pooled = model.encode(texts, device=["cpu", "cpu"], chunk_size=10)
+    pooled = model.encode(texts, device=["cpu"] * processes, chunk_size=10)
     np.testing.assert_allclose(pooled, model.encode(texts), atol=1e-6)
     # Shared memory leaves the phrases.
     expected = model[0].text_tokenizer.phrases.pairs.copy()
@@ -90,12 +91,14 @@ def test_features_are_copied(tokenizer, copied):
     assert torch.equal(pickle.loads(pickle.dumps(found))["sentence_embedding"], features["sentence_embedding"])
 
 
-def test_torch_saves_and_loads_a_model(tmp_path):
-    model = load()
+def test_torch_saves_and_loads_a_model(tokenizer, tmp_path):
+    the, cat, dog, film = map(tokenizer.token_to_id, ("the", "cat", "dog", "film"))
+    make_model(tokenizer, phrases=np.array([[the, cat], [dog, film], [the, dog]])).save_pretrained("small")
+    model = load("small")
     expected = model.encode(SENTENCES)
     torch.save(model, tmp_path / "whole")
     torch.save(model.state_dict(), tmp_path / "state")
-    other = load()
+    other = load("small")
     other[0].embedding.weight.data.zero_()
     other[0].phrases.copy_(other[0].phrases.flip(1))
     other[0].tokenizer = other[0].backend_tokenizer

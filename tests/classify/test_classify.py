@@ -1,5 +1,6 @@
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from ctx_embed import TextClassifier
 from ctx_embed.classify import predictor as prediction
 from ctx_embed.classify.fitting import INTERCEPT, Regression, fitted_head
 from ctx_embed.classify.head import Head, Vocabulary, Words, class_weights
-from ctx_embed.classify.labelled import Classes, Labelled, label_accuracy, report, require_labels
+from ctx_embed.classify.labelled import Classes, Labelled, as_text, label_accuracy, report, require_labels
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.vectors import unit_rows
 from tests.helpers.errors import error
@@ -71,6 +72,16 @@ def test_a_report_is_scikit_learns(several):
     else:
         assert made["accuracy"] == pytest.approx(expected["accuracy"])
         assert made["confusion"] == confusion_matrix(truth, found).tolist()
+
+
+def test_of_many_classes_the_most_frequent_mistakes_are_shown():
+    names = [f"class {number:02}" for number in range(30)]
+    # Class n is taken for the class before it n times, and found once.
+    rows = [(name, names[n - 1]) for n, name in enumerate(names) for _ in range(n)] + [(name, name) for name in names]
+    truth, found = zip(*rows, strict=True)
+    *_, mistakes = as_text(report(found, Labelled(truth, ["x"] * len(rows)), names)).split("\n\n")
+    expected = [[f"class {n:02}", f"class {n - 1:02}", str(n)] for n in range(29, 9, -1)]
+    assert [re.split(" {2,}", line) for line in mistakes.split("\n")[1:]] == expected
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from scipy import sparse
-from scipy.stats import spearmanr
+from scipy.stats import bootstrap, spearmanr
 
 from ctx_embed.eval.scoring import statistics
 from ctx_embed.eval.scoring.ranking import SimilarityScore, ndcg, paired, retrieve, score_retrieval, spearman
@@ -193,3 +193,12 @@ def test_a_real_difference_of_correlations_is_found_and_none_is_not():
     assert none.p > 0.05
     assert none.interval[0] < 0 < none.interval[1]
     assert found == statistics.paired_correlations({"s": near}, {"s": far}, {"s": gold})
+
+    def difference(*columns):
+        a, b, g = columns
+        return 100 * (spearmanr(a, g).statistic - spearmanr(b, g).statistic)
+
+    few = [part[:50] for part in (near, far, gold)]
+    found = statistics.paired_correlations(*({"s": part} for part in few))
+    resampled = bootstrap(few, difference, n_resamples=1000, paired=True, vectorized=False, method="percentile", rng=0)
+    assert found.interval == pytest.approx(tuple(resampled.confidence_interval), abs=2.5)

@@ -103,6 +103,7 @@ def test_the_splits_parts_and_labels_of_a_hub_set(tmp_path, monkeypatch):
     task = Task("probe", "HUB", (), 3, HubSource(str(hub), columns, {"HUB": ("train", "test")}))
     data = DataReader(None).read(replace(task, labels={"0": "negative", "1": "positive"}))
     assert data.subsets == {"HUB": [("0", "bad"), ("1", "good\tbetter"), ("1", "fine")]}
+    assert not data.is_altered
     parts = HubSource(str(hub), columns, {"train": ("train",), "test": ("test",)}, labels={"0": "NO"})
     data = DataReader(None).read(replace(task, hub=parts))
     assert data.subsets == {"train": [("NO", "bad"), ("1", "good\tbetter")], "test": [("1", "fine")]}

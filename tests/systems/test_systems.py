@@ -241,7 +241,7 @@ def test_options_that_cannot_be_used(tokenizer, name, options, message):
     assert error(system(name), tokenizer, 8, **options) == message
 
 
-def test_untrained_encoders(tokenizer):
+def test_untrained_encoders(tokenizer, shipped_model):
     state = torch.get_rng_state()
     first, again, other = (untrained("lama", tokenizer, 8, seed, heads=2) for seed in (3, 3, 4))
     assert torch.equal(torch.get_rng_state(), state)
@@ -250,7 +250,7 @@ def test_untrained_encoders(tokenizer):
     assert first.encode(["cat"]).shape == (1, 16)
     assert untrained("mean", tokenizer).get_embedding_dimension() == 256
     # Without a tokenizer they have the shipped table.
-    assert torch.equal(untrained("san", seed=1)[0].embedding.weight, load()[0].embedding.weight)
+    assert torch.equal(untrained("san", seed=1)[0].embedding.weight, shipped_model[0].embedding.weight)
     said = error(untrained, "san", dimension=8)
     assert said.startswith("dimension must be 320 for the default model's token table, got 8; ")
 
