@@ -29,7 +29,7 @@ def eval() -> None:
 
 
 @eval.command(
-    epilog=f"Tasks: {', '.join(TASKS)}. STS12 to STS16 are means over subsets, without the pairs of STSB-dev.",
+    epilog=f"Tasks: {', '.join(TASKS)}. STS12 to STS16 are means over subsets, without the pairs of STSB-dev."
 )
 @click.option(
     "--encoder",

@@ -314,9 +314,7 @@ def print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -
 
 
 @click.command(
-    cls=MainGroup,
-    homes={name: name for name in COMMANDS},
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=MainGroup, homes={name: name for name in COMMANDS}, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.option(
     "-V",

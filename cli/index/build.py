@@ -39,13 +39,7 @@ from ctx_embed.index.following import FolderOptions
 @options_of(FolderOptions)
 @encoding_option
 def build(
-    sources: tuple[str, ...],
-    path: str,
-    append: bool,
-    upsert: bool,
-    overwrite: bool,
-    from_parquet: bool,
-    **options: Any,
+    sources: tuple[str, ...], path: str, append: bool, upsert: bool, overwrite: bool, from_parquet: bool, **options: Any
 ) -> None:
     """Index the documents of INPUT in the folder INDEX.
 

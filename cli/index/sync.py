@@ -52,13 +52,7 @@ def show(synced: Synced, path: str, would: str = "") -> None:
 @click.option("--checksum", is_flag=True, help="Hash every file, even one whose size, times and inode are as before.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object on one line: added, changed, removed, ...")
 def sync(
-    folder: str,
-    path: str,
-    backend: str | None,
-    watch: bool,
-    dry_run: bool,
-    as_json: bool,
-    **options: Any,
+    folder: str, path: str, backend: str | None, watch: bool, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
     """Bring INDEX in step with FOLDER: read new and changed files, remove the documents of files that are gone.
 

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def index_parquet(
-    directories: str | Path | Sequence[str | Path],
-    path: str | Path,
-    *,
-    model: Given = None,
-    **options: Any,
+    directories: str | Path | Sequence[str | Path], path: str | Path, *, model: Given = None, **options: Any
 ) -> Built:
     """Index the output of ``ctx-embed encode --to DIRECTORY`` with its vectors; of rows with the same id, use the last.
 
