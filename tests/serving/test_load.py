@@ -274,7 +274,7 @@ def test_a_stop_under_load_finishes_each_request_that_began(tmp_path, workers):
     assert statuses == [200] * answers
 
 
-def test_a_worker_that_dies_is_logged_and_replaced(tmp_path):
+def test_a_worker_that_dies_is_logged_and_replaced_until_ctrl_c(tmp_path):
     with serving(make_index(tmp_path / "notes.index"), "--workers", 2) as server:
         # Its metrics have its number.
         first = {child.pid for child in psutil.Process(server.process.pid).children()}
@@ -297,6 +297,9 @@ def test_a_worker_that_dies_is_logged_and_replaced(tmp_path):
         said = [json.loads(line).get("message") for line in server.log.read_text().splitlines()]
         assert {f"Child process [{pid}] died" for pid in workers} <= set(said)
         connection.close()
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.log.read_text()
 
 
 def analysing(server: Server) -> dict[int, float]:

@@ -188,23 +188,6 @@ def test_keys_read_and_write(tmp_path):
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
 
 
-def test_a_damaged_index_is_no_fault_of_the_client_and_not_ready(tmp_path):
-    path = make_index(tmp_path / "notes.index")
-
-    def damage(statement: str) -> None:
-        with closing(sqlite3.connect(path / "index.sqlite")) as database, database:
-            database.execute(statement)
-
-    with serving(path) as server:
-        damage("UPDATE vectors_1 SET checksum = checksum + 1")
-        answer = post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "damaged")
-        assert answer.json()["error"]["type"] == "server_error"
-        damage("DELETE FROM words_data")
-        assert get(f"{server.url}/readyz").status_code == 500
-        assert get(f"{server.url}/healthz").status_code == 200
-
-
 def test_a_search_that_takes_too_long_is_given_up(tmp_path):
     path = make_index(tmp_path / "notes.index")
     with serving_settings(path, search_timeout=1e-6) as server:
@@ -307,16 +290,15 @@ def test_a_wrong_file_of_keys_is_one_line(text, tmp_path):
     assert "keys: " in error(read_keys, tmp_path / "keys")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_ends_it(workers):
-    with serving("--workers", workers) as server:
+def test_ctrl_c_ends_it():
+    with serving() as server:
         assert get(f"{server.url}/v1/indexes").json() == {"indexes": []}
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0
         assert "Traceback" not in server.log.read_text()
 
 
-def test_a_full_disk_is_no_fault_of_the_client(tmp_path):
+def test_a_full_disk_and_a_damaged_index_are_no_faults_of_the_client(tmp_path):
     path = make_index(tmp_path / "notes.index")
     documents = {"texts": ["rain fell"] * 1000, "embeddings": np.eye(1, 320).repeat(1000, 0).tolist()}
     with serving(path) as server:
@@ -333,8 +315,20 @@ def test_a_full_disk_is_no_fault_of_the_client(tmp_path):
         assert len(post(f"{name}/add", json=documents).json()["ids"]) == 1000
         assert post(f"{name}/count", json={}).json() == {"count": 1006}
         assert "Traceback" not in server.log.read_text()
-    with SearchIndex.open(path) as opened:
-        assert opened.verify(embed=False) == []
+        with SearchIndex.open(path) as opened:
+            assert opened.verify(embed=False) == []
+
+        def damage(statement: str) -> None:
+            with closing(sqlite3.connect(path / "index.sqlite")) as database, database:
+                database.execute(statement)
+
+        damage("UPDATE vectors_1 SET checksum = checksum + 1")
+        answer = post(f"{name}/search", json={"query": "x"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "damaged")
+        assert answer.json()["error"]["type"] == "server_error"
+        damage("DELETE FROM words_data")
+        assert get(f"{server.url}/readyz").status_code == 500
+        assert get(f"{server.url}/healthz").status_code == 200
 
 
 NAME = "/v1/indexes/notes.index"
