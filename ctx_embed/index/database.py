@@ -190,8 +190,7 @@ COLUMNS = f"documents.row, passages, id, metadata, text, checksum, {_SPANS}"
 _CHECKSUM = f"checksum_of(passages, id, metadata, text, {_SPANS})"
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A stored document: the row of its first passage, their number, and where each starts and stops, in characters."""
 
     row: int
@@ -590,18 +589,18 @@ class Database:
                 raise self.damaged("the checksum of a document is wrong")
             if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
                 raise self.damaged("a document has a wrong type")
+            # A document that is its only passage is not cut.
+            spans = [(0, len(text))]
             try:
-                # A document that is its only passage is not cut.
-                numbers = [0, len(text)] if cut is None else list(map(int, cut.replace(",", " ").split()))
-            except ValueError as error:
-                raise self.damaged(f"passages: {error}") from None
-            if len(numbers) != 2 * passages:
-                raise self.damaged("passages are missing")
-            spans = list(zip(numbers[::2], numbers[1::2], strict=True))
-            try:
-                documents.append(Stored(row, passages, identifier, json.loads(metadata), text, spans))
+                if cut is not None:
+                    numbers = list(map(int, cut.replace(",", " ").split()))
+                    spans = list(zip(numbers[::2], numbers[1::2], strict=True))
+                fields = json.loads(metadata)
             except (ValueError, RecursionError) as error:
-                raise self.damaged(f"metadata: {error}") from None
+                raise self.damaged(error) from None
+            if len(spans) != passages:
+                raise self.damaged("passages are missing")
+            documents.append(Stored(row, passages, identifier, fields, text, spans))
         return documents
 
     def require_all_rows(self) -> None:

@@ -357,7 +357,8 @@ class View:
             if len(self._last_vectors) + len(new) > LAST_VECTORS:
                 self._last_vectors, new = {}, wanted
             self._last_vectors |= zip(new, self.vectors.get(np.array(new)), strict=True)
-        return np.stack([self._last_vectors[row] for row in wanted])
+        # Faster than np.stack, which looks at each vector first.
+        return np.concatenate([self._last_vectors[row] for row in wanted]).reshape(len(rows), -1)
 
     def compared(self, queries: Vectors, k: int, mask: Mask | None) -> list[Rows]:
         """Return the k readable rows in a mask (None: all) nearest to each query, and those tied with the k-th."""

@@ -238,7 +238,7 @@ class Edit:
             if fields == document.metadata:
                 continue
             written = metadata_json(fields, number)
-            if document.embedded(titled) == replace(document, metadata=fields).embedded(titled):
+            if document.embedded(titled) == document._replace(metadata=fields).embedded(titled):
                 self.store.run("UPDATE documents SET metadata = ? WHERE row = ?", (written, document.row))
                 self.store.store_checksums("row = ?", document.row)
                 self.edited()

@@ -202,6 +202,8 @@ class PackedContextualizer:
 
     def first_contexts(self, ids: Ids, lengths: Lengths) -> Floats:
         """Return c^0 of packed texts, (B, m)."""
+        if self.initial_context != "uniform":
+            return np.broadcast_to(self.c0, (len(lengths), self.dimension))
         offsets = np.concatenate([[0], lengths.cumsum()])
         contexts: Floats = second_order.initial_context(self.initial_context, self.c0, ids, offsets)
         return contexts
@@ -218,7 +220,7 @@ class PackedContextualizer:
             if self._in_c is None:
                 return self._by_equations(ids, lengths, counts)
             contexts = np.empty((len(lengths), self.dimension), np.float32)
-            contexts[:] = self.first_contexts(ids, lengths) if self.initial_context == "uniform" else self.c0
+            contexts[:] = self.first_contexts(ids, lengths)
             if self._in_c.embed(ids, lengths, counts, contexts):
                 self.table.require_unchanged()
                 return contexts
@@ -257,7 +259,14 @@ class PackedContextualizer:
 
     def weighted(self, ids: Ids, offsets: Lengths) -> Floats:
         """Return the weighted tokens x_i = e(w_i) * p(i), (N, m), of texts that begin at the offsets (B + 1,)."""
-        weights = second_order.position_weights(offsets, self.s, kind=self.positions, scale=self.scale)
+        if self.positions == "none":
+            # The same weights without a softmax, which takes longer than the kernel for a short text.
+            lengths = np.diff(offsets)
+            shares = np.float32(1) / lengths.astype(np.float32)
+            shares = shares * lengths.astype(np.float32) if self.scale == "mean" else shares
+            weights = np.repeat(shares, lengths)[:, None]
+        else:
+            weights = second_order.position_weights(offsets, self.s, kind=self.positions, scale=self.scale)
         x: Floats = self.table.rows(ids) * weights
         return x
 

@@ -192,7 +192,7 @@ def test_no_damage_hides_another(path, database):
     assert {f"{path}: has 50 rows, but its count is 51; {REMEDY}", f"{database}: {VECTOR}"} <= set(verify(path))
     checked = "UPDATE documents SET checksum = 504788250 WHERE row = 7; UPDATE state SET next_row = 4000000000000000000"
     changed(database, f"INSERT INTO passages VALUES (7, 0, 'a'); {checked}")
-    said = "passages: invalid literal for int() with base 10: 'a'", "its next row is 4000000000000000000"
+    said = "invalid literal for int() with base 10: 'a'", "its next row is 4000000000000000000"
     assert {f"{database}: damaged ({each}); {REMEDY}" for each in said} <= set(verify(path))
     for change in ("stop = 1.5", "stop = 'a'", "generation = 'a'"):
         changed(database, f"UPDATE compaction SET {change}")
