@@ -19,7 +19,7 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.database import DATABASE, MAPPED, ROWS_AT_ONCE, ChangedError, Database, Settings, rows_of
 from ctx_embed.index.faiss_file import SPARE_CANDIDATES, Loaded, loaded
-from ctx_embed.index.filters import Condition, form_of_date, parse_filter
+from ctx_embed.index.filters import Condition, form_of_date
 from ctx_embed.index.vectors import DTYPES, Mask, Rows, Vectors
 
 Result = TypeVar("Result")
@@ -204,7 +204,7 @@ class View:
         self.computed: dict[str, Any] = {}
         self.earlier: dict[str, Any] = {}
         # For each filter, the positions that match it, the next row, and the generation that last changed metadata.
-        self._masks: dict[str, tuple[Mask, int, int]] = {}
+        self._masks: dict[Condition, tuple[Mask, int, int]] = {}
         self._last_vectors: dict[int, Vectors] = {}
         # The fields that filters may compare with strings, each with the form of a date among these.
         self._texts: set[tuple[str, str]] = set()
@@ -247,19 +247,19 @@ class View:
                 self.store.require_texts(path, date)
                 self._texts.add((path, form_of_date(date)))
 
-    def allowed(self, where: str) -> Mask:
+    def allowed(self, condition: Condition) -> Mask:
         """Return which positions (n,) a metadata filter lets a search find."""
-        mask, stop, edited = self._masks.pop(where, (self.live[:0], 0, -1))
+        mask, stop, edited = self._masks.pop(condition, (self.live[:0], 0, -1))
         if edited != self.state.edited:
             mask, stop = self.live[:0], 0
         if len(mask) < len(self.rows):
-            found = self.store.firsts(parse_filter(where), stop)
+            found = self.store.firsts(condition, stop)
             mask = np.concatenate([mask, np.zeros(len(self.rows) - len(mask), bool)])
             for position, passages in zip(self.positions(found[:, 0]).tolist(), found[:, 1].tolist(), strict=True):
                 mask[position : position + passages] = True
         if len(self._masks) == REMEMBERED_FILTERS:
             self._masks.pop(next(iter(self._masks)))
-        self._masks[where] = mask, self.state.next_row, self.state.edited
+        self._masks[condition] = mask, self.state.next_row, self.state.edited
         return mask & self.live
 
     @cached_property

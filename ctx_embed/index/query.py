@@ -1,16 +1,29 @@
-"""The options of a search, declared once, for Python's signature, the command line, HTTP and MCP alike."""
+"""What a search asks for: its options, declared once for Python, commands, HTTP and MCP alike, and its queries."""
 
+from __future__ import annotations
+
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ctx_embed.errors import InputError, described
-from ctx_embed.index.filters import field_path, parse_filter
+from ctx_embed.errors import InputError, described, quoted
+from ctx_embed.index.filters import Condition, field_path, parse_filter
 from ctx_embed.options import documented, option, require_valid
+from ctx_embed.texts import as_list, listed, well_formed
+
+if TYPE_CHECKING:
+    from ctx_embed.index.documents import Id
+    from ctx_embed.index.vectors import Vectors
 
 Mode: TypeAlias = Literal["hybrid", "dense", "words"]
 # Maximum candidates for mmr, which compares all pairs of them.
 MOST_DIVERSIFIED = 4096
+# Limits: texts and ids in `exclude`, ids in `like`, and characters of a query and of all texts in `exclude`.
+MOST_EXCLUDED, MOST_LIKED, MOST_CHARACTERS = 10_000, 1_000, 1_000_000
+# The value of `group` that groups hits by document.
+BY_DOCUMENT = "id"
 
 
 @documented
@@ -65,9 +78,113 @@ class Options:
         require_valid(self)
         if self.mmr is not None and self.candidates > MOST_DIVERSIFIED:
             raise InputError(f"candidates must be at most {MOST_DIVERSIFIED} with mmr, got {self.candidates}")
-        if self.group is not None:
-            if not isinstance(self.group, str):
-                raise InputError(f"group must be 'id' or a metadata field, got {described(self.group)}")
-            field_path(self.group)
-        if self.where is not None:
-            parse_filter(self.where)
+        if self.group is not None and not isinstance(self.group, str):
+            raise InputError(f"group must be 'id' or a metadata field, got {described(self.group)}")
+        # Both are read here, so that an error comes before any work.
+        _ = self.group_path, self.condition
+
+    @cached_property
+    def condition(self) -> Condition | None:
+        """The filter ``where``, parsed; None without one."""
+        return None if self.where is None else parse_filter(self.where)
+
+    @cached_property
+    def group_path(self) -> str | None:
+        """SQLite's path of the field to group by; None without one, or if hits are grouped by document."""
+        return None if self.group in (None, BY_DOCUMENT) else field_path(str(self.group))
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a search asks for, checked by :func:`parse_query`: texts, vectors, or documents that hits shall be like.
+
+    ``texts`` (Q) are empty for vectors; ``vectors`` (Q, dimension) are unit vectors, None until texts are embedded.
+    ``single``: the caller gave one query, not a list.
+    """
+
+    options: Options
+    mode: Mode
+    texts: Sequence[str]
+    vectors: Vectors | None
+    single: bool
+    like: Sequence[Id]
+    exclude: Sequence[Id]
+
+    @property
+    def pool(self) -> int:
+        """The number of passages to choose hits from: up to the last one returned, or more."""
+        options = self.options
+        chosen = 0 if options.rerank is None and options.mmr is None else int(options.candidates)
+        return max(int(options.offset) + int(options.k), chosen)
+
+
+def parse_query(options: Options, query: Any, like: Any, dimension: int) -> Query:
+    """Return what a search asks for, by the arguments of :meth:`SearchIndex.search`.
+
+    Raises:
+        InputError: the query has a wrong type or is too large, or does not go with the options.
+    """
+    # Commands show the options above without NumPy.
+    import numpy as np
+
+    from ctx_embed.index.documents import checked_id
+    from ctx_embed.vectors import unit_vector
+
+    texts, vectors, single = [""], None, True
+    liked: list[Id] = []
+    if like is not None:
+        if query is not None:
+            raise InputError("give search either a query or like, not both")
+        liked = [checked_id(identifier, 1) for identifier in listed(like, "like", "an id or a list of ids")]
+        if not liked:
+            raise InputError("like must have at least one id, got an empty list")
+        _require_few("like", len(liked), MOST_LIKED, "ids")
+    else:
+        is_text = isinstance(query, str)
+        given = [query] if is_text else as_list(query, "the query", "a text, a vector or a list of texts or vectors")
+        has_texts = not given or isinstance(given[0], str)
+        single = is_text or (not has_texts and _is_vector(given))
+        if not has_texts and (single or _is_vector(given[0])):
+            if options.mode not in (None, "dense"):
+                raise InputError(f"mode {quoted(options.mode)} needs texts; search with vectors in mode 'dense'")
+            rows = [query] if single else given
+            vectors = np.stack([unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)])
+            texts = [""] * len(vectors)
+        else:
+            texts = []
+            for number, text in enumerate(given, 1):
+                if not isinstance(text, str):
+                    raise InputError(f"query {number} must be a string, got {described(text)}")
+                name = "the query" if is_text else f"query {number}"
+                _require_few(name, len(text), MOST_CHARACTERS, "characters")
+                texts.append(well_formed(text))
+    if options.rerank is not None and vectors is not None:
+        raise InputError("rerank needs texts; a reranker cannot read vectors")
+    if options.min_relevance is not None and (vectors is not None or liked):
+        raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
+    mode = options.mode or ("dense" if liked or vectors is not None else "hybrid")
+    exclude = listed(options.exclude, "exclude", "a text, an id or a list of them")
+    _require_few("exclude", len(exclude), MOST_EXCLUDED, "texts and ids")
+    avoided = [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in exclude]
+    characters = sum(len(item) for item in avoided if isinstance(item, str))
+    _require_few("exclude", characters, MOST_CHARACTERS, "characters")
+    if avoided and mode == "words":
+        raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
+    return Query(options, mode, texts, vectors, single, liked, avoided)
+
+
+def _require_few(name: str, count: int, most: int, unit: str) -> None:
+    if count > most:
+        raise InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
+
+
+def _is_vector(value: Any) -> bool:
+    """Return whether a value is a list or an array that starts with a number."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
+        return False
+    try:
+        first = value[0] if len(value) else None
+    except (KeyError, TypeError):
+        return False
+    # In NumPy and torch, a number in an array has the method `item`.
+    return (isinstance(first, numbers.Real) and not isinstance(first, bool)) or getattr(first, "ndim", None) == 0

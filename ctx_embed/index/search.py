@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,29 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.deadlines import require_time
-from ctx_embed.errors import InputError, OtherModelError, described, listed_names, quoted
+from ctx_embed.errors import InputError, OtherModelError, listed_names, quoted
 from ctx_embed.index.database import Passage
-from ctx_embed.index.documents import Id, checked_id
 from ctx_embed.index.faiss_file import NEIGHBOURS
-from ctx_embed.index.filters import field_path
 from ctx_embed.index.folder import View
 from ctx_embed.index.hits import DEFAULT_RELEVANCE, Hit, Hits, counted, highlights, relevance, word_shares
-from ctx_embed.index.query import Options
+from ctx_embed.index.query import BY_DOCUMENT, Query
 from ctx_embed.index.vectors import Mask, Rows, Vectors
 from ctx_embed.index.words import Bm25, asked, without_marks
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.late import Late
 from ctx_embed.numpy_model.saved import read_json
-from ctx_embed.texts import as_list, listed, well_formed
-from ctx_embed.vectors import unit_rows, unit_vector
+from ctx_embed.vectors import unit_rows
 
 Floats = NDArray[np.float64]
 
-# Limits: texts and ids in `exclude`, ids in `like`, characters of a query and of all texts in `exclude`, and those of
-# documents in `like` whose words are searched for.
-MOST_EXCLUDED, MOST_LIKED, MOST_CHARACTERS, LIKED_CHARACTERS = 10_000, 1_000, 1_000_000, 100_000
-# The value of `group` that groups hits by document.
-BY_DOCUMENT = "id"
+# Characters of the documents in `like` whose words are searched for.
+LIKED_CHARACTERS = 100_000
 # Rocchio's weight of the mean of the examples to avoid (0.15 to 0.75 in Salton and Buckley, 1990).
 EXCLUDED_WEIGHT = 0.5
 # How many passages the first piece of a ranking has where all vectors are compared, and elsewhere: more, because order
@@ -50,22 +43,6 @@ LOOKED_AT, MOST_TIED = 25, 25
 MOST_JUDGED = 1600
 # Number of passages to read at a time, between which the deadline is checked.
 PASSAGES_AT_ONCE = 256
-
-
-def _too_many(name: str, count: int, most: int, unit: str) -> InputError:
-    return InputError(f"{name} must have at most {most:,} {unit}, got {count:,}")
-
-
-def _is_vector(value: Any) -> bool:
-    """Return whether a value is a list or an array that starts with a number."""
-    if isinstance(value, str | bytes) or not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
-        return False
-    try:
-        first = value[0] if len(value) else None
-    except (KeyError, TypeError):
-        return False
-    # In NumPy and torch, a number in an array has the method `item`.
-    return (isinstance(first, numbers.Real) and not isinstance(first, bool)) or getattr(first, "ndim", None) == 0
 
 
 class Ranking(NamedTuple):
@@ -104,105 +81,49 @@ class Candidates:
     irrelevant: int = 0
 
 
-class Search:
-    """One search. It checks its query; :meth:`embed`, :meth:`candidates` and :meth:`hits` then run it."""
+def embedded(query: Query, model: Callable[[], Model], dimension: int) -> Query:
+    """Return a query with the vectors of its texts; ``hybrid`` goes by words alone without the model of the index."""
+    if query.vectors is not None or query.like:
+        return query
+    try:
+        return replace(query, vectors=model().queries(query.texts))
+    except OtherModelError as error:
+        if query.mode == "dense":
+            raise
+        if query.mode == "hybrid":
+            # The caller of SearchIndex.search is warned.
+            warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
+        return replace(query, mode="words", vectors=np.zeros((len(query.texts), dimension), np.float32))
 
-    def __init__(self, options: Options, query: Any, like: Any, dimension: int) -> None:
-        self.options = options
-        # The number of passages to choose hits from: up to the last one returned, or more.
-        self.pool = int(options.offset) + int(options.k)
-        if options.rerank is not None or options.mmr is not None:
-            self.pool = max(self.pool, int(options.candidates))
-        self.dimension = dimension
+
+class Search:
+    """One search: :meth:`candidates` finds passages for a query, inside a transaction, and :meth:`hits` chooses."""
+
+    def __init__(self, query: Query, model: Callable[[], Model]) -> None:
+        self.query, self.options, self.model = query, query.options, model
         # The passages that late interaction looked at last, by row.
         self.looked_at: dict[int, Passage] = {}
-        # The text of each query, empty if it is a vector, and their unit vectors (Q, dimension) once they are known.
-        self.texts: list[str] = [""]
-        self.vectors: Vectors | None = None
-        # Whether the caller gave one query, not a list of queries.
-        self.single = True
-        self.like: list[Id] = []
-        if like is not None:
-            if query is not None:
-                raise InputError("give search either a query or like, not both")
-            self.like = [checked_id(identifier, 1) for identifier in listed(like, "like", "an id or a list of ids")]
-            if not self.like:
-                raise InputError("like must have at least one id, got an empty list")
-            if len(self.like) > MOST_LIKED:
-                raise _too_many("like", len(self.like), MOST_LIKED, "ids")
-        else:
-            is_text, needed = isinstance(query, str), "a text, a vector or a list of texts or vectors"
-            given = [query] if is_text else as_list(query, "the query", needed)
-            has_texts = not given or isinstance(given[0], str)
-            self.single = is_text or (not has_texts and _is_vector(given))
-            if not has_texts and (self.single or _is_vector(given[0])):
-                if options.mode not in (None, "dense"):
-                    raise InputError(f"mode {quoted(options.mode)} needs texts; search with vectors in mode 'dense'")
-                rows = [query] if self.single else given
-                vectors = [unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)]
-                self.texts, self.vectors = [""] * len(vectors), np.stack(vectors)
-            else:
-                self.texts = []
-                for number, text in enumerate(given, 1):
-                    if not isinstance(text, str):
-                        raise InputError(f"query {number} must be a string, got {described(text)}")
-                    if len(text) > MOST_CHARACTERS:
-                        name = "the query" if is_text else f"query {number}"
-                        raise _too_many(name, len(text), MOST_CHARACTERS, "characters")
-                    self.texts.append(well_formed(text))
-        if options.rerank is not None and self.vectors is not None:
-            raise InputError("rerank needs texts; a reranker cannot read vectors")
-        if options.min_relevance is not None and (self.vectors is not None or self.like):
-            raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
-        self.mode = options.mode or ("dense" if self.like or self.vectors is not None else "hybrid")
-        exclude = listed(options.exclude, "exclude", "a text, an id or a list of them")
-        if len(exclude) > MOST_EXCLUDED:
-            raise _too_many("exclude", len(exclude), MOST_EXCLUDED, "texts and ids")
-        self.exclude: list[Id] = []
-        characters = 0
-        for item in exclude:
-            characters += len(item) if isinstance(item, str) else 0
-            self.exclude.append(well_formed(item) if isinstance(item, str) else checked_id(item, 1))
-        if characters > MOST_CHARACTERS:
-            raise _too_many("exclude", characters, MOST_CHARACTERS, "characters")
-        if self.exclude and self.mode == "words":
-            raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
-
-    def embed(self, model: Callable[[], Model]) -> None:
-        """Embed the queries; ``model`` returns the model of the index. Without it ``hybrid`` goes by words alone."""
-        self.model = model
-        if self.vectors is not None or self.like:
-            return
-        try:
-            self.vectors = model().queries(self.texts)
-        except OtherModelError as error:
-            if self.mode == "dense":
-                raise
-            if self.mode == "hybrid":
-                # The caller of SearchIndex.search is warned.
-                warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
-            self.mode, self.vectors = "words", np.zeros((len(self.texts), self.dimension), np.float32)
 
     def candidates(self, view: View) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
         options, store = self.options, view.store
-        group = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
+        group = options.group_path
         for fields in store.unknown_fields([(group, False)]).values() if group else ():
             known = listed_names([BY_DOCUMENT, *fields])
             raise InputError(f"group: no document has the field {quoted(options.group)}; known are {known}")
         allowed, texts, vectors, found = self._asked(view)
         # A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
         depth, done = DEPTH, False
-        if self.mode == "dense" and not options.fuse and (view.faiss is None or view.faiss.exact):
+        if self.query.mode == "dense" and not options.fuse and (view.faiss is None or view.faiss.exact):
             depth = DENSE_DEPTH
         # In the mode ``hybrid``, what ranks lower by meaning must also be found by words, except where hits shall
         # differ from each other.
-        is_plain = self.mode == "hybrid" and options.group is None and options.mmr is None
+        is_plain = self.query.mode == "hybrid" and options.group is None and options.mmr is None
         while not done:
             near: list[Any] = [None] * len(texts)
-            if self.mode != "words":
+            if self.query.mode != "words":
                 near = view.nearest(vectors, depth, allowed, NEIGHBOURS if is_plain else depth)
-            if self.mode == "dense":
+            if self.query.mode == "dense":
                 pieces = []
                 # Cosines descend, so where they alone order passages, no later one reaches the threshold.
                 least = -1.0 if options.threshold is None or options.fuse else options.threshold
@@ -212,7 +133,7 @@ class Search:
                     pieces.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), ended))
             else:
                 pieces = [by_words(view, allowed, depth, *of) for of in zip(texts, vectors, near, strict=True)]
-                if options.late and self.mode == "hybrid":
+                if options.late and self.query.mode == "hybrid":
                     pieces = [self._again(view, *of) for of in zip(pieces, texts, vectors, strict=True)]
             if options.fuse:
                 pieces = [reciprocal_rank_fusion(pieces, depth)]
@@ -230,7 +151,7 @@ class Search:
                         chosen.groups.add(key)
                     places = places[is_first]
                 self._choose(view, chosen, piece, places)
-                full = len(chosen.hits) == self.pool or chosen.irrelevant >= MOST_JUDGED
+                full = len(chosen.hits) == self.query.pool or chosen.irrelevant >= MOST_JUDGED
                 done &= piece.ended or full
             depth *= DEEPER
         for chosen in found if options.mmr is not None else ():
@@ -239,15 +160,16 @@ class Search:
 
     def _asked(self, view: View) -> tuple[Mask | None, list[str], Vectors, list[Candidates]]:
         """Return which passages may be found, the queries with their corrections, and their still empty candidates."""
-        where, texts, vectors = self.options.where, list(self.texts), self.vectors
-        allowed = view.unfiltered if where is None else view.allowed(where)
+        condition, texts, vectors = self.options.condition, list(self.query.texts), self.query.vectors
+        allowed = view.unfiltered if condition is None else view.allowed(condition)
         corrected: list[dict[str, str]] = [{}] * len(texts)
-        if self.mode != "dense" and vectors is not None:
+        if self.query.mode != "dense" and vectors is not None:
             corrections = Bm25.of(view).corrections
-            for place, text in enumerate(self.texts):
+            for place, text in enumerate(self.query.texts):
                 # A single entry of the model's vocabulary is hardly a typo.
                 texts[place], corrected[place] = corrections.applied(
-                    text, lambda word: (own := self.model().tokenizer) is not None and own.token_to_id(word) is not None
+                    text,
+                    lambda word: (own := self.model().tokenizer) is not None and own.token_to_id(word) is not None,
                 )
             changed = [place for place, words in enumerate(corrected) if words]
             # Without the model of the index, words alone count.
@@ -255,10 +177,10 @@ class Search:
                 if changed:
                     vectors = vectors.copy()
                     vectors[changed] = self.model().queries([texts[place] for place in changed])
-        if self.like or self.exclude:
+        if self.query.like or self.query.exclude:
             allowed, texts, vectors = self._with_examples(view, allowed, texts, vectors)
         assert vectors is not None
-        judged = [bool(vector.any()) and any(self.texts) for vector in vectors]
+        judged = [bool(vector.any()) and any(self.query.texts) for vector in vectors]
         if self.options.fuse:
             every = {typed: word for words in corrected for typed, word in words.items()}
             return allowed, texts, vectors, [Candidates(texts, every, any(judged))]
@@ -275,8 +197,8 @@ class Search:
             """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
             return unit_rows(view.vectors.get(np.arange(row, row + passages)).mean(axis=0))
 
-        places = store.rows_of_ids(self.like)
-        for identifier in self.like:
+        places = store.rows_of_ids(self.query.like)
+        for identifier in self.query.like:
             if str(identifier) not in places:
                 raise InputError(f"like: no document has the id {quoted(identifier)}")
         liked = [place for _, *place in places.values()]
@@ -288,12 +210,12 @@ class Search:
             vectors = unit_rows(np.mean([centre(*place) for place in liked], axis=0)[None])
         assert vectors is not None
         # A string that is the id of a document is not read as a text.
-        excluded = store.rows_of_ids(self.exclude)
-        others = [item for item in self.exclude if isinstance(item, str) and item not in excluded]
-        for item in self.exclude:
+        excluded = store.rows_of_ids(self.query.exclude)
+        others = [item for item in self.query.exclude if isinstance(item, str) and item not in excluded]
+        for item in self.query.exclude:
             if not isinstance(item, str) and str(item) not in excluded:
                 raise InputError(f"exclude: no document has the id {quoted(item)}")
-        if self.exclude:
+        if self.query.exclude:
             away = [
                 *(self.model().queries(others) if others else ()),
                 *(centre(*place) for _, *place in excluded.values()),
@@ -331,7 +253,7 @@ class Search:
     def _choose(self, view: View, candidates: Candidates, ranking: Ranking, places: Rows) -> None:
         """Add the passages at some places of a ranking that are relevant enough, until there are enough."""
         options, least, unrelated = self.options, self.options.min_relevance, view.settings.unrelated
-        while len(places) and (missing := self.pool - len(candidates.hits)):
+        while len(places) and (missing := self.query.pool - len(candidates.hits)):
             size = min(missing, PASSAGES_AT_ONCE)
             some, places = places[:size], places[size:]
             rows = ranking.rows[some].tolist()
@@ -364,7 +286,7 @@ class Search:
                         passage.start,
                         counted(document.metadata.get("line"), document.text, "\n", passage.start),
                         counted(document.metadata.get("page"), document.text, "\f", passage.start),
-                        float(ranking.values[place]) if options.fuse or self.mode == "hybrid" else None,
+                        float(ranking.values[place]) if options.fuse or self.query.mode == "hybrid" else None,
                         late=late if late == late else None,
                         context=context,
                         document=document.text if options.document else None,
@@ -381,7 +303,7 @@ class Search:
         """Return the hits for each query from ``offset`` on: reranked, varied, highlighted; ``found`` may be empty."""
         options, chosen = self.options, []
         most, first = int(options.candidates), int(options.offset)
-        for number, query in enumerate([" ".join(self.texts).strip()] if options.fuse else self.texts):
+        for number, query in enumerate([" ".join(self.query.texts).strip()] if options.fuse else self.query.texts):
             candidates = found[number] if found else Candidates([], {}, judged=False)
             hits, vectors = candidates.hits, candidates.vectors
             values: Floats = np.array(candidates.values)
@@ -389,7 +311,7 @@ class Search:
                 values = shares_of_best(values)
             if reranker is not None and hits:
                 best = reranker.scores(candidates.texts, [hit.text for hit in hits[:most]]).max(axis=0)
-                if reranker.cosines and self.mode == "hybrid" and not options.fuse:
+                if reranker.cosines and self.query.mode == "hybrid" and not options.fuse:
                     # Its cosines take the place of ours, see by_words.
                     late = shares_of_best(np.nan_to_num(candidates.late[:most]))
                     shares = shares_of_best(best) + candidates.by_words[:most] + late
@@ -406,11 +328,16 @@ class Search:
             hits = hits[first : first + int(options.k)]
             own = slice(None) if options.fuse else slice(number, number + 1)
             known = True
-            if self.vectors is not None and self.mode != "words" and any(self.texts):
-                known = bool(self.vectors[own].any(axis=1).all())
-            if options.highlight and any(self.texts) and self.vectors is not None:
+            if self.query.vectors is not None and self.query.mode != "words" and any(self.query.texts):
+                known = bool(self.query.vectors[own].any(axis=1).all())
+            if options.highlight and any(self.query.texts) and self.query.vectors is not None:
                 texts = [hit.text for hit in hits]
-                spans = highlights(texts, self.texts[own], self.vectors[own], lambda some: self.model().documents(some))
+                spans = highlights(
+                    texts,
+                    self.query.texts[own],
+                    self.query.vectors[own],
+                    lambda some: self.model().documents(some),
+                )
                 hits = [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
             chosen.append(Hits(query, hits, known, answered))
         return chosen

@@ -26,8 +26,8 @@ from ctx_embed.index.filters import ALL, Condition, field_path, parse_filter, un
 from ctx_embed.index.folder import IndexFolder, read_settings, require_free
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.hits import Hit, Hits, counted, unrelated_cosines
-from ctx_embed.index.query import Options
-from ctx_embed.index.search import Candidates, Reranker, Search
+from ctx_embed.index.query import Options, parse_query
+from ctx_embed.index.search import Candidates, Reranker, Search, embedded
 from ctx_embed.index.vectors import FLOAT32, checked_dtype
 from ctx_embed.model import Model
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
@@ -269,16 +269,17 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
     def _condition(self, where: str | None) -> Condition:
         """Parse a filter; raise InputError, or warn the caller of a public method, where it compares in vain."""
-        if where is None:
-            return ALL
-        condition = parse_filter(where)
+        return ALL if where is None else self._checked(parse_filter(where), stacklevel=4)
+
+    def _checked(self, condition: Condition, stacklevel: int = 3) -> Condition:
+        """Return a parsed filter after the checks of :meth:`_condition`."""
         if condition.texts:
             self._folder.read(lambda view: view.require_texts(condition))
         new = [field for field in condition.fields if field not in self._asked_fields]
         if new and self.warns_of_fields and self.count():
             self._asked_fields.update(new)
             if unknown := self._folder.read(lambda view: view.store.unknown_fields(new)):
-                warnings.warn(unknown_fields_message(unknown), UnknownFieldsWarning, stacklevel=3)
+                warnings.warn(unknown_fields_message(unknown), UnknownFieldsWarning, stacklevel=stacklevel)
         return condition
 
     def get(self, identifier: Id) -> Document | None:
@@ -435,22 +436,23 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         if unknown := options.keys() - Options.__dataclass_fields__.keys():
             raise unknown_name("option", min(unknown), Options.__dataclass_fields__)
         folder, chosen = self._folder, Options(k, **options)
-        search = Search(chosen, query, like, folder.settings.dimension)
-        if chosen.where is not None:
-            self._condition(chosen.where)
+        asked = parse_query(chosen, query, like, folder.settings.dimension)
+        if chosen.condition is not None:
+            self._checked(chosen.condition)
         # A reranker stays loaded until a search needs another one.
         wanted, (known, reranker) = chosen.rerank, self._reranker
         if wanted is not None and known is not wanted and known != wanted:
             reranker = wanted if isinstance(wanted, Reranker) else Reranker(wanted)
             self._reranker = wanted, reranker
+        search = Search(asked, lambda: self.embedder)
         candidates: list[Candidates] = []
         with nullcontext() if chosen.deadline is None else within(chosen.deadline):
-            if search.texts and (folder.state().documents or search.like):
-                search.embed(lambda: self.embedder)
+            if asked.texts and (folder.state().documents or asked.like):
+                search = Search(embedded(asked, search.model, folder.settings.dimension), search.model)
                 with self._searching:
                     candidates = folder.read(search.candidates)
             lists = search.hits(candidates, None if wanted is None else reranker)
-        return lists[0] if search.single or chosen.fuse else lists
+        return lists[0] if asked.single or chosen.fuse else lists
 
     def compact(self, dtype: str | None = None) -> int:
         """Remove the vectors of deleted documents and return their number; free disk space and rebuild FAISS's file.
