@@ -32,8 +32,9 @@ from ctx_embed.index import writer
 from ctx_embed.index.database import DATABASE, FAISS_SUFFIX, Database
 from ctx_embed.index.documents import LAST_IDS, checked_id
 from ctx_embed.index.faiss_file import AUTO
-from ctx_embed.index.folder import IndexFolder, VectorTable, is_free, read_settings, require_free
+from ctx_embed.index.folder import IndexFolder, is_free, read_settings, require_free
 from ctx_embed.index.following import FolderOptions
+from ctx_embed.index.nearest import VectorTable
 from ctx_embed.index.records import Synced, known_folder
 from ctx_embed.index.search_index import SearchIndex, model_for
 from ctx_embed.index.sync import require_source_folder, sync_folder

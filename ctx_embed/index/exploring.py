@@ -76,7 +76,7 @@ def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int
     """Yield the best pairs, at least ``most``, of ascending rows with other documents: cosine, row, later row."""
     documents: Any = partial(np.searchsorted, firsts, side="right")
     vectors = view.vectors.get(rows)
-    if view.faiss is None or view.faiss.exact:
+    if view.nearest.faiss is None or view.nearest.faiss.exact:
         for others, of_others in view.vectors.blocks(int(rows[0]) - 1):
             scores = vectors @ of_others.T
             wanted = (scores >= threshold - 1e-6) & (others > rows[:, None])
@@ -91,7 +91,7 @@ def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int
     # FAISS's file does not compare all: compare each passage with its neighbours there.
     waiting, k = np.arange(len(rows)), NEIGHBOURS
     while len(waiting):
-        rankings = view.nearest(vectors[waiting], k)
+        rankings = view.nearest.best(vectors[waiting], k)
         again = []
         for place, (near, cosines) in zip(waiting, rankings, strict=True):
             if len(near) == k and cosines[-1] >= threshold and k < NEIGHBOURS * 64:

@@ -80,12 +80,12 @@ class Loaded:
     spare: int
     exact: bool
 
-    def proposed(self, queries: Vectors, wanted: int, surely: int, mask: Mask | None, part: float) -> list[Rows]:
+    def proposed(self, queries: Vectors, wanted: int, measured: int, mask: Mask | None, part: float) -> list[Rows]:
         """Return rows that are probably nearest to each query, more than wanted, from those that a mask allows.
 
-        The first ``surely`` have the measured recall. ``part`` is the ratio of all rows to those that may be found.
+        The first ``measured`` have the measured recall. ``part`` is the ratio of all rows to those that may be found.
         """
-        asked, effort = max(min(surely, wanted) + self.spare, wanted + SPARE_CANDIDATES), None
+        asked, effort = max(min(measured, wanted) + self.spare, wanted + SPARE_CANDIDATES), None
         asked = min(asked, len(self.rows))
         if (usual := effort_of(self.index)) is not None:
             # efSearch is the number of candidates that a graph search tracks.
@@ -318,7 +318,7 @@ def _measured(view: View, index: Any, rows: Rows, kind: str, embedder: Callable[
         vectors = embedder().quiet_queries(texts)
         if (readable := vectors.any(axis=1)).any():
             queries["words"] = vectors[readable]
-    truth = {name: view.compared(vectors, NEIGHBOURS, None) for name, vectors in queries.items()}
+    truth = {name: view.nearest.compared(vectors, NEIGHBOURS, None) for name, vectors in queries.items()}
     auto = view.settings.factory == AUTO and kind not in COMPARING_ALL
     usual = None if effort is None else effort[1]
     levels: Sequence[tuple[int | None, int]] = LEVELS if auto else [(usual, spare)]

@@ -22,7 +22,7 @@ from ctx_embed.index.folder import View
 from ctx_embed.index.hits import DEFAULT_RELEVANCE, Hit, Hits, counted, highlights, relevance, word_shares
 from ctx_embed.index.query import BY_DOCUMENT, Query
 from ctx_embed.index.vectors import Mask, Rows, Vectors
-from ctx_embed.index.words import Bm25, asked, without_marks
+from ctx_embed.index.words import asked, without_marks
 from ctx_embed.model import Model
 from ctx_embed.numpy_model.late import Late
 from ctx_embed.numpy_model.saved import read_json
@@ -114,7 +114,7 @@ class Search:
         allowed, texts, vectors, found = self._asked(view)
         # A ranking is read in pieces of fixed depths whichever page is wanted, so that pages agree.
         depth, done = DEPTH, False
-        if self.query.mode == "dense" and not options.fuse and (view.faiss is None or view.faiss.exact):
+        if self.query.mode == "dense" and not options.fuse and (view.nearest.faiss is None or view.nearest.faiss.exact):
             depth = DENSE_DEPTH
         # In the mode ``hybrid``, what ranks lower by meaning must also be found by words, except where hits shall
         # differ from each other.
@@ -122,7 +122,7 @@ class Search:
         while not done:
             near: list[Any] = [None] * len(texts)
             if self.query.mode != "words":
-                near = view.nearest(vectors, depth, allowed, NEIGHBOURS if is_plain else depth)
+                near = view.nearest.best(vectors, depth, allowed, NEIGHBOURS if is_plain else depth)
             if self.query.mode == "dense":
                 pieces = []
                 # Cosines descend, so where they alone order passages, no later one reaches the threshold.
@@ -164,7 +164,7 @@ class Search:
         allowed = view.unfiltered if condition is None else view.allowed(condition)
         corrected: list[dict[str, str]] = [{}] * len(texts)
         if self.query.mode != "dense" and vectors is not None:
-            corrections = Bm25.of(view).corrections
+            corrections = view.words.corrections
             for place, text in enumerate(self.query.texts):
                 # A single entry of the model's vocabulary is hardly a typo.
                 texts[place], corrected[place] = corrections.applied(
@@ -240,7 +240,7 @@ class Search:
                     rows = ranking.rows[:count]
                     self.looked_at = view.store.fetch(rows.tolist())
                     texts = [passage.text for passage in self.looked_at.values()]
-                    return self.model().late(text, vector, texts, view.vectors_of(rows))
+                    return self.model().late(text, vector, texts, view.nearest.vectors_of(rows))
             return None
 
         values, late = second_look(ranking.values, look)
@@ -357,12 +357,12 @@ def by_words(
         having = view.store.run("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(required),))
         mask = np.zeros(len(view.rows), bool)
         mask[view.positions(np.array(having, np.int64).ravel())] = True
-        (near,) = view.nearest(vector[None], depth, mask if allowed is None else mask & allowed, NEIGHBOURS)
-    found = Bm25.of(view).best(text, depth, allowed)
+        (near,) = view.nearest.best(vector[None], depth, mask if allowed is None else mask & allowed, NEIGHBOURS)
+    found = view.words.best(text, depth, allowed)
     known = {} if near is None else dict(zip(near[0].tolist(), near[1].tolist(), strict=True))
     ended = len(found) < depth and (near is None or len(near[0]) < depth)
     rows = np.array(list(dict.fromkeys([*found, *known])), np.int64)
-    new, of_new = view.ranked(vector, np.array(sorted(found.keys() - known.keys()), np.int64), len(found))
+    new, of_new = view.nearest.ranked(vector, np.array(sorted(found.keys() - known.keys()), np.int64), len(found))
     known |= zip(new.tolist(), of_new.tolist(), strict=True)
     # Texts that the model cannot read have no cosine.
     cosines = np.array([known.get(row, 0.0) for row in rows.tolist()])

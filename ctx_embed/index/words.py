@@ -148,19 +148,9 @@ def with_vocabulary(database: Database, name: str, kind: str) -> None:
 
 
 class Bm25:
-    """Search by words in one generation of an index, with corrections and the word lists that searches have used."""
+    """Search by words in a view, with corrections and the word lists that searches have used, also of ``before``."""
 
-    @classmethod
-    def of(cls, view: View) -> Bm25:
-        """Return the search of a view, which takes over the word lists of an earlier one."""
-        found: Bm25 | None = view.computed.get("bm25")
-        if found is None:
-            found = view.computed["bm25"] = cls(view, view.earlier.get("bm25"))
-            # Earlier views do not stay in memory.
-            view.earlier.pop("bm25", None)
-        return found
-
-    def __init__(self, view: View, before: Bm25 | None = None) -> None:
+    def __init__(self, view: View, before: Bm25 | None) -> None:
         self.view = view
         self.corrections = Corrections(view.store)
         self._searched = False

@@ -31,8 +31,9 @@ from ctx_embed.index.documents import (
     integer_of,
     metadata_json,
 )
-from ctx_embed.index.folder import IndexFolder, VectorTable, View
+from ctx_embed.index.folder import IndexFolder, View
 from ctx_embed.index.hits import unrelated_cosines
+from ctx_embed.index.nearest import VectorTable
 from ctx_embed.index.vectors import DTYPES, Vectors, schema
 from ctx_embed.model import Model
 from ctx_embed.progress import Meter

@@ -30,7 +30,7 @@ def trained_on_few(monkeypatch):
     # Files that compare all are written for few rows, too.
     monkeypatch.setattr(faiss_file, "STALE_FLAT", 0)
     # They answer, too.
-    monkeypatch.setattr("ctx_embed.index.folder.FEW_ROWS", 0)
+    monkeypatch.setattr("ctx_embed.index.nearest.FEW_ROWS", 0)
 
 
 def opened(path, model, memory_map=False):
@@ -288,7 +288,7 @@ def test_small_types_have_a_small_flat_file(tmp_path, dtype, kind):
         assert index.describe()["faiss"]["kind"] == kind
         exact = hash_vectors(TEXTS, 64) @ hash_vectors(["a query"], 64)[0]
         assert len({*ids(search(index, "a query", 10))} & set(np.argsort(-exact)[:10].tolist())) >= 9
-        assert index._folder.read(lambda view: view.faiss) is not None
+        assert index._folder.read(lambda view: view.nearest.faiss) is not None
 
 
 def test_a_hybrid_search_asks_for_fewer_spare_candidates(tmp_path, hash_model, monkeypatch):

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index import faiss_file
 from ctx_embed.index.database import ranges_of, rows_of
+from ctx_embed.index.filters import parse_filter
 from ctx_embed.index.folder import IndexFolder, View
 from ctx_embed.index.words import Bm25
 from tests.index.support.hash_model import HashEmbedder, HashModel, hash_vectors
@@ -143,14 +144,15 @@ def test_random_operations_against_a_dictionary(examples, steps):
 def compare(folder: IndexFolder) -> None:
     def compared(view: View) -> None:
         fresh = View(folder)
-        for name in ("rows", "live", "readable", "rest", "count"):
+        np.testing.assert_array_equal(view.nearest.rest, fresh.nearest.rest)
+        for name in ("rows", "live", "readable", "count"):
             np.testing.assert_array_equal(getattr(view, name), getattr(fresh, name), name)
         for each in (view, fresh):
-            each.compared(np.ones((1, each.settings.dimension), np.float32), 1, each.rest)
-        np.testing.assert_array_equal(view.computed["rest_vectors"][1], fresh.computed["rest_vectors"][1])
-        np.testing.assert_array_equal(view.allowed("n >= 5"), fresh.allowed("n >= 5"))
-        assert (view.faiss is None) == (fresh.faiss is None)
-        assert view.faiss is None or view.faiss.token == fresh.faiss.token
+            each.nearest.compared(np.ones((1, each.settings.dimension), np.float32), 1, each.nearest.rest)
+        np.testing.assert_array_equal(view.nearest.cached[1], fresh.nearest.cached[1])
+        np.testing.assert_array_equal(view.allowed(parse_filter("n >= 5")), fresh.allowed(parse_filter("n >= 5")))
+        assert (view.nearest.faiss is None) == (fresh.nearest.faiss is None)
+        assert view.nearest.faiss is None or view.nearest.faiss.token == fresh.nearest.faiss.token
         assert Bm25.of(view).best("text", 5, None) == Bm25.of(fresh).best("text", 5, None)
 
     folder.read(compared)
