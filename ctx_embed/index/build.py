@@ -1,6 +1,7 @@
 """Build an index from files and folders, or from other indexes.
 
-Each step of a build is stored in INDEX.partial, so interrupted builds can resume.
+A new index is filled in INDEX.partial and renamed when it is complete; an addition fills INDEX itself. Both commit
+every few seconds, and resume from what is committed.
 """
 
 import dataclasses
@@ -10,8 +11,9 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from itertools import chain, count, islice, takewhile
 from pathlib import Path, PurePath
 from typing import Any
@@ -30,13 +32,13 @@ from ctx_embed.files import (
 )
 from ctx_embed.index import writer
 from ctx_embed.index.database import DATABASE, FAISS_SUFFIX, Database
-from ctx_embed.index.documents import LAST_IDS, checked_id
+from ctx_embed.index.documents import LAST_IDS
 from ctx_embed.index.faiss_file import AUTO
 from ctx_embed.index.folder import IndexFolder, is_free, read_settings, require_free
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.nearest import VectorTable
 from ctx_embed.index.records import Synced, known_folder
-from ctx_embed.index.search_index import SearchIndex, model_for
+from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.sync import require_source_folder, sync_folder
 from ctx_embed.index.vectors import FLOAT32, checked_dtype
 from ctx_embed.index.writer import TakenIdError
@@ -100,16 +102,15 @@ class Plan(FolderOptions):
     stores: Sequence[Any] = ()
     progress: bool = False
 
-    @property
+    @cached_property
     def folders(self) -> list[str]:
         """The sources that are folders of files to read."""
         return [name for name in self.sources if not self.stores and name != "-" and os.path.isdir(name)]
 
-    @property
+    @cached_property
     def files(self) -> list[str]:
         """The other sources."""
-        folders = self.folders
-        return [name for name in self.sources if name not in folders]
+        return [name for name in self.sources if name not in self.folders]
 
     @property
     def partial(self) -> Path:
@@ -121,7 +122,7 @@ class Plan(FolderOptions):
         """Whether a named file is read as a whole rather than line by line or record by record."""
         return not self.stores and any(is_structured(file, self.documents) for file in self.files)
 
-    @property
+    @cached_property
     def signature(self) -> str:
         """A hash that is equal for two runs of the same build."""
         names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
@@ -132,12 +133,14 @@ class Plan(FolderOptions):
 
 
 def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **options: Any) -> Built:
-    """Read documents, embed them and store them in an index; ``path`` changes once, when everything is ready.
+    """Read documents, embed them and store them in an index.
 
-    Until then, finished work is stored in ``path`` + ``.partial``, in steps of a few seconds. An index follows the
-    folders among its sources: a build of a folder that the index knows, and any addition of a folder, changes the index
-    in place, see :meth:`SearchIndex.sync`. ``sources`` are folders, and files or ``-``, see
-    :func:`ctx_embed.reading.rows.read_documents`; the options are those of :class:`Plan`.
+    A new index takes its place when it is complete; until then, finished work is stored in ``path`` + ``.partial``, in
+    steps of a few seconds. An addition commits such steps to the index itself: after an interruption it has the first
+    documents, each as a whole. An index follows the folders among its sources: a build of a folder that the index
+    knows, and any addition of a folder, changes the index in place, see :meth:`SearchIndex.sync`. ``sources`` are
+    folders, and files or ``-``, see :func:`ctx_embed.rows.reading.read_documents`; the options are those of
+    :class:`Plan`.
 
     Raises:
         InputError: an input or the index cannot be used, the sources have no documents or have changed since the build
@@ -182,9 +185,9 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     _remove_stale(plan)
     if plan.resume and not plan.partial.exists() and (target / DATABASE).is_file():
         with closing(Database(target)) as store:
-            same = [run for run in _recorded(store) if run.signature == plan.signature]
-        if same:
-            return Built(same[-1].documents, was_complete=True)
+            last = _last_run(store, plan.signature)
+        if last is not None and last.finished:
+            return Built(last.documents, was_complete=True)
     # An index that a killed build had moved away is in its place again.
     if not plan.adds and not is_free(target):
         if not target.is_dir():
@@ -207,9 +210,17 @@ class Run:
     finished: bool = False
 
 
-def _recorded(store: Database) -> list[Run]:
-    """Return all runs recorded in an index, the newest last."""
-    return [Run(*row) for row in store.run("SELECT run, signature, documents, digest, finished FROM builds")]
+def _last_run(store: Database, signature: str | None = None) -> Run | None:
+    """Return the last run recorded in an index, of any plan or of one with this signature."""
+    select = "SELECT run, signature, documents, digest, finished FROM builds WHERE ifnull(?, signature) = signature"
+    found = store.run(f"{select} ORDER BY rowid DESC LIMIT 1", (signature,))
+    return Run(*found[0]) if found else None
+
+
+def _unfinished(store: Database, signature: str) -> Run | None:
+    """Return the run of a plan that has yet to finish."""
+    last = _last_run(store, signature)
+    return None if last is None or last.finished else last
 
 
 def record(store: Database, run: Run) -> None:
@@ -263,7 +274,7 @@ def _remove_stale(plan: Plan) -> None:
 
 
 def _build(plan: Plan) -> Built:
-    """Fill INDEX.partial, resuming an earlier run if there is one; then make it INDEX, or add it to INDEX."""
+    """Fill INDEX, or INDEX.partial to put in its place, resuming an earlier run if there is one."""
     documents: Iterator[Document] = chain.from_iterable(store.documents() for store in plan.stores)
     if not plan.stores:
         documents = read_sources(plan.files, plan.fields, plan.embedding_field, plan.documents, plan.encoding)
@@ -275,51 +286,43 @@ def _build(plan: Plan) -> Built:
         if first is None:
             raise InputError(f"{', '.join(plan.sources)}: no documents; give at least one line of text")
         documents = chain([first], documents)
+    if plan.adds:
+        with SearchIndex.open(plan.target, plan.model, backend=plan.backend) as index:
+            return _fill(index, plan, documents)
     # Set once INDEX.partial is locked, so that the work of another build is never removed.
     ours = False
     try:
         with ExitStack() as stack:
             if plan.partial.exists():
-                partial = SearchIndex.open(plan.partial, plan.model, backend=plan.backend)
+                index = SearchIndex.open(plan.partial, plan.model, backend=plan.backend)
             else:
                 # Another build may start at the same moment, but only one gets the lock.
-                options: list[Any] = ["Flat" if plan.adds else plan.factory, plan.chunk, plan.backend, plan.dtype, True]
-                partial = SearchIndex.create(plan.partial, plan.model, *options)
-            index = stack.enter_context(partial)
+                options: list[Any] = [plan.factory, plan.chunk, plan.backend, plan.dtype, True]
+                index = SearchIndex.create(plan.partial, plan.model, *options)
+            stack.enter_context(index)
             stack.enter_context(_only_build(plan.partial))
             ours = True
-            if plan.adds:
-                model_for(plan.target, read_settings(plan.target), index.embedder)
             built = _fill(index, plan, documents)
-        if plan.adds:
-            remove_folder(plan.partial)
-        else:
-            with _without_writers(plan.target):
-                if (plan.target / DATABASE).is_file():
-                    # A private index stays private.
-                    for path in plan.partial.iterdir():
-                        keep_permissions(plan.target / DATABASE, path)
-                    keep_permissions(plan.target, plan.partial)
-                put_in_place(plan.partial, plan.target)
-            with suppress(OSError):
-                (plan.target / LOCK).unlink()
-    except BaseException as error:
-        stored = 0
+    except BaseException:
         with suppress(InputError, OSError):
             if ours:
                 with closing(Database(plan.partial)) as store:
-                    stored = store.state().documents
-                if not stored:
+                    is_empty = not store.state().documents
+                if is_empty:
                     remove_folder(plan.partial)
-        if not isinstance(error, InputError | OSError):
-            raise
-        said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
-        if stored and "or delete" not in said:  # else the error says what to do
-            said += f"; {stored} documents are stored in {plan.partial}: continue with --resume"
-        raise InputError(said) from None
-    if plan.adds and plan.folders:
-        synced = _sync(plan)
-        return replace(built, documents=built.documents + synced.documents, folders=synced)
+        raise
+    try:
+        with _without_writers(plan.target):
+            if (plan.target / DATABASE).is_file():
+                # A private index stays private.
+                for path in plan.partial.iterdir():
+                    keep_permissions(plan.target / DATABASE, path)
+                keep_permissions(plan.target, plan.partial)
+            put_in_place(plan.partial, plan.target)
+    except OSError as error:
+        raise InputError(f"cannot write {plan.target}: {error}; continue with --resume") from None
+    with suppress(OSError):
+        (plan.target / LOCK).unlink()
     return built
 
 
@@ -335,42 +338,7 @@ def _with_ids(documents: Iterator[Document]) -> Iterator[Document]:
 
 
 def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Built:
-    """Add what INDEX.partial lacks of the sources; if the build adds to INDEX, add everything to it in one commit."""
-    with closing(Database(index.path)) as store:
-        known, next_id = _recorded(store), 0
-        run = known[-1] if known else Run(uuid.uuid4().hex, plan.signature)
-        if run.signature != plan.signature:
-            raise InputError(f"{plan.partial}: was started with other sources or options; repeat those, or delete it")
-        if not known:
-            if plan.adds:
-                with closing(Database(plan.target)) as target_store:
-                    target_store.require_no_hard_link()
-                    next_id = target_store.state().next_id
-            with store.writing():
-                store.finish(replace(store.state(), next_id=next_id))
-                record(store, run)
-        if plan.files and not run.finished:
-            run = _add_files(index, plan, run, documents)
-        synced = None
-        if plan.folders and not plan.adds:
-            synced = _sync(plan, index)
-            if not index.count():
-                reason = synced.left_out or "the folder is empty"
-                raise InputError(f"{', '.join(plan.sources)}: no file that can be read; {reason}")
-            run = replace(run, documents=index.count())
-        run = replace(run, finished=True)
-        with store.writing():
-            record(store, run)
-    if plan.adds:
-        with SearchIndex(IndexFolder(plan.target), index.embedder) as target, target.writer.editing() as edit:
-            if run.run not in {known.run for known in _recorded(edit.store)}:
-                edit.add_all(copies(index.path), replacing=plan.mode == "upsert")
-                record(edit.store, run)
-    return Built(run.documents, folders=synced)
-
-
-def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Document]) -> Run:
-    """Add the documents that are not yet stored, step by step, then build FAISS's file; return the run with them."""
+    """Add what an index lacks of the sources, in steps that record how far they came; then build FAISS's file."""
     digest = hashlib.sha256()
 
     def hashed() -> Iterator[Document]:
@@ -378,44 +346,67 @@ def _add_files(index: SearchIndex, plan: Plan, run: Run, documents: Iterator[Doc
             digest.update(_JSON.encode([document.text, document.id, document.metadata]).encode())
             yield document
 
+    with closing(Database(index.path)) as store:
+        stored = _unfinished(store, plan.signature) if plan.adds else _last_run(store)
+        # An addition replaces documents of its own, as with `stores`, and others only by `upsert`.
+        first_row = (None if plan.mode == "upsert" else store.state().next_row) if plan.adds else 0
+    run = stored or Run(uuid.uuid4().hex, plan.signature)
+    start_again = "" if plan.adds else f", or delete {plan.partial} and start again"
+    if run.signature != plan.signature:
+        raise InputError(f"{plan.partial}: was started with other sources or options; repeat those, or delete it")
+    if plan.adds and stored is not None and not plan.resume:
+        raise InputError(
+            f"{plan.target}: has the first {run.documents} documents of an interrupted build of the same sources; "
+            "continue it with --resume"
+        )
     stream = hashed()
     skipped = sum(1 for _ in islice(stream, run.documents))
     if (skipped, digest.hexdigest()) != (run.documents, run.digest or digest.hexdigest()):
         raise InputError(
             f"{', '.join(plan.sources)}: the input has changed since this build started; restore its first "
-            f"{run.documents} documents, or delete {plan.partial} and start again"
+            f"{run.documents} documents{start_again}"
         )
     expected = None
     if plan.progress and plan.stores:
         expected = sum(store.count() for store in plan.stores)
     elif plan.progress and not plan.reads_whole_files:
         expected = estimated_count(plan.files)
-    replacing = plan.mode == "upsert" or bool(plan.stores)
-    appended = closing(Database(plan.target)) if plan.adds and plan.mode == "append" else nullcontext()
-    bar = Meter("indexing", expected, "documents", done=run.documents, shown=plan.progress)
-    with appended as target, bar as meter:
-        more = True
-        while more:
-            with index.writer.editing(tidy=False, counted=run.documents) as edit:
-                while more and not edit.is_long:
-                    some = list(islice(stream, writer.BATCH_DOCUMENTS))
-                    if target is not None:
-                        # Refuse ids that the index already has, before their texts are embedded.
-                        numbered = enumerate(some, edit.counted + 1)
-                        numbers = {checked_id(of.id, number): number for number, of in numbered if of.id is not None}
-                        taken = target.rows_of_ids(numbers)
-                        for identifier in numbers if taken else ():
-                            if str(identifier) in taken:
-                                raise TakenIdError(numbers[identifier], identifier)
-                    edit.add(some, replacing=replacing)
-                    meter.update(len(some))
-                    more = bool(some)
-                run = replace(run, documents=edit.counted, digest=digest.hexdigest())
-                record(edit.store, run)
-        meter.now("finishing")
+    replacing, synced, more = plan.mode == "upsert" or bool(plan.stores), None, bool(plan.files) and not run.finished
+    try:
+        with Meter("indexing", expected, "documents", done=run.documents, shown=plan.progress) as meter:
+            while more:
+                with index.writer.editing(tidy=False, counted=run.documents, first_row=first_row) as edit:
+                    if _unfinished(edit.store, plan.signature) != stored:
+                        raise InputError(f"{index.path}: another build is running; try again when it has finished")
+                    while more and not edit.is_long:
+                        some = list(islice(stream, writer.BATCH_DOCUMENTS))
+                        edit.add(some, replacing=replacing)
+                        meter.update(len(some))
+                        more = bool(some)
+                    stored = run = replace(run, documents=edit.counted, digest=digest.hexdigest())
+                    record(edit.store, run)
+            meter.now("finishing")
+        if plan.folders:
+            synced = _sync(plan, index)
         with closing(Database(index.path)) as store:
             index.writer.tidy(store)
-    return run
+            if not plan.adds and synced is not None:
+                if not store.state().documents:
+                    reason = synced.left_out or "the folder is empty"
+                    raise InputError(f"{', '.join(plan.sources)}: no file that can be read; {reason}")
+                run = replace(run, documents=store.state().documents)
+            with store.writing():
+                record(store, replace(run, finished=True))
+    except (InputError, OSError) as error:
+        said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
+        done = run.documents
+        with suppress(InputError, OSError), closing(Database(index.path)) as store:
+            done = done if plan.adds else store.state().documents
+        if done:
+            said += f"; {done} documents are stored in {index.path}: continue with --resume"
+        raise InputError(said) from None
+    documents_read = run.documents + (synced.documents if plan.adds and synced is not None else 0)
+    return Built(documents_read, folders=synced)
 
 
 def _sync(plan: Plan, index: SearchIndex | None = None) -> Synced:

@@ -150,7 +150,7 @@ def with_vocabulary(database: Database, name: str, kind: str) -> None:
 class Bm25:
     """Search by words in a view, with corrections and the word lists that searches have used, also of ``before``."""
 
-    def __init__(self, view: View, before: Bm25 | None) -> None:
+    def __init__(self, view: View, before: Bm25 | None = None) -> None:
         self.view = view
         self.corrections = Corrections(view.store)
         self._searched = False

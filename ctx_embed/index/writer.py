@@ -75,7 +75,7 @@ class Edit:
     ``state`` is what the commit will publish, and ``counted`` the documents that the same job has added so far.
     """
 
-    def __init__(self, store: Database, writer: Writer, counted: int) -> None:
+    def __init__(self, store: Database, writer: Writer, counted: int, first_row: int | None) -> None:
         self.store = store
         self.state = store.state()
         self.counted = counted
@@ -85,7 +85,7 @@ class Edit:
         self._vectors = VectorTable(store, settings)
         # A reembedding fills a second table at the same time.
         self._tables = [self._vectors, *([] if following is None else [VectorTable(store, following)])]
-        self._first_row = 0 if counted else self.state.next_row
+        self._first_row, self._start = first_row, self.state.next_row
 
     @property
     def is_long(self) -> bool:
@@ -131,8 +131,7 @@ class Edit:
                 next_id += 1
             identifier = given[number] if number in given else automatic[-1]
             ids.append(known.setdefault(str(identifier), identifier))
-        if not replacing:
-            self._require_new(ids, first, {text: row for text, (_, row, _) in taken.items()})
+        self._require_new(ids, first, {text: row for text, (_, row, _) in taken.items()}, replacing)
         texts, whole = [], []
         for number, document in enumerate(documents, first):
             if not isinstance(document.text, str):
@@ -163,17 +162,22 @@ class Edit:
         self.counted += len(documents)
         return ids
 
-    def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[str, int]) -> None:
-        """Raise an error if an id belongs to another document, stored or in the same batch."""
+    def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[str, int], replacing: bool) -> None:
+        """Raise an error if an id belongs to a document that is not replaced, stored or in the same batch."""
         numbers: dict[str, int] = {}
+        first_row = self._first_row
+        if first_row is None:
+            first_row = 0 if replacing else self._start
         for number, identifier in enumerate(ids, first):
             row = taken.get(str(identifier))
-            if row is not None and row < self._first_row:
+            if row is not None and row < first_row:
                 raise TakenIdError(number, identifier)
+            if replacing:
+                continue
             other = numbers.setdefault(str(identifier), number)
             if row is not None:
                 between = "SELECT count(*) FROM documents WHERE row BETWEEN ? AND ?"
-                ((other,),) = self.store.run(between, (self._first_row, row))
+                ((other,),) = self.store.run(between, (first_row, row))
             if other != number:
                 raise TakenIdError(number, identifier, f"is also that of document {other}")
 
@@ -299,17 +303,18 @@ class Writer:
         return chunker(chunk, None if chunk == "none" else self.embedder())
 
     @contextmanager
-    def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
+    def editing(self, *, tidy: bool = True, counted: int = 0, first_row: int | None = None) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
-        ``tidy`` then updates FAISS's file, and compacts if that is due. ``counted``: documents that the job has added.
+        ``tidy`` then updates FAISS's file, and compacts if that is due. A job of several edits says how many
+        documents it has ``counted``; if it has a ``first_row``, it replaces no document of an earlier one.
         """
         with self._changing, closing(Database(self.folder.folder)) as store:
             with store.writing():
                 self.folder.require_in_place()
                 if store.present().table != self.folder.settings.table:
                     raise self.folder.embedded_again()
-                edit = Edit(store, self, counted)
+                edit = Edit(store, self, counted, first_row)
                 yield edit
                 if edit.state != store.state():
                     store.finish(edit.state)

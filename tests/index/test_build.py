@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from ctx_embed import SearchIndex, files
 from ctx_embed.files import locked
-from ctx_embed.index import build, writer
+from ctx_embed.index import writer
 from ctx_embed.index.build import Built, build_index, merge_indexes, read_sources
 from ctx_embed.index.database import patient
 from ctx_embed.index.folder import IndexFolder
@@ -87,21 +87,33 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
         rows = [{"id": 40 + n, **row} for n, row in enumerate(rows)]
     more.write_text("".join(json.dumps(row) + "\n" for row in rows))
     interrupted(more, path, mode=mode)
-    assert stored(path) == dict(enumerate(TEXTS))
+    # Whole documents, from the first one on.
+    first = [row["id"] if "id" in row else 39 + place for place, row in enumerate(rows[:16])]
+    expected = dict(enumerate(TEXTS)) | dict(zip(first, (row["text"] for row in rows[:16]), strict=True))
+    assert stored(path) == expected
+    said = error(build_index, more, path, model=hash_model, mode=mode)
+    assert said.endswith(
+        "has the first 16 documents of an interrupted build of the same sources; continue it with --resume"
+    )
     # Another process adds meanwhile: automatic ids change.
     with SearchIndex.open(path, hash_model) as index:
-        assert index.add(["meanwhile"]) == [40]
+        assert index.add(["meanwhile"], None if mode == "append" else ["m"]) == [55 if mode == "append" else "m"]
+    # Another build is no repetition of this one.
+    (tmp_path / "other.txt").write_text("other\n")
+    build_index(tmp_path / "other.txt", path, model=hash_model, mode="append")
+    expected |= {55: "meanwhile", 56: "other"} if mode == "append" else {"m": "meanwhile", 56: "other"}
+    hash_model.seen.clear()
     assert build_index(more, path, model=hash_model, mode=mode, resume=True) == Built(31)
-    expected = dict(enumerate([*TEXTS, "meanwhile"])) | {rows[0]["id"]: "new"}
-    expected |= {number: f"more {number - 41}" for number in range(41, 71)}
+    assert hash_model.seen == [row["text"] for row in rows[16:]]
+    expected |= {row.get("id", 41 + place): row["text"] for place, row in enumerate(rows) if place >= 16}
     assert stored(path) == expected
     assert build_index(more, path, model=hash_model, mode=mode, resume=True) == Built(31, was_complete=True)
     assert stored(path) == expected
     # A counted id that comes again is a given one.
-    more.write_text('{"text": "counted"}\n{"text": "given", "id": 71}\n')
+    more.write_text('{"text": "counted"}\n{"text": "given", "id": 72}\n')
     assert "document 1 has no id, so --upsert" in error(build_index, more, path, model=hash_model, mode="upsert")
     build_index(more, path, model=hash_model, mode="append")
-    assert stored(path)[71] == "given"
+    assert stored(path)[72] == "given"
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
@@ -111,11 +123,11 @@ def test_a_kill_at_the_end_does_nothing_twice(source, path, hash_model, tmp_path
     more.write_text("one\ntwo\n")
     expected = dict(enumerate([*TEXTS, "one", "two"] if mode == "append" else ["one", "two"]))
 
-    def killed(folder):
+    def killed(*arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(build if mode == "append" else files, "remove_folder", killed)
+        patched.setattr(*((writer.Writer, "tidy") if mode == "append" else (files, "remove_folder")), killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(more, path, model=hash_model, mode=mode)
     assert stored(path) == expected
@@ -207,7 +219,8 @@ def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path)
     more = tmp_path / "more.txt"
     more.write_text("a\nc\nc\na\nc\n")
     build_index(more, path, model=hash_model, mode="append")
-    assert hash_model.seen == ["a", "c"]
+    # The index knows the vector of one of them already.
+    assert hash_model.seen == ["c"]
     with SearchIndex.open(path, hash_model) as index:
         assert index.get(0).metadata == {"n": 1}
         vectors = vectors_of(path)

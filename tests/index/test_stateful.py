@@ -15,7 +15,6 @@ from ctx_embed.index import faiss_file
 from ctx_embed.index.database import ranges_of, rows_of
 from ctx_embed.index.filters import parse_filter
 from ctx_embed.index.folder import IndexFolder, View
-from ctx_embed.index.words import Bm25
 from tests.index.support.hash_model import HashEmbedder, HashModel, hash_vectors
 from tests.index.support.stored import stored
 
@@ -153,7 +152,7 @@ def compare(folder: IndexFolder) -> None:
         np.testing.assert_array_equal(view.allowed(parse_filter("n >= 5")), fresh.allowed(parse_filter("n >= 5")))
         assert (view.nearest.faiss is None) == (fresh.nearest.faiss is None)
         assert view.nearest.faiss is None or view.nearest.faiss.token == fresh.nearest.faiss.token
-        assert Bm25.of(view).best("text", 5, None) == Bm25.of(fresh).best("text", 5, None)
+        assert view.words.best("text", 5, None) == fresh.words.best("text", 5, None)
 
     folder.read(compared)
 

@@ -178,8 +178,8 @@ def read(listed):
 
     def read(work):
         def found(view):
-            Bm25.of(view)._searched = True
-            return work(Bm25(view), Bm25.of(view), view)
+            view.words._searched = True
+            return work(Bm25(view), view.words, view)
 
         return folder.read(found)
 
