@@ -179,7 +179,8 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
             with closing(Database(target)) as store:
                 in_place = all(known_folder(store, folder) is not None for folder in plan.folders)
         if in_place:
-            synced = _sync(plan)
+            with SearchIndex.open(target, plan.model, backend=plan.backend) as index:
+                synced = _sync(plan, index)
             return Built(synced.documents, folders=synced)
     require_folder(target)
     _remove_stale(plan)
@@ -210,17 +211,14 @@ class Run:
     finished: bool = False
 
 
-def _last_run(store: Database, signature: str | None = None) -> Run | None:
-    """Return the last run recorded in an index, of any plan or of one with this signature."""
-    select = "SELECT run, signature, documents, digest, finished FROM builds WHERE ifnull(?, signature) = signature"
-    found = store.run(f"{select} ORDER BY rowid DESC LIMIT 1", (signature,))
+def _last_run(store: Database, signature: str | None = None, finished: bool = True) -> Run | None:
+    """Return the last run in an index, of any plan or of one; without ``finished`` only one that is unfinished."""
+    found = store.run(
+        "SELECT run, signature, documents, digest, finished FROM builds "
+        "WHERE ifnull(?, signature) = signature AND finished <= ? ORDER BY rowid DESC LIMIT 1",
+        (signature, finished),
+    )
     return Run(*found[0]) if found else None
-
-
-def _unfinished(store: Database, signature: str) -> Run | None:
-    """Return the run of a plan that has yet to finish."""
-    last = _last_run(store, signature)
-    return None if last is None or last.finished else last
 
 
 def record(store: Database, run: Run) -> None:
@@ -278,8 +276,6 @@ def _build(plan: Plan) -> Built:
     documents: Iterator[Document] = chain.from_iterable(store.documents() for store in plan.stores)
     if not plan.stores:
         documents = read_sources(plan.files, plan.fields, plan.embedding_field, plan.documents, plan.encoding)
-    if plan.mode == "upsert":
-        documents = _with_ids(documents)
     if plan.files:
         # Fail on empty sources before anything is written or a model is loaded.
         first = next(documents, None)
@@ -326,45 +322,40 @@ def _build(plan: Plan) -> Built:
     return built
 
 
-def _with_ids(documents: Iterator[Document]) -> Iterator[Document]:
-    """Yield documents to upsert, each of which must have an id."""
-    for number, document in enumerate(documents, 1):
-        if document.id is None:
-            raise InputError(
-                f"document {number} has no id, so --upsert would add it once more with each run; name the field of ids "
-                "with --id-field, or add documents without ids with --append"
-            )
-        yield document
-
-
 def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Built:
     """Add what an index lacks of the sources, in steps that record how far they came; then build FAISS's file."""
     digest = hashlib.sha256()
 
     def hashed() -> Iterator[Document]:
-        for document in documents:
+        for number, document in enumerate(documents, 1):
+            if plan.mode == "upsert" and document.id is None:
+                raise InputError(
+                    f"document {number} has no id, so --upsert would add it once more with each run; name the field of "
+                    "ids with --id-field, or add documents without ids with --append"
+                )
             digest.update(_JSON.encode([document.text, document.id, document.metadata]).encode())
             yield document
 
     with closing(Database(index.path)) as store:
-        stored = _unfinished(store, plan.signature) if plan.adds else _last_run(store)
         # An addition replaces documents of its own, as with `stores`, and others only by `upsert`.
         first_row = (None if plan.mode == "upsert" else store.state().next_row) if plan.adds else 0
-    run = stored or Run(uuid.uuid4().hex, plan.signature)
-    start_again = "" if plan.adds else f", or delete {plan.partial} and start again"
-    if run.signature != plan.signature:
-        raise InputError(f"{plan.partial}: was started with other sources or options; repeat those, or delete it")
+        stored = _last_run(store, plan.signature, finished=False) if plan.adds else _last_run(store)
+        run = stored or Run(uuid.uuid4().hex, plan.signature)
+        if run.signature != plan.signature:
+            raise InputError(f"{plan.partial}: was started with other sources or options; repeat those, or delete it")
+        if not plan.adds and stored is None:
+            stored = run
+            with store.writing():
+                record(store, run)
     if plan.adds and stored is not None and not plan.resume:
-        raise InputError(
-            f"{plan.target}: has the first {run.documents} documents of an interrupted build of the same sources; "
-            "continue it with --resume"
-        )
+        has = f"has the first {run.documents} documents of an interrupted build of the same sources"
+        raise InputError(f"{plan.target}: {has}; continue it with --resume")
     stream = hashed()
     skipped = sum(1 for _ in islice(stream, run.documents))
     if (skipped, digest.hexdigest()) != (run.documents, run.digest or digest.hexdigest()):
         raise InputError(
             f"{', '.join(plan.sources)}: the input has changed since this build started; restore its first "
-            f"{run.documents} documents{start_again}"
+            f"{run.documents} documents{'' if plan.adds else f', or delete {plan.partial} and start again'}"
         )
     expected = None
     if plan.progress and plan.stores:
@@ -375,8 +366,9 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
     try:
         with Meter("indexing", expected, "documents", done=run.documents, shown=plan.progress) as meter:
             while more:
-                with index.writer.editing(tidy=False, counted=run.documents, first_row=first_row) as edit:
-                    if _unfinished(edit.store, plan.signature) != stored:
+                with index.writer.editing(tidy=False, counted=run.documents) as edit:
+                    edit.first_row = first_row
+                    if _last_run(edit.store, plan.signature, finished=False) != stored:
                         raise InputError(f"{index.path}: another build is running; try again when it has finished")
                     while more and not edit.is_long:
                         some = list(islice(stream, writer.BATCH_DOCUMENTS))
@@ -400,24 +392,20 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
     except (InputError, OSError) as error:
         said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
         done = run.documents
-        with suppress(InputError, OSError), closing(Database(index.path)) as store:
-            done = done if plan.adds else store.state().documents
-        if done:
-            said += f"; {done} documents are stored in {index.path}: continue with --resume"
+        if not plan.adds:
+            with suppress(InputError, OSError), closing(Database(index.path)) as store:
+                done = store.state().documents
+        said += f"; {done} documents are stored in {index.path}: continue with --resume" if done else ""
         raise InputError(said) from None
-    documents_read = run.documents + (synced.documents if plan.adds and synced is not None else 0)
-    return Built(documents_read, folders=synced)
+    return Built(run.documents + (synced.documents if plan.adds and synced else 0), folders=synced)
 
 
-def _sync(plan: Plan, index: SearchIndex | None = None) -> Synced:
-    """Bring an index, by default INDEX, in step with the plan's folders; options left out keep their last values."""
+def _sync(plan: Plan, index: SearchIndex) -> Synced:
+    """Bring an index in step with the plan's folders; options left out keep their last values."""
     given = {known.name: getattr(plan, known.name) for known in declared(FolderOptions)}
     synced = Synced()
-    with ExitStack() as stack:
-        if index is None:
-            index = stack.enter_context(SearchIndex.open(plan.target, plan.model, backend=plan.backend))
-        for folder in plan.folders:
-            sync_folder(index, folder, given, result=synced, prefixed=len(plan.sources) > 1, progress=plan.progress)
+    for folder in plan.folders:
+        sync_folder(index, folder, given, result=synced, prefixed=len(plan.sources) > 1, progress=plan.progress)
     return synced
 
 

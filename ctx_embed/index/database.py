@@ -527,6 +527,12 @@ class Database:
                     return Record(token, facts, bytes(ranges))
         return None
 
+    def store_record(self, record: Record | None) -> None:
+        """Record a new file of FAISS instead of the last one."""
+        self.run("DELETE FROM faiss")
+        if record is not None:
+            self.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))
+
     def store_checksums(self, where: str, *values: Any) -> None:
         """Store the checksums of the documents that match an SQL condition."""
         self.run(f"UPDATE documents SET checksum = {_CHECKSUM} WHERE {where}", values)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import replaced_file, require_folder
-from ctx_embed.index.database import Stored
 from ctx_embed.index.documents import Id
 from ctx_embed.index.faiss_file import faiss
 from ctx_embed.index.folder import View
@@ -24,8 +23,6 @@ from ctx_embed.progress import Meter
 
 # Number of passages to compare with the others at a time.
 ROWS_AT_ONCE = 1024
-# Number of neighbours to fetch first; it is multiplied by four as long as all neighbours reach the threshold.
-NEIGHBOURS = 32
 # At most this number of vectors train the clusters; words are counted in at most this number of passages.
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000
 VECTORS_AT_ONCE = 16_384
@@ -75,33 +72,18 @@ def find_duplicates(view: View, threshold: float, most: int, progress: bool) -> 
 def near_pairs(view: View, rows: Rows, threshold: float, firsts: Rows, most: int) -> Iterator[tuple[float, int, int]]:
     """Yield the best pairs, at least ``most``, of ascending rows with other documents: cosine, row, later row."""
     documents: Any = partial(np.searchsorted, firsts, side="right")
+    # FAISS would take longer up to some 200,000 passages, and miss pairs.
     vectors = view.vectors.get(rows)
-    if view.nearest.faiss is None or view.nearest.faiss.exact:
-        for others, of_others in view.vectors.blocks(int(rows[0]) - 1):
-            scores = vectors @ of_others.T
-            wanted = (scores >= threshold - 1e-6) & (others > rows[:, None])
-            wanted &= documents(others) != documents(rows)[:, None]
-            found = scores[wanted]
-            if len(found) > most:
-                wanted &= scores >= np.partition(found, -most)[-most]
-            for place, column in np.argwhere(wanted):
-                score = float(np.clip(scores[place, column], -1, 1))
-                yield max(score, threshold), int(rows[place]), int(others[column])
-        return
-    # FAISS's file does not compare all: compare each passage with its neighbours there.
-    waiting, k = np.arange(len(rows)), NEIGHBOURS
-    while len(waiting):
-        rankings = view.nearest.best(vectors[waiting], k)
-        again = []
-        for place, (near, cosines) in zip(waiting, rankings, strict=True):
-            if len(near) == k and cosines[-1] >= threshold and k < NEIGHBOURS * 64:
-                again.append(place)
-                continue
-            kept = (near > rows[place]) & (cosines >= threshold)
-            kept &= documents(near) != documents(rows[place : place + 1])
-            for row, score in zip(near[kept].tolist(), cosines[kept].tolist(), strict=True):
-                yield score, int(rows[place]), row
-        waiting, k = np.array(again, np.int64), 4 * k
+    for others, of_others in view.vectors.blocks(int(rows[0]) - 1):
+        scores = vectors @ of_others.T
+        wanted = (scores >= threshold - 1e-6) & (others > rows[:, None])
+        wanted &= documents(others) != documents(rows)[:, None]
+        found = scores[wanted]
+        if len(found) > most:
+            wanted &= scores >= np.partition(found, -most)[-most]
+        for place, column in np.argwhere(wanted):
+            score = float(np.clip(scores[place, column], -1, 1))
+            yield max(score, threshold), int(rows[place]), int(others[column])
 
 
 @dataclass(frozen=True)
@@ -247,13 +229,6 @@ def find_fields(view: View, most: int) -> list[Field]:
     return sorted(fields, key=lambda field: (-field.documents, field.name))
 
 
-def _named(document: Stored, start: int) -> dict[str, Any]:
-    """Return the id of a passage that begins at ``start`` of its document; one of several has an id of its own."""
-    if document.passages == 1:
-        return {"id": document.id}
-    return {"id": f"{document.id}#{start}", "document": document.id, "start": start}
-
-
 def export_index(view: View, output: Path) -> int:
     """Write vectors and passages, see :meth:`SearchIndex.export`."""
     require_folder(output)
@@ -267,7 +242,12 @@ def export_index(view: View, output: Path) -> int:
         header = {"descr": "<f4", "fortran_order": False, "shape": (view.count, view.settings.dimension)}
         np.lib.format.write_array_header_1_0(array, header)
         passages = (
-            (row, {**_named(of, start), "text": text, "metadata": of.metadata})
+            # One of several passages has an id of its own.
+            (
+                row,
+                ({"id": of.id} if of.passages == 1 else {"id": f"{of.id}#{start}", "document": of.id, "start": start})
+                | {"text": text, "metadata": of.metadata},
+            )
             for of in view.store.all()
             for (row, text), (start, _) in zip(of.texts(), of.spans, strict=True)
         )

@@ -6,7 +6,6 @@ holds. A reader uses the file only if its own transaction lists the token, so a 
 
 from __future__ import annotations
 
-import json
 import re
 import stat
 import threading
@@ -289,13 +288,6 @@ def write(view: View, embedder: Callable[[], Model], *, anew: bool = False) -> R
         raise
     facts = {"kind": kind, "for": wanted, "rows": len(held), "next_row": view.state.next_row}
     return Record(token, {**facts, **of_file, **measured}, ranges_of(held))
-
-
-def listed(database: Database, record: Record | None) -> None:
-    """Record a new FAISS file instead of the last one."""
-    database.run("DELETE FROM faiss")
-    if record is not None:
-        database.run("INSERT INTO faiss VALUES (?, ?, ?)", (record.token, json.dumps(record.facts), record.ranges))
 
 
 def _measured(view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], Model]) -> dict[str, Any] | None:

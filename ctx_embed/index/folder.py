@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class IndexFolder(Database):
     def read(self, work: Callable[[View], Result]) -> Result:
         """Return the result of ``work`` on the newest generation, which stays the same while ``work`` runs."""
         # Only a process that searches again has the file mapped, see MAPPED.
-        if not self._mapped and self._view is not None and vars(self._view).keys() & {"nearest", "words"}:
+        if not self._mapped and self._view is not None and self._view.searches():
             with self.reporting_errors():
                 self._mapped = True
                 self.connection.execute(f"PRAGMA mmap_size = {MAPPED}")
@@ -122,9 +122,8 @@ class View:
         live = readable = np.ones(len(rows), bool)
         # The first row, and the number of the last deletion, that `live` and `readable` do not know yet.
         first = self._deleted = 0
-        # The searches of the last view that had them.
-        self._nearest_before: Nearest | None = None
-        self._words_before: Bm25 | None = None
+        # The searches by name of the last view that had them.
+        self._before: dict[str, Any] = {}
         # For each filter, the positions that match it, the next row, and the generation that last changed metadata.
         self._masks: dict[Condition, tuple[Mask, int, int]] = {}
         # The fields that filters may compare with strings, each with the form of a date among these.
@@ -133,8 +132,7 @@ class View:
             first = stop = before.state.next_row
             rows, live, readable, self._deleted = before.rows, before.live, before.readable, before._deleted
             self._masks = before._masks
-            self._nearest_before = vars(before).get("nearest", before._nearest_before)
-            self._words_before = vars(before).get("words", before._words_before)
+            self._before = before._before | before.searches()
         # The row at each position (n,), ascending; whether it belongs to a document, as it was not deleted since; and
         # whether its vector is not zero, too.
         try:
@@ -159,14 +157,16 @@ class View:
     @cached_property
     def nearest(self) -> Nearest:
         """The search by meaning."""
-        before, self._nearest_before = self._nearest_before, None
-        return Nearest(self, before)
+        return Nearest(self, self._before.pop("nearest", None))
 
     @cached_property
     def words(self) -> Bm25:
         """The search by words."""
-        before, self._words_before = self._words_before, None
-        return Bm25(self, before)
+        return Bm25(self, self._before.pop("words", None))
+
+    def searches(self) -> dict[str, Any]:
+        """Return the searches of this view that were used, by name."""
+        return {name: search for name, search in vars(self).items() if name in ("nearest", "words")}
 
     def positions(self, rows: Rows) -> Rows:
         """Return the positions (n,) of rows that the view has."""

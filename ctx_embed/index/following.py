@@ -1,8 +1,4 @@
-"""The folders that an index follows: their options, files, changes, and the place of a passage in its file.
-
-Called by ``ctx-embed index sync`` and by builds of folders.
-What counts as changed, and what is done about it, is in ``sync.py``; what is stored and reported, in ``records.py``.
-"""
+"""How the files of a folder that an index follows become documents; ``sync.py`` reads them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -19,6 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
 from typing import Any
 
@@ -151,8 +152,6 @@ class Hits(list[Hit]):
         return f"[{', '.join(map(repr, self[:SHOWN_HITS]))}{more}]"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         fields = list(dict.fromkeys(name for hit in self for name in hit.metadata))
         head = "".join(f"<th>{escape(name)}</th>" for name in ("score", "id", "text", *fields))
         rows = []

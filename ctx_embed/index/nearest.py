@@ -104,19 +104,18 @@ class Nearest:
         # Vectors that searches have read, by row, and all that FAISS's file lacks, by ascending rows.
         self._last: dict[int, Vectors] = {}
         self.cached: tuple[Rows, Vectors] | None = None
-        self._cached_before: tuple[Rows, Vectors] | None = None
-        self._faiss_before: Loaded | None = None
+        self._before = before
         if before is not None:
-            self._cached_before = before.cached or before._cached_before
-            self._faiss_before = vars(before).get("faiss", before._faiss_before)
+            before._before = None
 
     @cached_property
     def faiss(self) -> Loaded | None:
         """FAISS's index; None if this view cannot use one."""
-        view, before = self.view, self._faiss_before
-        if view.record is None or (before is not None and before.token == view.record.token):
-            return None if view.record is None else before
-        return loaded(view.store.folder, view.record, view.settings, view.store.memory_map)
+        view, before = self.view, None if self._before is None else vars(self._before).get("faiss")
+        if view.record is None:
+            return None
+        is_same = before is not None and before.token == view.record.token
+        return before if is_same else loaded(view.store.folder, view.record, view.settings, view.store.memory_map)
 
     @cached_property
     def of_faiss(self) -> tuple[Rows | slice, Mask | None]:
@@ -216,11 +215,11 @@ class Nearest:
                 rows = self.rows[self.rest]
                 vectors = np.empty((len(rows), self.view.settings.dimension), np.float32)
                 # An earlier view may have read some.
-                old, of_old = self._cached_before or (rows[:0], vectors[:0])
+                old, of_old = (self._before and self._before.cached) or (rows[:0], vectors[:0])
                 there = np.isin(rows, old, assume_unique=True)
                 vectors[there] = of_old[np.isin(old, rows, assume_unique=True)]
                 vectors[~there] = self.vectors.get(rows[~there])
-                self.cached, self._cached_before = (rows, vectors), None
+                self.cached, self._before = (rows, vectors), None
             blocks = [self.cached]
         elif len(wanted) <= FEW_ROWS:
             blocks = [(wanted, self.vectors.get(wanted))]

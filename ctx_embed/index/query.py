@@ -78,20 +78,17 @@ class Options:
         require_valid(self)
         if self.mmr is not None and self.candidates > MOST_DIVERSIFIED:
             raise InputError(f"candidates must be at most {MOST_DIVERSIFIED} with mmr, got {self.candidates}")
-        if self.group is not None and not isinstance(self.group, str):
-            raise InputError(f"group must be 'id' or a metadata field, got {described(self.group)}")
-        # Both are read here, so that an error comes before any work.
-        _ = self.group_path, self.condition
+        if self.group is not None:
+            if not isinstance(self.group, str):
+                raise InputError(f"group must be 'id' or a metadata field, got {described(self.group)}")
+            field_path(self.group)
+        # A filter that cannot be parsed is an error here.
+        _ = self.condition
 
     @cached_property
     def condition(self) -> Condition | None:
         """The filter ``where``, parsed; None without one."""
         return None if self.where is None else parse_filter(self.where)
-
-    @cached_property
-    def group_path(self) -> str | None:
-        """SQLite's path of the field to group by; None without one, or if hits are grouped by document."""
-        return None if self.group in (None, BY_DOCUMENT) else field_path(str(self.group))
 
 
 @dataclass(frozen=True)
@@ -109,13 +106,6 @@ class Query:
     single: bool
     like: Sequence[Id]
     exclude: Sequence[Id]
-
-    @property
-    def pool(self) -> int:
-        """The number of passages to choose hits from: up to the last one returned, or more."""
-        options = self.options
-        chosen = 0 if options.rerank is None and options.mmr is None else int(options.candidates)
-        return max(int(options.offset) + int(options.k), chosen)
 
 
 def parse_query(options: Options, query: Any, like: Any, dimension: int) -> Query:
@@ -180,10 +170,8 @@ def _require_few(name: str, count: int, most: int, unit: str) -> None:
 
 def _is_vector(value: Any) -> bool:
     """Return whether a value is a list or an array that starts with a number."""
-    if isinstance(value, str | bytes) or not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
-        return False
     try:
-        first = value[0] if len(value) else None
+        first = value[0] if len(value) and not isinstance(value, str | bytes) else None
     except (KeyError, TypeError):
         return False
     # In NumPy and torch, a number in an array has the method `item`.

@@ -162,11 +162,6 @@ def follow(store: Database, folder: FollowedFolder) -> None:
     store.run("INSERT OR REPLACE INTO folders (folder, path, prefix, options) VALUES (?, ?, ?, ?)", values)
 
 
-def forget(store: Database, folder: FollowedFolder) -> None:
-    """Remove the record of a folder whose files have been removed."""
-    store.run("DELETE FROM folders WHERE folder = ?", (folder.number,))
-
-
 def recorded(store: Database, folder: FollowedFolder) -> Iterator[RecordedFile]:
     """Yield the files of a folder sorted by source; the caller may change records that were already yielded."""
     select = (

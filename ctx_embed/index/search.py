@@ -18,6 +18,7 @@ from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError, OtherModelError, listed_names, quoted
 from ctx_embed.index.database import Passage
 from ctx_embed.index.faiss_file import NEIGHBOURS
+from ctx_embed.index.filters import field_path
 from ctx_embed.index.folder import View
 from ctx_embed.index.hits import DEFAULT_RELEVANCE, Hit, Hits, counted, highlights, relevance, word_shares
 from ctx_embed.index.query import BY_DOCUMENT, Query
@@ -70,9 +71,8 @@ class Candidates:
     judged: bool
     hits: list[Hit] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
-    values: Any = field(default_factory=list)
-    by_words: list[float] = field(default_factory=list)
-    late: list[float] = field(default_factory=list)
+    # Of each hit what orders it, its share of the best score by words, and its late score.
+    scores: list[tuple[float, float, float]] = field(default_factory=list)
     # The vectors of the hits, if MMR needs them.
     vectors: Vectors | None = None
     # The rows that were ranked, the values to group by that they have, and how many were not relevant enough.
@@ -101,13 +101,16 @@ class Search:
 
     def __init__(self, query: Query, model: Callable[[], Model]) -> None:
         self.query, self.options, self.model = query, query.options, model
+        # The number of passages to choose hits from: up to the last one returned, or more.
+        varied = self.options.rerank is not None or self.options.mmr is not None
+        self.pool = max(int(self.options.offset) + int(self.options.k), int(self.options.candidates) if varied else 0)
         # The passages that late interaction looked at last, by row.
         self.looked_at: dict[int, Passage] = {}
 
     def candidates(self, view: View) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused, inside a transaction."""
         options, store = self.options, view.store
-        group = options.group_path
+        group = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
         for fields in store.unknown_fields([(group, False)]).values() if group else ():
             known = listed_names([BY_DOCUMENT, *fields])
             raise InputError(f"group: no document has the field {quoted(options.group)}; known are {known}")
@@ -151,7 +154,7 @@ class Search:
                         chosen.groups.add(key)
                     places = places[is_first]
                 self._choose(view, chosen, piece, places)
-                full = len(chosen.hits) == self.query.pool or chosen.irrelevant >= MOST_JUDGED
+                full = len(chosen.hits) == self.pool or chosen.irrelevant >= MOST_JUDGED
                 done &= piece.ended or full
             depth *= DEEPER
         for chosen in found if options.mmr is not None else ():
@@ -216,10 +219,7 @@ class Search:
             if not isinstance(item, str) and str(item) not in excluded:
                 raise InputError(f"exclude: no document has the id {quoted(item)}")
         if self.query.exclude:
-            away = [
-                *(self.model().queries(others) if others else ()),
-                *(centre(*place) for _, *place in excluded.values()),
-            ]
+            away = [*(self.model().queries(others) if others else ()), *(centre(*of) for _, *of in excluded.values())]
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
             # A query that the model cannot read has no meaning, so it stays zero.
@@ -253,7 +253,7 @@ class Search:
     def _choose(self, view: View, candidates: Candidates, ranking: Ranking, places: Rows) -> None:
         """Add the passages at some places of a ranking that are relevant enough, until there are enough."""
         options, least, unrelated = self.options, self.options.min_relevance, view.settings.unrelated
-        while len(places) and (missing := self.query.pool - len(candidates.hits)):
+        while len(places) and (missing := self.pool - len(candidates.hits)):
             size = min(missing, PASSAGES_AT_ONCE)
             some, places = places[:size], places[size:]
             rows = ranking.rows[some].tolist()
@@ -295,26 +295,24 @@ class Search:
                     )
                 )
                 candidates.rows.append(row)
-                candidates.values.append(float(ranking.values[place]))
-                candidates.by_words.append(float(ranking.by_words[place]))
-                candidates.late.append(late)
+                candidates.scores.append((ranking.values[place], ranking.by_words[place], late))
 
     def hits(self, found: Sequence[Candidates], reranker: Reranker | None) -> list[Hits]:
         """Return the hits for each query from ``offset`` on: reranked, varied, highlighted; ``found`` may be empty."""
-        options, chosen = self.options, []
+        asked, options, chosen = self.query, self.options, []
         most, first = int(options.candidates), int(options.offset)
-        for number, query in enumerate([" ".join(self.query.texts).strip()] if options.fuse else self.query.texts):
+        for number, query in enumerate([" ".join(asked.texts).strip()] if options.fuse else asked.texts):
             candidates = found[number] if found else Candidates([], {}, judged=False)
             hits, vectors = candidates.hits, candidates.vectors
-            values: Floats = np.array(candidates.values)
+            values, own_words, late = np.array(candidates.scores, np.float64).reshape(-1, 3).T
             if options.fuse:
                 values = shares_of_best(values)
             if reranker is not None and hits:
                 best = reranker.scores(candidates.texts, [hit.text for hit in hits[:most]]).max(axis=0)
-                if reranker.cosines and self.query.mode == "hybrid" and not options.fuse:
+                if reranker.cosines and asked.mode == "hybrid" and not options.fuse:
                     # Its cosines take the place of ours, see by_words.
-                    late = shares_of_best(np.nan_to_num(candidates.late[:most]))
-                    shares = shares_of_best(best) + candidates.by_words[:most] + late
+                    late = shares_of_best(np.nan_to_num(late[:most]))
+                    shares = shares_of_best(best) + own_words[:most] + late
                     best = shares / (3 if late.any() else 2)
                 order = np.argsort(-best, kind="stable")
                 hits = [replace(hits[place], reranked=float(best[place])) for place in order] + hits[most:]
@@ -324,20 +322,16 @@ class Search:
                 varied = maximal_marginal_relevance(values[:most], vectors[:most], most, options.mmr)
                 hits = [hits[place] for place in varied] + hits[most:]
             best_of_all = max((hit.relevance for hit in hits if hit.relevance is not None), default=None)
-            answered = None if best_of_all is None or self.mode == "words" else best_of_all >= DEFAULT_RELEVANCE
+            answered = None if best_of_all is None or asked.mode == "words" else best_of_all >= DEFAULT_RELEVANCE
             hits = hits[first : first + int(options.k)]
             own = slice(None) if options.fuse else slice(number, number + 1)
             known = True
-            if self.query.vectors is not None and self.query.mode != "words" and any(self.query.texts):
-                known = bool(self.query.vectors[own].any(axis=1).all())
-            if options.highlight and any(self.query.texts) and self.query.vectors is not None:
+            if asked.vectors is not None and asked.mode != "words" and any(asked.texts):
+                known = bool(asked.vectors[own].any(axis=1).all())
+            if options.highlight and any(asked.texts) and asked.vectors is not None:
                 texts = [hit.text for hit in hits]
-                spans = highlights(
-                    texts,
-                    self.query.texts[own],
-                    self.query.vectors[own],
-                    lambda some: self.model().documents(some),
-                )
+                vectors = asked.vectors[own]
+                spans = highlights(texts, asked.texts[own], vectors, lambda some: self.model().documents(some))
                 hits = [replace(hit, highlight=span) for hit, span in zip(hits, spans, strict=True)]
             chosen.append(Hits(query, hits, known, answered))
         return chosen

@@ -223,8 +223,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         It reads the state of the index at its first document; later changes do not affect it.
         """
         checked_count("offset", offset, 0)
-        if limit is not None:
-            checked_count("limit", limit, 0)
+        checked_count("limit", limit, 0, optional=True)
         path, condition = self._folder.folder, self._condition(where)
         most = LARGEST_ID if limit is None else min(limit, LARGEST_ID)
 
@@ -245,8 +244,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         one; missing fields, null and objects do not count.
         """
         path, condition = field_path(field), self._condition(where)
-        if limit is not None:
-            checked_count("limit", limit, 1)
+        checked_count("limit", limit, 1, optional=True)
         self._condition(f"{field} contains 0")
         most = -1 if limit is None else min(limit, LARGEST_ID)
         select = (
@@ -267,19 +265,18 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         fields = parse_filter(where).fields
         return self._folder.read(lambda view: view.store.unknown_fields(fields))
 
-    def _condition(self, where: str | None) -> Condition:
+    def _condition(self, where: str | Condition | None) -> Condition:
         """Parse a filter; raise InputError, or warn the caller of a public method, where it compares in vain."""
-        return ALL if where is None else self._checked(parse_filter(where), stacklevel=4)
-
-    def _checked(self, condition: Condition, stacklevel: int = 3) -> Condition:
-        """Return a parsed filter after the checks of :meth:`_condition`."""
+        if where is None:
+            return ALL
+        condition = where if isinstance(where, Condition) else parse_filter(where)
         if condition.texts:
             self._folder.read(lambda view: view.require_texts(condition))
         new = [field for field in condition.fields if field not in self._asked_fields]
         if new and self.warns_of_fields and self.count():
             self._asked_fields.update(new)
             if unknown := self._folder.read(lambda view: view.store.unknown_fields(new)):
-                warnings.warn(unknown_fields_message(unknown), UnknownFieldsWarning, stacklevel=stacklevel)
+                warnings.warn(unknown_fields_message(unknown), UnknownFieldsWarning, stacklevel=3)
         return condition
 
     def get(self, identifier: Id) -> Document | None:
@@ -437,18 +434,16 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
             raise unknown_name("option", min(unknown), Options.__dataclass_fields__)
         folder, chosen = self._folder, Options(k, **options)
         asked = parse_query(chosen, query, like, folder.settings.dimension)
-        if chosen.condition is not None:
-            self._checked(chosen.condition)
+        self._condition(chosen.condition)
         # A reranker stays loaded until a search needs another one.
         wanted, (known, reranker) = chosen.rerank, self._reranker
         if wanted is not None and known is not wanted and known != wanted:
             reranker = wanted if isinstance(wanted, Reranker) else Reranker(wanted)
             self._reranker = wanted, reranker
-        search = Search(asked, lambda: self.embedder)
-        candidates: list[Candidates] = []
+        search, candidates = Search(asked, lambda: self.embedder), list[Candidates]()
         with nullcontext() if chosen.deadline is None else within(chosen.deadline):
             if asked.texts and (folder.state().documents or asked.like):
-                search = Search(embedded(asked, search.model, folder.settings.dimension), search.model)
+                search.query = embedded(asked, search.model, folder.settings.dimension)
                 with self._searching:
                     candidates = folder.read(search.candidates)
             lists = search.hits(candidates, None if wanted is None else reranker)
@@ -558,8 +553,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
 
         ``count`` is the number of clusters; None: 2 to 50, by the number of documents.
         """
-        if count is not None:
-            checked_count("count", count, 1)
+        checked_count("count", count, 1, optional=True)
         from ctx_embed.index.exploring import find_topics
 
         return self._folder.read(lambda view: find_topics(view, count, seed))
@@ -628,9 +622,10 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         return f"SearchIndex({str(self.path)!r}, {self.count()} documents, model {model}, {settings.factory})"
 
 
-def checked_count(name: str, value: Any, least: int) -> None:
-    """Check that the value of an argument is an integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+def checked_count(name: str, value: Any, least: int, optional: bool = False) -> None:
+    """Check that the value of an argument is an integer of at least ``least``; ``optional``: or None."""
+    is_count = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+    if not is_count and not (optional and value is None):
         raise InputError(f"{name} must be an integer of at least {least}, got {quoted(value)}")
 
 

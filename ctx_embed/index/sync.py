@@ -11,8 +11,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -97,10 +97,7 @@ def sync_folder(
         last = known.options if known else FolderOptions()
         options = replace(last, **{name: value for name, value in given.items() if value not in (None, ())})
         makes_others = known is not None and (options.documents, options.fields) != (last.documents, last.fields)
-        if known is None:
-            followed = records.new_folder(store, path, prefixed, options)
-        else:
-            followed = known._replace(path=path, options=options)
+        followed = (known or records.new_folder(store, path, prefixed, options))._replace(path=path, options=options)
         result.remarks += [
             f"the followed folder {other.path} is gone; drop its documents with `ctx-embed index sync {other.path} "
             f"{index.path} --allow-empty`"
@@ -111,20 +108,12 @@ def sync_folder(
         globs = options.include, options.exclude
         files = iter(()) if is_gone else walk(path, *globs, bool(options.follow_links), result.remarks)
         found = chain(list(islice(files, 1)), files)
-        before = list[RecordedFile]() if known is None or allow_empty else records.recorded(store, known)
-        _require_files(followed, [record.source for record in before if record.problem is None])
-        if dry_run:
-            compared = iter(()) if known is None else records.recorded(store, known)
-            if makes_others:
-                compared = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in compared)
-            step = _Step(store, None, index, followed, result)
-            with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
-                differences = _changes(found, compared, result, meter, checksum)
-                for read in extraction.read((change, change.path) for change in differences):
-                    step.take(*read)
-            step.store()
-            return result
-        if followed != known:
+        if known is not None and not allow_empty:
+            _require_files(followed, [record.source for record in records.recorded(store, known) if not record.problem])
+        before = records.recorded(store, followed) if known is not None or not dry_run else iter(())
+        if dry_run and makes_others:
+            before = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in before)
+        elif not dry_run and followed != known:
             with store.writing():
                 records.follow(store, followed)
                 if makes_others:
@@ -132,21 +121,23 @@ def sync_folder(
                     statement = "UPDATE files SET modified = ?, hash = x'' WHERE folder = ?"
                     store.run(statement, (records.READ_AGAIN, followed.number))
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
-            differences = _changes(found, records.recorded(store, followed), result, meter, checksum)
+            differences = _changes(found, before, result, meter, checksum)
             changes = extraction.read((change, change.path) for change in differences)
             more = True
             while more:
-                with index.writer.editing(tidy=False) as edit:
-                    step = _Step(edit.store, edit, index, followed, result)
-                    while more and not edit.is_long:
+                with nullcontext() if dry_run else index.writer.editing(tidy=False) as edit:
+                    step = _Step(store if edit is None else edit.store, edit, index, followed, result)
+                    while more and (edit is None or not edit.is_long):
                         change, texts = next(changes, (None, list[Extracted]()))
                         more = change is not None
                         if change is not None:
                             step.take(change, texts)
                     step.store()
+        if dry_run:
+            return result
         if is_gone:
             with store.writing():
-                records.forget(store, followed)
+                store.run("DELETE FROM folders WHERE folder = ?", (followed.number,))
     # Updates FAISS's file, and compacts if most vectors belong to deleted documents.
     with index.writer.editing():
         pass
@@ -246,38 +237,39 @@ def _is_as_listed(file: File) -> bool:
     return False
 
 
+@dataclass
 class _Step:
     """The changes of one commit; documents of several files are embedded together.
 
     Without ``edit`` nothing is changed: the report says what would be.
     """
 
-    def __init__(
-        self, store: Database, edit: Edit | None, index: SearchIndex, folder: FollowedFolder, result: Synced
-    ) -> None:
-        self.database = store
-        self.edit = edit
-        self.index = index
-        self.folder = folder
-        self.result = result
-        self._documents: list[Document] = []
-        self._characters = 0
-        # A dry run may come before the first folder of the index.
-        origins = (
-            "origins" if edit is not None or records.folders(store) else "(SELECT 0 AS id, 0 AS file, 0 AS written)"
-        )
-        self._select = (
-            f"SELECT d.id, file, written FROM documents d LEFT JOIN {origins} o ON o.id = d.id WHERE d.id IN ({{}})"
-        )
-        # Without edit: for ids of the files so far, whether a document has them now.
-        self._ids: dict[str, bool] = {}
+    database: Database
+    edit: Edit | None
+    index: SearchIndex
+    folder: FollowedFolder
+    result: Synced
+    _documents: list[Document] = field(default_factory=list)
+    _characters: int = 0
+    # Without edit: for ids of the files so far, whether a document has them now.
+    _ids: dict[str, bool] = field(default_factory=dict)
 
     def take(self, change: Change, texts: list[Extracted] | Exception) -> None:
         """Make one change; new documents are stored when a batch of them is full."""
         file, record, digest = change
         if file is not None and digest is not None:
             assert record is not None
-            self._touch(file, record, digest)
+            if self.edit is None:
+                return
+            # The file has changed, but not its text.
+            store = self.database
+            records.record(store, self.folder, file, digest, record.problem, record.counted)
+            if file.modified != record.modified:
+                own, values = "id IN (SELECT id FROM origins WHERE file = ?)", (modified(file.modified), record.number)
+                store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {own}", values)
+                store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", values)
+                store.store_checksums(own, record.number)
+                self.edit.edited()
         elif file is not None and format_of(file.path).installed:
             self._read(file, record, texts)
         else:
@@ -290,19 +282,6 @@ class _Step:
                 self.result.lacking[suffix_of(file.path)] += 1
             elif record is not None:
                 self.result.removed += record.problem is None
-
-    def _touch(self, file: File, record: RecordedFile, digest: bytes) -> None:
-        """Record that a file has changed, but not its text."""
-        if self.edit is None:
-            return
-        store = self.database
-        records.record(store, self.folder, file, digest, record.problem, record.counted)
-        if file.modified != record.modified:
-            of_file, values = "id IN (SELECT id FROM origins WHERE file = ?)", (modified(file.modified), record.number)
-            store.run(f"UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) WHERE {of_file}", values)
-            store.run("UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", values)
-            store.store_checksums(of_file, record.number)
-            self.edit.edited()
 
     def _ids_of(self, record: RecordedFile | None) -> list[Id]:
         if record is None:
@@ -408,7 +387,13 @@ class _Step:
                 place = f"line {document.metadata['line']}: " if "line" in document.metadata else ""
                 raise UnreadableFileError(f"{place}the id {quoted(identifier)} comes twice")
             by_id[identifier] = document
-        stored = {str(identifier): of for identifier, *of in self.database.run_among(self._select, forms_of(by_id))}
+        # A dry run may come before the first folder of the index.
+        has_origins = self.edit is not None or records.folders(self.database)
+        origins = "origins" if has_origins else "(SELECT 0 AS id, 0 AS file, 0 AS written)"
+        select = (
+            f"SELECT d.id, file, written FROM documents d LEFT JOIN {origins} o ON o.id = d.id WHERE d.id IN ({{}})"
+        )
+        stored = {str(identifier): of for identifier, *of in self.database.run_among(select, forms_of(by_id))}
         waiting, own = {str(document.id) for document in self._documents}, -1 if record is None else record.number
         for identifier in by_id:
             of_others = identifier in stored and stored[identifier][0] != own

@@ -72,10 +72,13 @@ class _NewDocument(NamedTuple):
 class Edit:
     """Changes to an index in one transaction and in bounded memory, see :meth:`Writer.editing`.
 
-    ``state`` is what the commit will publish, and ``counted`` the documents that the same job has added so far.
+    ``state`` is what the commit will publish, and ``counted`` the documents that the same job has added so far. No
+    document of a row before ``first_row`` is replaced; None: any is if asked for.
     """
 
-    def __init__(self, store: Database, writer: Writer, counted: int, first_row: int | None) -> None:
+    first_row: int | None = None
+
+    def __init__(self, store: Database, writer: Writer, counted: int) -> None:
         self.store = store
         self.state = store.state()
         self.counted = counted
@@ -85,7 +88,7 @@ class Edit:
         self._vectors = VectorTable(store, settings)
         # A reembedding fills a second table at the same time.
         self._tables = [self._vectors, *([] if following is None else [VectorTable(store, following)])]
-        self._first_row, self._start = first_row, self.state.next_row
+        self._start = self.state.next_row
 
     @property
     def is_long(self) -> bool:
@@ -165,9 +168,7 @@ class Edit:
     def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[str, int], replacing: bool) -> None:
         """Raise an error if an id belongs to a document that is not replaced, stored or in the same batch."""
         numbers: dict[str, int] = {}
-        first_row = self._first_row
-        if first_row is None:
-            first_row = 0 if replacing else self._start
+        first_row = self.first_row if self.first_row is not None else 0 if replacing else self._start
         for number, identifier in enumerate(ids, first):
             row = taken.get(str(identifier))
             if row is not None and row < first_row:
@@ -303,18 +304,17 @@ class Writer:
         return chunker(chunk, None if chunk == "none" else self.embedder())
 
     @contextmanager
-    def editing(self, *, tidy: bool = True, counted: int = 0, first_row: int | None = None) -> Iterator[Edit]:
+    def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
-        ``tidy`` then updates FAISS's file, and compacts if that is due. A job of several edits says how many
-        documents it has ``counted``; if it has a ``first_row``, it replaces no document of an earlier one.
+        ``tidy`` then updates FAISS's file, and compacts if that is due. ``counted``: documents that the job has added.
         """
         with self._changing, closing(Database(self.folder.folder)) as store:
             with store.writing():
                 self.folder.require_in_place()
                 if store.present().table != self.folder.settings.table:
                     raise self.folder.embedded_again()
-                edit = Edit(store, self, counted, first_row)
+                edit = Edit(store, self, counted)
                 yield edit
                 if edit.state != store.state():
                     store.finish(edit.state)
@@ -348,13 +348,13 @@ class Writer:
                 try:
                     new = faiss_file.write(View(store), self.embedder, anew=anew)
                 except RuntimeError as error:
-                    said = "%s: FAISS cannot build %s; search compares every vector (%s)"
                     if not self._reported:
+                        said = "%s: FAISS cannot build %s; search compares every vector (%s)"
                         _LOG.warning(said, store.folder, store.present().factory, faiss_file.reason(error))
                     self._reported = True
                 if new is None and old is None:
                     return
-                faiss_file.listed(store, new)
+                store.store_record(new)
                 store.finish(store.state())
             # Readers know the new file now.
             with suppress(OSError):
@@ -470,7 +470,7 @@ def reembed(folder: IndexFolder, embedder: Model, *, progress: bool = False) -> 
                         # The new vectors become the index's, with its present settings.
                         store.store_settings(replace(following, dtype=store.present().dtype))
                         store.store_settings(None, NEXT)
-                        faiss_file.listed(store, None)
+                        store.store_record(None)
                         store.finish(store.state())
                         break
         _remove_old_tables(store)

@@ -203,9 +203,8 @@ def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, fact
         index.add(TEXTS)
         expected = expected_pairs(TEXTS, 0.8)
         assert len(expected) > 50
-        for patched in ({}, {"ROWS_AT_ONCE": 32, "NEIGHBOURS": 4}):
-            for name, value in patched.items():
-                monkeypatch.setattr(exploring, name, value)
+        for at_once in (exploring.ROWS_AT_ONCE, 32):
+            monkeypatch.setattr(exploring, "ROWS_AT_ONCE", at_once)
             pairs = index.duplicates(0.8, 10_000)
             assert {(pair.left, pair.right): pair.score for pair in pairs} == pytest.approx(expected, abs=1e-6)
             assert [pair.score for pair in pairs] == sorted((pair.score for pair in pairs), reverse=True)
