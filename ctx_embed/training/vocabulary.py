@@ -13,10 +13,13 @@ from tokenizers.trainers import WordPieceTrainer
 from ctx_embed.errors import InputError
 from ctx_embed.numpy_model import saved
 from ctx_embed.progress import Meter
+from ctx_embed.reading.rows import in_blocks
 from ctx_embed.texts import well_formed
 
 UNKNOWN = "[UNK]"
 PAD = "[PAD]"
+# Texts whose words are counted at once.
+BLOCK_TEXTS = 1000
 # Maximum number of letters that become entries.
 LETTERS = 1000
 
@@ -45,8 +48,8 @@ def learn_vocabulary(
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     raw: Counter[str] = Counter()
-    for text in Meter("vocabulary", shown=progress).each(texts):
-        raw.update(well_formed(text).split())
+    for block in in_blocks(Meter("vocabulary", shown=progress).each(texts), BLOCK_TEXTS):
+        raw.update(well_formed(" ".join(block)).split())
     # The number of times each word occurs, normalised and split like the tokenizer does.
     words: Counter[str] = Counter()
     for word, count in raw.items():

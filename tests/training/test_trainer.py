@@ -1,6 +1,7 @@
 """A student is trained on texts and phrases."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -233,6 +234,23 @@ def test_labels_and_genres_are_read_from_all_or_the_spare_dimensions(start, sent
 
     message = "labels_from='spare' needs spare_dimensions above 0, got 0; set both"
     assert error(DistillationOptions(labels_from="spare").label_dimensions, 8, 0) == message
+
+
+def test_each_objective_has_its_weight_and_is_left_out_at_0(start, mixture, texts, teacher, monkeypatch):
+    monkeypatch.setattr(objectives, "FEWEST_TAUGHT", 64)
+    together = replace(mixture, blocks=[Block(tuple(texts), second=True)], pairs=np.arange(64).reshape(-1, 2))
+    second = teacher[0], np.eye(16, 8, dtype=np.float32)
+    begin = partial(start, mixture=together, run={"labelled": (["a", "b"] * 32, texts), "second": second})
+    terms = {"label_weight": "labels", "relation_weight": "relations", "word_weight": "words", "genre_weight": "genres"}
+    terms |= {"pair_weight": "partners", "second_weight": "second", "second_label_weight": "taught_labels"}
+    weights = {name: 0.1 * place for place, name in enumerate(terms, 1)}
+    every = begin(replace(OPTIONS, **weights)).objectives
+    expected = {terms[name]: weight for name, weight in weights.items()} | {"similarity": 1.0}
+    assert {name: weight for name, (_, weight) in every.items()} == expected
+    assert every["second"][0].relation_weight == weights["relation_weight"]
+    assert every["taught_labels"][0].head is every["labels"][0].head
+    for name in terms.keys() - {"label_weight"}:
+        assert every.keys() - begin(replace(OPTIONS, **weights | {name: 0.0})).objectives.keys() == {terms[name]}
 
 
 def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):

@@ -127,7 +127,7 @@ def read_blocks(source: Source, seed: int = 0, text_field: str | None = None) ->
     else:
         blocks = []
         for path in source.files:
-            lines = [well_formed(document.text) for document in read_documents(path, text_field)]
+            lines = list(map(well_formed, [document.text for document in read_documents(path, text_field)]))
             for start in range(0, len(lines), BLOCK_LINES):
                 joined = passages(lines[start : start + BLOCK_LINES], source.passage_lines)
                 texts, none = tuple(spans(joined, source.span_words)), (False,) * len(joined)
@@ -151,7 +151,8 @@ def _fair_blocks(source: Source) -> list[Block]:
         elif name.endswith(".tsv"):
             items = [(well_formed(text),) for _, _, text in read_labelled_rows(path)]
         else:
-            items = [(well_formed(document.text),) for document in read_documents(path)]
+            lines = [document.text for document in read_documents(path)]
+            items = [(text,) for text in map(well_formed, lines)]
         families.setdefault(genre(Path(path).name), []).extend(items)
     for name, items in families.items():
         if any(len(item) > 1 for item in items):
