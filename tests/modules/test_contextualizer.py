@@ -281,6 +281,8 @@ def test_a_cut_is_never_silent(tokenizer):
 @pytest.mark.parametrize("options", OPTIONS[::5])
 def test_saved_and_loaded_bit_for_bit(tokenizer, options, tmp_path):
     module = drawn(tokenizer, max_seq_length=900, **options).float()
+    # However its numbers lie in memory.
+    module.attention.U.data = module.attention.U.data.transpose(1, 2).contiguous().transpose(1, 2)
     module.save(str(tmp_path))
     loaded = Contextualizer.load(str(tmp_path))
     assert loaded.get_config_dict() == module.get_config_dict()

@@ -169,19 +169,21 @@ def test_several_labels():
 
 def test_indicators(tmp_path):
     y = np.array([[label == "good", len(text) > 25] for text, label in zip(TEXTS, LABELS, strict=True)]).astype(int)
-    classifier = TextClassifier().fit(TEXTS, y)
+    classifier = TextClassifier(words=False).fit(TEXTS, y)
     assert classifier.predict(NEW)[:, 0].tolist() == [1, 0, 1, 0]
     assert 0 <= classifier.score(TEXTS, y) <= 1
-    sparse = TextClassifier().fit(TEXTS, csr_array(y))
+    sparse = clone(classifier).fit(TEXTS, csr_array(y))
     assert sparse.score(TEXTS, csr_array(y)) == classifier.score(TEXTS, y)
-    assert cross_val_score(TextClassifier(), TEXTS, y, cv=2).shape == (2,)
+    assert cross_val_score(classifier, TEXTS, y, cv=2).shape == (2,)
     classifier.save(tmp_path / "model")
     assert np.array_equal(TextClassifier.load(tmp_path / "model").predict(NEW), classifier.predict(NEW))
 
 
 def test_scores_of_labels_of_a_kind(classifier):
     y = np.array([[label == "good", 1] for label in LABELS]).astype(int)
-    of_columns, several = TextClassifier().fit(TEXTS, y), TextClassifier().fit(TEXTS, [[label] for label in LABELS])
+    of_columns, several = (
+        TextClassifier(words=False).fit(TEXTS, labels) for labels in (y, [[label] for label in LABELS])
+    )
     assert error(of_columns.score, TEXTS, y[:, :1].repeat(3, 1)) == "y must have 2 columns, as in fit, got 3"
     assert error(several.score, TEXTS, LABELS) == "y must hold lists of labels, as in fit"
     assert error(classifier.score, TEXTS, y) == "y must hold one label for each text, as in fit"
@@ -289,11 +291,11 @@ def test_texts_and_labels_of_any_library(classifier, kind):
 def test_tables_and_labels_of_other_types():
     table = pd.DataFrame({"text": TEXTS, "label": LABELS})
     assert error(TextClassifier().fit, table, table["label"]).startswith("texts must be a list of strings, got a Data")
-    assert TextClassifier().fit(table["text"], table[["label"]]).predict(NEW).tolist() == TRUE
-    flags = TextClassifier().fit(TEXTS, pa.array([label == "good" for label in LABELS]))
+    classifier = TextClassifier(words=False)
+    assert classifier.fit(table["text"], table[["label"]]).predict(NEW).tolist() == TRUE
+    flags = classifier.fit(TEXTS, pa.array([label == "good" for label in LABELS]))
     assert flags.predict(NEW).tolist() == [True, False, True, False]
-    indicators = pd.get_dummies(table["label"])
-    assert TextClassifier().fit(TEXTS, indicators).predict(NEW).shape == (4, 2)
+    assert classifier.fit(TEXTS, pd.get_dummies(table["label"])).predict(NEW).shape == (4, 2)
 
 
 class Topic(str, Enum):
@@ -319,10 +321,10 @@ class Stars(IntEnum):
     ],
     ids=repr,
 )
-def test_labels_keep_their_type_and_value(tmp_path, labels):
+def test_labels_keep_their_type_and_value(tmp_path, tiny_model_path, labels):
     given = [label.item() if hasattr(label, "item") else label for label in labels]
     y = list(labels) * 4
-    classifier = TextClassifier(words=False).fit(TEXTS[:8], y)
+    classifier = TextClassifier(tiny_model_path, words=False).fit(TEXTS[:8], y)
     classifier.save(tmp_path / "model")
     loaded = TextClassifier.load(tmp_path / "model")
     for one in (classifier, loaded):
