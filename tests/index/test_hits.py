@@ -100,6 +100,16 @@ def test_an_answer_is_relevant_and_noise_is_not(index):
     assert [hit.text for page in pages for hit in page] == texts
 
 
+def test_an_index_whose_relevance_is_not_calibrated_says_nothing(tiny_model_path, tmp_path, monkeypatch):
+    # As if the model could not read the general questions.
+    monkeypatch.setattr("ctx_embed.index.hits.LEAST_QUESTIONS", 10**6)
+    with SearchIndex.create(tmp_path / "index", tiny_model_path) as index:
+        index.add(["the cat sat on the mat"])
+        for query in ("the cat", "a good film"):
+            found = index.search(query)
+            assert (found[0].relevance, found.answered, "answered" in found.as_dicts()[0]) == (None, None, False)
+
+
 def test_hits_of_vectors_and_of_unknown_tokens_have_no_relevance(index, embedder):
     (hit,) = index.search(embedder.encode_query(["inflation"])[0], 1)
     assert (hit.relevance, "relevance" in hit.as_dict()) == (None, False)
