@@ -49,7 +49,7 @@ def patterns(words: Collection[str]) -> dict[str, str]:
         r"\w": f"[{ranges([*words, '_'])}]",
         "(?P<": "(?<",
     }
-    found = {"context": normalisation.CONTEXT.pattern, "word": normalisation._WORD.pattern}
+    found = {"context": normalisation.CONTEXT.pattern, "word": normalisation._WORD}
     for ours, theirs in classes.items():
         found = {name: pattern.replace(ours, theirs) for name, pattern in found.items()}
     return found

@@ -97,14 +97,14 @@ _PAIRED = (
 _UNUSUAL = re.compile(f"[{_PAIRED}{_FOLDED}♯]")
 _CUT = re.compile(r"-[ \t]*\r?\n")
 _SHARP = re.compile("[A-Za-z]#")
-_WORD = re.compile(
+_WORD = (
     rf"(?P<paired>[{_PAIRED}]+)"
     r"|(?<![\w.])\.(?P<net>[Nn][Ee][Tt])(?!\w)"
     r"|(?<!\w)(?P<sharp>[A-Za-z])[#♯](?![^\W\d_])"
     rf"|(?P<word>[^\W_{_PAIRED}]{{1,{LONGEST_WORD}}})(?P<plus>\+\+(?!\+))?(?P<cut>-[ \t]*\r?\n[ \t]*(?=[^\W\d_]))?"
 )
 # The same, with runs of characters between words, of which a full stop may begin one.
-_WORD_OR_RUN = re.compile(rf"{_WORD.pattern}|(?P<between>[^\w{_PAIRED}]{{16,4096}})(?![Nn])")
+_WORD_OR_RUN = re.compile(rf"{_WORD}|(?P<between>[^\w{_PAIRED}]{{16,4096}})(?![Nn])")
 
 
 def _read(character: str) -> str:

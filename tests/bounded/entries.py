@@ -39,6 +39,7 @@ from ctx_embed.text import normalisation
 from ctx_embed.texts import well_formed
 from ctx_embed.training.options import read_recipe
 from tests.bounded.growth import ALONE, TEXTS, Entry, Make, different, strings
+from tests.bounded.requests import requests
 from tests.reading.samples import FIRST, WRITERS
 
 # Texts whose reading or embedding takes longest.
@@ -419,4 +420,7 @@ ENTRIES: dict[str, Entry] = {
     "values in errors": Entry(lambda text: errors.quoted([text, {text: [text]}]), NAMES),
     "secrets in errors": Entry(errors.without_secrets, SECRETS),
     "terminal": Entry(lambda text: (printable(text), one_line(text, 80)), MEANING),
+    **dict(requests(FOLDER)),
 }
+# Options of commands that are patterns, and the entries that time them.
+PATTERN_OPTIONS = {"include": "globs", "exclude": "globs", "where": "filter"}

@@ -27,12 +27,15 @@ METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "f
 LOCALS: dict[str, Any] = {
     "allowed": ".",
     "begin": "a",
+    "by_bert": True,
+    "cuts": r"\.\-",
     "inner": "(?=(?P<g0>.*?b))(?P=g0)",
     "end": ".*c",
     "extra": "train",
     "ideographs": "\u3001-\u3003",
     "known": ["a", "aa", "ab"],
     "paired": "\u6771",
+    "parts": re.compile(r"[\s\.\-]"),
     "name": "a*?b",
     "target": Path("notes"),
 }
@@ -82,6 +85,9 @@ def uses(path: Path) -> set[tuple[Pattern, str]]:
                     used.add((re.compile(found, *flags), node.func.attr))
                 else:
                     unknown.add(ast.unparse(node))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "in_pieces":
+            found = local.get(ast.unparse(node.args[1])) or _evaluated(node.args[1], names)
+            used.add((found, "search"))
         elif isinstance(node, ast.Attribute) and node.attr in METHODS:
             of = node.value.value if isinstance(node.value, ast.Subscript) else node.value
             found = local.get(ast.unparse(of)) or _evaluated(of, names)
@@ -197,12 +203,14 @@ def attacks(pattern: Pattern) -> dict[str, Make]:
             starts.add(before)
             pieces[part] = None
         pieces[_sample(tree, pool, draw)[:LONGEST]] = None
-    found = {}
+    found: dict[str | bytes, Make] = {}
     for start in sorted(starts, key=len)[:5]:
         for piece in list(filter(None, pieces))[:16]:
             for end in ("", "\0"):
-                found[f"{start!r} {piece!r} {end!r}"] = partial(_attack, pattern, start, piece, end)
-    return found
+                make = partial(_attack, pattern, start, piece, end)
+                # Some are the same: an a many times, or two.
+                found.setdefault(make(LONGEST), make)
+    return {ascii(text): make for text, make in found.items()}
 
 
 def _attack(pattern: Pattern, start: str, piece: str, end: str, n: int) -> str | bytes:

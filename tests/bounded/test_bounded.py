@@ -4,17 +4,19 @@ import re
 import signal
 import sys
 
+import click
 import pytest
 
 from ctx_embed import SearchIndex
+from ctx_embed.cli.main import main
 from ctx_embed.reading import tables
 from tests.bounded.growth import TIMES_COST, Entry, growth, strings
 
-for package in ("docx", "pptx", "openpyxl", "pypdf", "pyarrow", "rapidfuzz"):
+for package in ("docx", "fastapi", "pptx", "openpyxl", "pypdf", "pyarrow", "rapidfuzz"):
     pytest.importorskip(package)
 
 from tests.bounded import patterns  # noqa: E402  # what they import may be missing
-from tests.bounded.entries import ANALYSES, ENTRIES, OTHERS, READING, ROWS  # noqa: E402
+from tests.bounded.entries import ANALYSES, ENTRIES, OTHERS, PATTERN_OPTIONS, READING, ROWS  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
@@ -71,6 +73,18 @@ def test_all_readers_are_named():
     assert {*READING, *ANALYSES} == public - OTHERS
 
 
+def test_all_options_that_are_patterns_are_named():
+    found, groups = set[str](), [main]
+    while groups:
+        group = groups.pop()
+        context = click.Context(group)
+        for command in [group.get_command(context, name) for name in group.list_commands(context)]:
+            groups += [command] if isinstance(command, click.Group) else []
+            found |= {of.name for of in command.params if re.search("GLOB|FILTER|REGEX|PATTERN", str(of.metavar), re.I)}
+    assert found == {*PATTERN_OPTIONS}
+    assert {*PATTERN_OPTIONS.values()} <= {*ENTRIES}
+
+
 def test_what_grows_faster_is_noticed():
     def pairs(text):
         return sum(a is b for a in text for b in text)
@@ -78,6 +92,7 @@ def test_what_grows_faster_is_noticed():
     assert fallen(Entry(pairs, strings("a"), 1 << 12))
     assert fallen(Entry(len, strings("a"))) is None
     # A pattern that took quadratic time, and one that looks again from each start, by the strings made from them.
-    for wrong, method in (("\xad(?![\xad\u200b-\u200d]*[^\\W_])|[\xad\u200b-\u200d]", "sub"), (r"a+b", "search")):
+    soft_hyphens = "\xad(?![\xad\u200b-\u200d]*[^\\W_])|[\xad\u200b-\u200d]", "sub", 1 << 12
+    for wrong, method, most in (soft_hyphens, ("a+b", "search", 1 << 14)):
         pattern = re.compile(wrong)
-        assert fallen(Entry(patterns.caller(pattern, method), patterns.attacks(pattern), 1 << 14))
+        assert fallen(Entry(patterns.caller(pattern, method), patterns.attacks(pattern), most))
