@@ -251,10 +251,11 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands, each with its whole first sentence."""
-        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        """List the commands, each with its whole first sentence; those of the first group without importing them."""
+        names = [] if ctx.parent is None else self.list_commands(ctx)
+        commands = [(name, each.get_short_help_str(1000)) for name in names if (each := self.get_command(ctx, name))]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in commands.items() if each])
+            formatter.write_dl(commands or sorted(COMMANDS.items()))
 
 
 def _respect_memory_limit() -> None:
@@ -273,11 +274,6 @@ def _respect_memory_limit() -> None:
 
 class MainGroup(Group):
     """The group of all commands, at the boundary to the user."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
         """Parse the arguments; report an error if --help or --version cannot write to standard output."""
