@@ -1,6 +1,7 @@
 """Every system: against a plain computation, what is true of all, and the weights that each gives its tokens."""
 
 import copy
+from inspect import Parameter, signature
 
 import numpy as np
 import pytest
@@ -207,6 +208,7 @@ def test_what_a_class_says_of_itself(make, tokenizer):
         assert ["dimension", *option_defaults(name)] == list(cls.config_keys), name
         # Only the bigrams read more of an id than its row.
         assert make(name).ids_may_be_renumbered == (name != "dan")
+        assert signature(cls).parameters["dimension"].default in (256, Parameter.empty), name
         assert "Shapes" in cls.__doc__, name
         assert "Source: " in cls.__doc__, name
     names = {cls.config_file_name for cls in SYSTEMS.values()}
