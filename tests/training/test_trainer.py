@@ -249,8 +249,9 @@ def test_each_objective_has_its_weight_and_is_left_out_at_0(start, mixture, text
     assert {name: weight for name, (_, weight) in every.items()} == expected
     assert every["second"][0].relation_weight == weights["relation_weight"]
     assert every["taught_labels"][0].head is every["labels"][0].head
-    for name in terms.keys() - {"label_weight"}:
-        assert every.keys() - begin(replace(OPTIONS, **weights | {name: 0.0})).objectives.keys() == {terms[name]}
+    for names in [[name] for name in terms if name != "label_weight"] + [["label_weight", "second_label_weight"]]:
+        left = begin(replace(OPTIONS, **weights | dict.fromkeys(names, 0.0))).objectives
+        assert every.keys() - left.keys() == {terms[name] for name in names}
 
 
 def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):

@@ -116,7 +116,8 @@ class Distillation:
         terms: dict[str, tuple[objectives.Objective, float]] = {"similarity": (objectives.Similarity(), 1.0)}
         if options.relation_weight > 0:
             terms["relations"] = objectives.Relations(), options.relation_weight
-        if labelled is not None:
+        # The second teacher's labels are read by the same head.
+        if labelled is not None and options.label_weight + options.second_label_weight > 0:
             labels = objectives.Labels(read, self.student.text_tokenizer, *labelled, options.seed)
             terms["labels"] = labels, options.label_weight
         if options.word_weight > 0:
