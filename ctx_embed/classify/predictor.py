@@ -116,7 +116,7 @@ class Predictor:
         self.head.save(folder)
 
 
-def fitted_predictor(encoder: Model, data: Labelled, class_weight: ClassWeight, words: bool = True) -> Predictor:
+def fitted_predictor(encoder: Model, data: Labelled, class_weight: ClassWeight, words: bool) -> Predictor:
     """Return the encoder with a head fitted over it, which reads words too unless ``words`` is False."""
     from ctx_embed.classify.fitting import fitted_head
 
