@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from ctx_embed.cli.main import command, counted, printable
-from ctx_embed.cli.options import backend_option, encoding_option, field_option, output_option
+from ctx_embed.cli.options import backend_option, encoding_option, field_option, options_of, output_option
 from ctx_embed.errors import InputError
+from ctx_embed.index.following import FolderOptions
 
 # Maximum number of rows to list if rows could not be embedded.
 SHOWN = 10
@@ -25,16 +26,18 @@ BLOCK = 4096
 @encoding_option
 @backend_option
 @click.option("--batch-size", type=click.IntRange(min=1), help="Maximum texts in a batch.  [default: by the model]")
-@click.option("--id-field", metavar="NAME", help="The field that holds the id.  [default: id, _id]")
+@options_of(FolderOptions, only=("id_field", "title_field"))
 @click.option(
     "--workers", type=click.IntRange(min=1), help="With --to, number of threads that embed.  [default: one per core]"
 )
+@click.option("--json", "as_json", is_flag=True, help="With --to, print the numbers and what was left out as JSON.")
 def encode(
     inputs: tuple[str, ...],
     output: Path | None,
     target: str | None,
     batch_size: int | None,
     field: str | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Embed the texts of INPUT, in order, into a file, or with --to into a directory or database.
@@ -62,13 +65,19 @@ def encode(
 
         from ctx_embed.bulk_encoding import encode_dataset
         from ctx_embed.stores import open as open_store
+        from ctx_embed.writing import json_of
 
         found = encode_dataset(inputs, target, text_field=field, progress=True, **options)
+        if as_json:
+            numbers = {name: value for name, value in vars(found).items() if name != "report"}
+            click.echo(json_of({**numbers, **vars(found.report)}))
+            return
         for line in found.named[:SHOWN]:
             click.echo(printable(f"left out: {line}"), err=True)
         if found.bad:
             more = f", of which {SHOWN} are named above" if found.bad > SHOWN else ""
             click.echo(f"{counted(found.bad, 'row')} could not be embedded{more}", err=True)
+        found.report.print()
         held = f"{counted(found.count, 'embedding')} of dimension {found.dimension} in {open_store(target).name}"
         if found.was_complete:
             click.echo(f"nothing to do: {held} already")
@@ -76,8 +85,10 @@ def encode(
             click.echo(f"{counted(found.rows, 'row')} encoded: {held}")
         return
 
-    if options["workers"] is not None:
-        raise click.UsageError("--workers needs --to TARGET.")
+    if options["workers"] is not None or as_json:
+        raise click.UsageError(f"--{'json' if as_json else 'workers'} needs --to TARGET.")
+    if output is not None and output.suffix.lower() == ".npy" and (options["id_field"] or options["title_field"]):
+        raise click.UsageError("--id-field and --title-field: .npy holds embeddings alone; leave them out.")
     if len(inputs) > 1:
         raise click.UsageError("-o takes one INPUT; use --to TARGET for several.")
     (source,) = inputs
@@ -91,7 +102,8 @@ def encode(
     is_printed = output == STANDARD_OUTPUT
     require_embeddings_file(output)
     require_other_file(output, source)
-    rows = read_documents(source, Fields(field, options["id_field"]), encoding=options["encoding"])
+    fields = Fields(field, options["id_field"], options["title_field"])
+    rows = read_documents(source, fields, encoding=options["encoding"])
     # Print results block by block, from standard input as lines arrive. A file is written in one go.
     blocks = (arriving(rows, BLOCK) if source == "-" else in_blocks(rows, BLOCK)) if is_printed else iter([list(rows)])
     documents = next(blocks, [])

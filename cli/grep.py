@@ -115,10 +115,7 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
                     click.secho("--", styled(sys.stdout), fg="cyan")
                 for line in _lines(hit, before, after):
                     click.echo(line, styled(sys.stdout))
-        for remark in sources.report.remarks:
-            click.echo(printable(f"Warning: {remark}"), err=True)
-        if sources.report.left_out:
-            click.echo(sources.report.left_out, err=True)
+        sources.report.print()
         if not hits and search.hidden:
             click.echo("no hits: no passage answers this well enough; --min-relevance 0 shows the nearest", err=True)
         if (seconds := time.monotonic() - started) > SLOW_SECONDS and paths:

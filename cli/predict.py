@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
@@ -16,7 +17,7 @@ import click
 
 from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import encoding_option, field_options, output_option
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
 
 # Number of texts that are read and predicted at a time.
 AT_ONCE = 8192
+# Maximum rows of a sheet and characters of a cell in Excel.
+MOST_ROWS, MOST_CHARACTERS = 1 << 20, 32_767
 
 
 class Row(NamedTuple):
-    """A row of the output: the fields of the input's row, its text, and what the classifier says of it."""
+    """A row of the output: the number and fields of the input's row, its text, and what the classifier says of it."""
 
+    number: int
     given: dict[str, Any]
     text: str
     found: dict[str, Any]
@@ -118,8 +122,9 @@ def _write_parquet(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     import pyarrow
     from pyarrow import parquet
 
+    from ctx_embed.reading.formats import PARQUET
     from ctx_embed.reading.opening import opened, source_name
-    from ctx_embed.reading.tables import PARQUET, open_parquet
+    from ctx_embed.reading.tables import open_parquet
 
     found = list(rows)
     if table.kind != PARQUET or table.name == source_name("-"):
@@ -132,12 +137,67 @@ def _write_parquet(file: TextIO, rows: Iterator[Row], table: Table) -> None:
     parquet.write_table(whole, file.buffer)
 
 
+def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
+    """Write the workbook of the input as it is, or a new one, with the classifier's columns at the end of sheets."""
+    import io
+
+    import openpyxl
+
+    from ctx_embed.reading.opening import opened, suffix_of, unpacked
+
+    found = list(rows)
+    own = ["label", "probability", *["explanation"] * any("explanations" in row.found for row in found)]
+    if suffix_of(table.name) in (".xlsx", ".xlsm"):
+        with opened(table.name) as stream:
+            book = openpyxl.load_workbook(io.BytesIO(unpacked(stream).read()))
+        starts = [(first, book[name] if name else book.worksheets[0]) for name, first in table.starts.items()]
+    else:
+        book = openpyxl.Workbook()
+        starts = [(0, book.active)]
+        # The rows of other tables are numbered anew, below the header.
+        found = [row._replace(number=number) for number, row in enumerate(found, 2)]
+        names = list(dict.fromkeys([*table.names, *(name for row in found for name in row.given)]))
+        _fill(book.active, 1, 1, names)
+        for row in found:
+            _fill(book.active, row.number, 1, [row.given.get(name) for name in names])
+    for (first, sheet), (last, _) in zip(starts, [*starts[1:], (MOST_ROWS * len(starts), None)], strict=True):
+        filled = [cell for line in sheet.iter_rows() for cell in line if cell.value is not None]
+        after, header = max(cell.column for cell in filled) + 1, min(cell.row for cell in filled)
+        taken = {str(cell.value) for cell in filled if cell.row == header}
+        _fill(sheet, header, after, _free(own, taken).values())
+        for row in found:
+            if first < row.number <= last:
+                label, probability, *why = row.cells(digits="")
+                one = probability and "," not in probability
+                _fill(sheet, row.number - first, after, [label, float(probability) if one else probability, *why])
+    book.save(file.buffer)
+
+
+def _fill(sheet: Any, row: int, column: int, values: Iterable[Any]) -> None:
+    """Write cells of a sheet: numbers, and texts as they are, none of which becomes a formula."""
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+    from ctx_embed.writing import json_of
+
+    if row > MOST_ROWS:
+        raise InputError(f"a sheet has at most {MOST_ROWS:,} rows; write .csv or .parquet")
+    for place, value in enumerate(values, column):
+        text = value if isinstance(value, str | int | float | None) else json_of(value)
+        if isinstance(text, str):
+            text = ILLEGAL_CHARACTERS_RE.sub("\ufffd", text)
+            if len(text) > MOST_CHARACTERS:
+                raise InputError(f"row {row}: a cell of a sheet has at most {MOST_CHARACTERS:,} characters; write .csv")
+        cell = sheet.cell(row, place, text)
+        cell.data_type = "s" if isinstance(text, str) else cell.data_type
+
+
 WRITERS: dict[str, Callable[[TextIO, Iterator[Row], Table], None]] = {
     ".jsonl": _write_jsonl,
     ".json": _write_json,
     ".csv": partial(_write_table, kind="CSV"),
     ".tsv": partial(_write_table, kind="TSV"),
     ".parquet": _write_parquet,
+    ".xlsx": _write_workbook,
 }
 
 
@@ -146,7 +206,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row], Table], None]] = {
 @click.argument("source", metavar="INPUT")
 @field_options
 @encoding_option
-@output_option("Write FILE.jsonl, .json, .csv, .tsv or .parquet instead.", metavar="FILE")
+@output_option("Write FILE.jsonl, .json, .csv, .tsv, .parquet or .xlsx instead.", metavar="FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line.")
 @click.option("--evaluate", is_flag=True, help="INPUT is labelled: print precision, recall, F1 and confusion matrix.")
@@ -204,6 +264,8 @@ def predict(
         raise click.UsageError("--label-field needs --evaluate")
     if output and output.suffix.lower() not in WRITERS:
         raise InputError(f"cannot write {output}: its name must end in {', '.join(WRITERS)}")
+    if output and output.suffix.lower() == ".xlsx" and find_spec("openpyxl") is None:
+        raise missing_extra(f"writing {output}", "documents")
     from ctx_embed.classify.labelled import Labelled, first_labels
     from ctx_embed.classify.predictor import Predictor
     from ctx_embed.files import replaced_file, require_file, require_other_file
@@ -237,7 +299,7 @@ def predict(
         given = _given(table, fields, output is not None and output.suffix.lower() in (".csv", ".tsv"))
         if data and source == "-":
             # Standard input has been read.
-            given = (({"text": text}, text) for text in data.texts)
+            given = ((0, {"text": text}, text) for text in data.texts)
         if (first := next(given, None)) is None:
             raise InputError(f"{source_name(source)}: no texts to label")
         predicted = predicted_rows(predictor, chain([first], given), found if evaluate else None, explain)
@@ -260,31 +322,31 @@ def predict(
         click.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text(result))
 
 
-def _given(table: Table, fields: Fields, as_cells: bool) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the fields of each row, ``as_cells`` the cells as they stand in the file, and its text."""
+def _given(table: Table, fields: Fields, as_cells: bool) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Yield number and fields of each row, ``as_cells`` the cells as they stand in the file, and its text."""
     from ctx_embed.reading.rows import documents_in
 
     for number, raw, document in documents_in(table, fields):
         if as_cells and isinstance(raw, list):
-            yield dict(zip(table.names, raw, strict=True)), document.text
+            yield number, dict(zip(table.names, raw, strict=True)), document.text
         else:
-            yield table.fields(number, raw) or {}, document.text
+            yield number, table.fields(number, raw) or {}, document.text
 
 
 def predicted_rows(
-    predictor: Predictor, given: Iterable[tuple[dict[str, Any], str]], found: list[Any] | None, explain: bool
+    predictor: Predictor, given: Iterable[tuple[int, dict[str, Any], str]], found: list[Any] | None, explain: bool
 ) -> Iterator[Row]:
     """Yield a row for each text, given with its fields, without a label if it is blank; append predictions to found."""
     head = predictor.head
     waiting = iter(given)
     while batch := list(islice(waiting, AT_ONCE)):
-        texts = [well_formed(text) for _, text in batch]
+        texts = [well_formed(text) for *_, text in batch]
         logits = predictor.logits(texts)
         chosen = head.chosen(logits)
         if found is not None:
             found.extend(chosen)
         of_texts = head.probabilities(logits).tolist()
-        for (fields, _), text, label, probabilities in zip(batch, texts, chosen, of_texts, strict=True):
+        for (number, fields, _), text, label, probabilities in zip(batch, texts, chosen, of_texts, strict=True):
             said: dict[str, Any] = {"labels": list(label)} if head.multi_label else {"label": label}
             said["probabilities"] = dict(zip(map(str, head.labels), probabilities, strict=True))
             if explain:
@@ -292,4 +354,4 @@ def predicted_rows(
                     {**vars(each), "words": dict(each.words), "of_meaning": dict(each.of_meaning)}
                     for each in (predictor.explain(text) if text.strip() else ())
                 ]
-            yield Row(fields, text, said if text.strip() else dict.fromkeys(said))
+            yield Row(number, fields, text, said if text.strip() else dict.fromkeys(said))

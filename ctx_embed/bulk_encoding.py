@@ -27,8 +27,9 @@ from ctx_embed.model import Model
 from ctx_embed.numpy_model.embedder import available_threads
 from ctx_embed.options import require_size
 from ctx_embed.progress import Meter
-from ctx_embed.reading.opening import Source, find_sources, is_remote
+from ctx_embed.reading.opening import is_remote
 from ctx_embed.reading.rows import Fields, document_of, estimated_count
+from ctx_embed.reading.sources import Report, Source, find_sources
 from ctx_embed.reading.tables import Raw, Table, open_rows
 from ctx_embed.stores import Batch, Collection, Store, open as open_store
 from ctx_embed.stores.columns import fields_of
@@ -58,6 +59,7 @@ class Encoded:
         named: why some of these rows could not be embedded.
         dimension: the dimension of the embeddings.
         was_complete: whether an earlier run had already done everything.
+        report: which files of folders were left out.
     """
 
     rows: int
@@ -66,6 +68,7 @@ class Encoded:
     named: list[str] = field(default_factory=list)
     dimension: int = 0
     was_complete: bool = False
+    report: Report = field(default_factory=Report, repr=False)
 
 
 def encode_dataset(
@@ -75,6 +78,7 @@ def encode_dataset(
     workers: int | None = None,
     text_field: str | None = None,
     id_field: str | None = None,
+    title_field: str | None = None,
     encoding: str | None = None,
     model: str | Path | None = None,
     backend: str | None = None,
@@ -94,6 +98,7 @@ def encode_dataset(
         workers: the number of threads; None: one for each core, or ``OMP_NUM_THREADS``.
         text_field: the field with the text; None: ``text``.
         id_field: the field with the id; None: ``id`` or ``_id``, if a row has one of them.
+        title_field: the field that becomes the metadata ``title``; None: ``title``, if there is one.
         encoding: the encoding of all files but Parquet; None: UTF-8, or detected.
         model: a name or a folder; None: the default model.
         backend: what runs the model, see :meth:`ctx_embed.model.Model.of`.
@@ -106,7 +111,7 @@ def encode_dataset(
     for name, value in (("workers", workers), ("part_rows", part_rows)):
         if value is not None:
             require_size(name, value)
-    fields = Fields(text_field, id_field)
+    fields, report = Fields(text_field, id_field, title_field), Report()
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_store(to)))
         listed = [inputs] if isinstance(inputs, str | Path) else list(inputs)
@@ -114,9 +119,12 @@ def encode_dataset(
             raise InputError("standard input cannot be read twice, so encoding to a store needs files")
         # The target may lie inside an input folder; its own files are not inputs.
         own = f"{str(to).rstrip('/')}/" if is_remote(to) else os.path.join(os.path.abspath(to), "")
-        found = {source.name: source for source in find_sources(listed)}
+        found = {source.name: source for source in find_sources(listed, report)}
         paths = {name: name if is_remote(name) else os.path.abspath(name) for name in found}
         sources = [source for name, source in found.items() if not paths[name].startswith(own)]
+        report.failed = {
+            name: said for name, said in report.failed.items() if not os.path.abspath(name).startswith(own)
+        }
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
         sampled = _sample(sources, fields, encoding)
@@ -171,7 +179,7 @@ def encode_dataset(
             first = [name for note in run.parts.values() for name in note["unread"]]
             warnings.warn(UnknownTextsWarning(first, texts, rows), stacklevel=2)
         named = [line for note in run.parts.values() for line in note["named"]][:NAMED]
-        return Encoded(rows, store.count(), run.total("bad"), named, embedder.dimension, run.was_complete)
+        return Encoded(rows, store.count(), run.total("bad"), named, embedder.dimension, run.was_complete, report)
 
 
 def _sample(sources: Sequence[Source], fields: Fields, encoding: str | None) -> list[Document]:

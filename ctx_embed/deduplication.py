@@ -17,7 +17,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
@@ -28,22 +28,11 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.progress import Meter
-from ctx_embed.reading.opening import find_sources, opened, suffix_of
+from ctx_embed.reading.formats import FORMATS, JSON, LABELLED, PARQUET, SPREADSHEET, TEXT, TSV
+from ctx_embed.reading.opening import opened, suffix_of
 from ctx_embed.reading.rows import Fields, estimated_count, read_documents
-from ctx_embed.reading.tables import (
-    JSON,
-    KINDS,
-    LABELLED,
-    PARQUET,
-    SPREADSHEET,
-    TEXT,
-    TSV,
-    Cells,
-    Table,
-    kind_of,
-    open_parquet,
-    open_rows,
-)
+from ctx_embed.reading.sources import Report, find_sources
+from ctx_embed.reading.tables import Cells, Table, kind_of, open_parquet, open_rows
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.texts import well_formed
 from ctx_embed.writing import cells_writer
@@ -154,12 +143,16 @@ ROUNDING = 0.02
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """The numbers of rows read and kept, of kept rows that have duplicates, and of texts that the model cannot read."""
+    """The numbers of rows read and kept, of kept rows that have duplicates, and of texts that the model cannot read.
+
+    ``report`` says which files of folders were left out.
+    """
 
     rows: int
     kept: int
     groups: int
     unknown: int = 0
+    report: Report = field(default_factory=Report, repr=False)
 
 
 class StoredTexts:
@@ -284,7 +277,9 @@ def dedupe(
     for name, value in (("threshold", threshold), ("meaning", meaning)):
         if value is not None and not 0 < value <= 1:
             raise InputError(f"{name} must be above 0 and at most 1, got {value}")
-    named = [source.name for source in find_sources([sources] if isinstance(sources, str | Path) else list(sources))]
+    report = Report()
+    listed = [sources] if isinstance(sources, str | Path) else list(sources)
+    named = [source.name for source in find_sources(listed, report)]
     outputs = [Path(path) for path in (output, groups) if path is not None and str(path) != "-"]
     for path in outputs:
         require_file(path)
@@ -297,10 +292,8 @@ def dedupe(
         copied = folder / "input"
         if "-" in named:
             # Standard input can be read only once.
-            if sys.stdin is None:
-                raise InputError("standard input is closed")
-            with copied.open("wb") as copy:
-                shutil.copyfileobj(sys.stdin.buffer, copy)
+            with opened("-") as stream, copied.open("wb") as copy:
+                shutil.copyfileobj(stream, copy)
         files = [str(copied) if source == "-" else source for source in named]
         form = common_form(files, Path(output), text_field, encoding)
         texts = StoredTexts(folder, stack.enter_context((folder / "texts").open("w+b")), progress)
@@ -347,7 +340,7 @@ def dedupe(
                         ],
                     }
                     lines.write(json.dumps(group, ensure_ascii=False) + "\n")
-    return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])), texts.unknown)
+    return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])), texts.unknown, report)
 
 
 def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
@@ -456,7 +449,8 @@ def common_form(files: Sequence[str], output: Path, text_field: str | None, enco
             raise InputError("Parquet cannot be written to standard output; name a file")
     elif suffix_of(output) != ".json" if kind == JSON else kind_of(output) not in written:
         # A name in .json stands for an array and for lines alike; we write an array.
-        suffixes = [".json"] if kind == JSON else [suffix for suffix, named in KINDS.items() if named == written[0]]
+        suffixes = [suffix for suffix, known in FORMATS.items() if known.rows == written[0] and suffix != ".json"]
+        suffixes = [".json"] if kind == JSON else suffixes
         wanted = f"end in {' or '.join(suffixes)}" if suffixes else "be that of a text file, e.g. end in .txt"
         raise InputError(f"cannot write {output}: the rows stay in the format of the input, so its name must {wanted}")
     return form

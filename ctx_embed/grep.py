@@ -29,7 +29,6 @@ from ctx_embed.index.database import TOKENIZER
 from ctx_embed.index.documents import embedded_texts
 from ctx_embed.index.hits import DEFAULT_RELEVANCE, Hit, counted, highlights, relevance, unrelated_cosines, word_shares
 from ctx_embed.index.query import Mode, Options
-from ctx_embed.index.records import Synced
 from ctx_embed.index.search import DEPTH, second_look, shares_of_best
 from ctx_embed.index.vectors import Vectors
 from ctx_embed.index.words import K1, LEAST_WEIGHT, MOST_WORDS, B, asked
@@ -37,13 +36,14 @@ from ctx_embed.model import Model
 from ctx_embed.numpy_model.late import Late
 from ctx_embed.reading import encodings
 from ctx_embed.reading.blocks import KINDS
-from ctx_embed.reading.decoding import Extracted, UnreadableFileError
+from ctx_embed.reading.decoding import Extracted, UnreadableFileError, reasons
 from ctx_embed.reading.encodings import REPAIR, SAMPLE_BYTES, UTF_8
 from ctx_embed.reading.formats import format_of
-from ctx_embed.reading.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, suffix_of, unpacked
+from ctx_embed.reading.opening import STANDARD_INPUT, opened, suffix_of, unpacked
 from ctx_embed.reading.rows import Fields, documents_in
+from ctx_embed.reading.sources import Report
 from ctx_embed.reading.tables import open_rows
-from ctx_embed.reading.units import RECORD_SUFFIXES, records_of
+from ctx_embed.reading.units import records_of
 from ctx_embed.reading.walking import File, Globs, is_index, walk
 from ctx_embed.reading.workers import Extraction
 from ctx_embed.text.normalisation import indexed, is_indexed_as_written, words as words_of
@@ -57,7 +57,7 @@ STANDARD_INPUT_NAME = "(standard input)"
 PIECE_BYTES = 1 << 20
 _ASCII = bytes(range(128))
 # The structure of a piece by the reader of its file; Markdown counts as prose, since a piece may begin anywhere.
-_PIECE_KINDS = {"plain:rows": "rows", "plain:code": "code"}
+_PIECE_KINDS = {"rows": "rows", "code": "code"}
 
 
 class Text(NamedTuple):
@@ -82,7 +82,7 @@ class Sources:
     text_field: str | None = None
     title_field: str | None = None
     encoding: str | None = None
-    report: Synced = field(default_factory=Synced, compare=False)
+    report: Report = field(default_factory=Report, compare=False)
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -98,42 +98,30 @@ class Sources:
 
     def texts(self) -> Iterator[Text]:
         """Yield the texts of all files in order."""
+        given = Fields(self.text_field, title=self.title_field)
         with Extraction() as extraction:
             for (name, path, whole), found in extraction.read((source, source[2]) for source in self._sources()):
-                self.report.added += 1
                 try:
-                    if isinstance(found, Exception):
-                        raise found
-                    if whole is not None:
-                        yield from (Text(f"{name}{extracted.part}", extracted) for extracted in found)
-                    elif path != STANDARD_INPUT and os.path.isfile(path) and (records := self._records(name, path)):
-                        with open_rows(path, needed=records.needed, encoding=self.encoding) as table:
-                            for number, _, document in documents_in(table, records):
-                                extracted = Extracted(document.text, title=document.metadata.get("title"), line=number)
-                                yield Text(name, extracted, one_line=True)
-                    else:
-                        kind = _PIECE_KINDS.get(format_of(path).reader, "prose")
-                        with opened(path) as stream:
-                            for text, start, line in pieces(unpacked(stream), self.encoding, name=name):
-                                yield Text(name, Extracted(text, kind, line=line), start)
-                except UnreadableFileError as error:
+                    with reasons(path):
+                        if isinstance(found, Exception):
+                            raise found
+                        if whole is not None:
+                            yield from (Text(f"{name}{extracted.part}", extracted) for extracted in found)
+                        elif os.path.isfile(path) and (records := records_of(path, None, given)):
+                            fields, notes = records
+                            self.report.notes |= {name: "; ".join(notes)} if notes else {}
+                            with open_rows(path, needed=fields.needed, encoding=self.encoding) as table:
+                                for number, _, document in documents_in(table, fields):
+                                    title = document.metadata.get("title")
+                                    yield Text(name, Extracted(document.text, title=title, line=number), one_line=True)
+                        else:
+                            kind = _PIECE_KINDS.get(format_of(path).reader, "prose")
+                            with opened(path) as stream:
+                                for text, start, line in pieces(unpacked(stream), self.encoding, name=name):
+                                    yield Text(name, Extracted(text, kind, line=line), start)
+                except UnreadableFileError as error:  # noqa: PERF203
                     if not (error.counted or str(error) == "binary") or path in self.paths:
                         self.report.failed[name] = str(error)
-                except BROKEN_GZIP as error:
-                    self.report.failed[name] = f"broken gzip ({error})"
-                except OSError as error:
-                    self.report.failed[name] = f"cannot be read ({said(error)})"
-                except InputError as error:
-                    self.report.failed[name] = str(error).removeprefix(path).lstrip(":, ")
-
-    def _records(self, name: str, path: str) -> Fields | None:
-        """Return the fields of the records of a file; None if its text is searched."""
-        found = records_of(path, None, Fields(self.text_field, title=self.title_field))
-        if found is None:
-            return None
-        if found[1]:
-            self.report.notes[name] = "; ".join(found[1])
-        return found[0]
 
     def _sources(self) -> Iterator[tuple[str, str, str | None]]:
         """Yield for each file its name in hits, its path, and the path again if it is read as a whole."""
@@ -156,8 +144,8 @@ class Sources:
         chosen = format_of(path)
         if not chosen.installed:
             self.report.lacking[suffix_of(path)] += 1
-        elif chosen.reader.startswith("plain:") and chosen.reader != "plain:binary":
-            large = size > PIECE_BYTES or path.lower().endswith(".gz") or suffix_of(path) in RECORD_SUFFIXES
+        elif not chosen.apart and chosen.reader != "binary":
+            large = size > PIECE_BYTES or path.lower().endswith(".gz") or chosen.rows
             yield name, path, None if large or self.encoding is not None else path
         else:
             yield name, path, path

@@ -44,13 +44,13 @@ from ctx_embed.index.vectors import FLOAT32, checked_dtype
 from ctx_embed.index.writer import TakenIdError
 from ctx_embed.options import declared
 from ctx_embed.progress import Meter
-from ctx_embed.reading.decoding import UnreadableFileError
-from ctx_embed.reading.formats import EXTRA, extract, format_of, suffix_of
+from ctx_embed.reading.decoding import UnreadableFileError, reasons
+from ctx_embed.reading.formats import EXTRA, extract, format_of
+from ctx_embed.reading.opening import suffix_of
 from ctx_embed.reading.rows import Fields, estimated_count, read_documents
-from ctx_embed.reading.tables import KINDS
 from ctx_embed.reading.units import FILES, PARAGRAPHS, RECORDS, documents_of
 from ctx_embed.reading.walking import File
-from ctx_embed.reading.workers import Extraction
+from ctx_embed.reading.workers import Worker
 from ctx_embed.texts import Document, Embedded
 
 # The file in INDEX.partial that a build locks.
@@ -422,26 +422,17 @@ def read_sources(
             if not format_of(file).installed:
                 raise missing_extra(f"{file}: a {suffix_of(file)} file", EXTRA)
             try:
-                status = os.stat(file)
-                if not stat.S_ISREG(status.st_mode):
-                    raise InputError(f"{file}: must be a regular file, to be one document; or use --documents lines")
-                if format_of(file).apart:
-                    with Extraction(workers=1) as extraction:
-                        ((_, texts),) = extraction.read([(None, file)])
-                    if isinstance(texts, Exception):
-                        raise texts
-                else:
-                    texts = list(extract(file, encoding))
-            except FileNotFoundError:
-                raise InputError(f"{file}: no such file") from None
-            except OSError as error:
-                raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+                with reasons(file), Worker() as worker:
+                    status = os.stat(file)
+                    if not stat.S_ISREG(status.st_mode):
+                        raise InputError("must be a regular file, to be one document; or use --documents lines")
+                    texts = worker.read(file) if format_of(file).apart else list(extract(file, encoding))
             except UnreadableFileError as error:
                 raise InputError(f"{file}: {error}") from None
             named = File.of(file, PurePath(file).as_posix(), status)
             yield from documents_of(named, texts, documents)
             continue
-        if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:
+        if documents == RECORDS and file != "-" and format_of(file).rows is None:
             raise InputError(f"{file}: only tables and JSONL have records; choose lines or files")
         for number, document in enumerate(read_documents(file, fields, encoding=encoding), 1):
             if embedding_field is None:
@@ -459,9 +450,10 @@ def read_sources(
 
 
 def is_structured(file: str, documents: str | None) -> bool:
-    """Return whether a named file is read as a whole: to make files or paragraphs, or because it is not a list."""
+    """Return whether a named file is read as a whole: to make files or paragraphs, or because it is no list."""
     kind = format_of(file)
-    return file != "-" and (documents in (FILES, PARAGRAPHS) or kind.apart or (documents is None and not kind.is_list))
+    is_whole = documents is None and kind.reader in ("markdown", "code")
+    return file != "-" and (documents in (FILES, PARAGRAPHS) or kind.apart or is_whole)
 
 
 def merge_indexes(

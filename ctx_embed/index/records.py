@@ -2,20 +2,18 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.errors import InputError
 from ctx_embed.files import on_disk
 from ctx_embed.index.database import ROWS_AT_ONCE, Database
 from ctx_embed.index.following import FolderOptions
-from ctx_embed.reading.formats import EXTRA
-from ctx_embed.reading.walking import PLURALS, File
+from ctx_embed.reading.sources import Report
+from ctx_embed.reading.walking import File
 
 # These tables are created when an index gets its first folder. `id` has no type, as in `documents`.
 _SCHEMA = (
@@ -32,19 +30,13 @@ _SCHEMA = (
 )
 # Recorded in place of a file's time, this makes the next run read the file again; no file has this time.
 READ_AGAIN = -1
-# At most this number of files that could not be read are named.
-NAMED = 10
-# Maximum characters of a file's path in a message; a longer path is shortened in the middle.
-SHOWN = 160
 
 
 @dataclass
-class Synced:
+class Synced(Report):
     """The report of a synchronisation: numbers of files, and of the documents and passages added or replaced.
 
-    Files are removed if they are gone or left out now. ``skipped`` counts files and folders by reason, ``lacking``
-    files that need the extra ``documents`` by suffix; by path, ``failed`` says why files could not be read, and
-    ``notes`` how files were read in another way than usual. ``remarks`` are about folders and globs.
+    Files are removed if they are gone or left out now.
     """
 
     added: int = 0
@@ -53,37 +45,6 @@ class Synced:
     unchanged: int = 0
     documents: int = 0
     passages: int = 0
-    skipped: Counter[str] = field(default_factory=Counter)
-    lacking: Counter[str] = field(default_factory=Counter)
-    failed: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-
-    @property
-    def left_out(self) -> str:
-        """A message that says which files were not read, and why; empty if all were read."""
-        counts = self.skipped.most_common()
-        said = [f"{count} {PLURALS.get(reason, reason) if count > 1 else reason}" for reason, count in counts]
-        parts = [f"skipped {', '.join(said)}"] if said else []
-        for what, reasons in (("read", self.notes), ("could not read", self.failed)):
-            named = []
-            for source, reason in islice(reasons.items(), NAMED):
-                shown = source if len(source) <= SHOWN else f"{source[: SHOWN // 2]}…{source[-(SHOWN // 2) :]}"
-                named.append(f"{shown} ({reason})")
-            named += [f"{len(reasons) - NAMED} more"] if len(reasons) > NAMED else []
-            parts += [f"{what} {', '.join(named)}"] if named else []
-        if self.lacking:
-            lacking = ", ".join(f"{count} {suffix}" for suffix, count in self.lacking.most_common())
-            parts.append(str(missing_extra(f"left out {lacking}, which", EXTRA)))
-        # Names of files may contain line ends, escape sequences and bytes that are not UTF-8.
-        return "".join(character if character.isprintable() else "?" for character in "; ".join(parts))
-
-    def leave_out(self, source: str, reason: str, *, named: bool) -> None:
-        """Record that a file was left out, by its name or only in a number."""
-        if named:
-            self.failed[source] = reason
-        else:
-            self.skipped[reason] += 1
 
 
 class FollowedFolder(NamedTuple):

@@ -15,7 +15,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.files import on_disk
@@ -27,9 +27,10 @@ from ctx_embed.index.records import FollowedFolder, RecordedFile, Synced, known_
 from ctx_embed.index.writer import Edit
 from ctx_embed.progress import Meter
 from ctx_embed.reading.decoding import Extracted, UnreadableFileError
-from ctx_embed.reading.formats import extract, format_of, suffix_of
+from ctx_embed.reading.formats import extract, format_of
+from ctx_embed.reading.opening import suffix_of
 from ctx_embed.reading.rows import in_blocks
-from ctx_embed.reading.units import RECORD_SUFFIXES, documents_of, modified, record_documents, records_of
+from ctx_embed.reading.units import documents_of, modified, record_documents, records_of
 from ctx_embed.reading.walking import File, Skipped, is_index, walk
 from ctx_embed.reading.workers import Extraction
 from ctx_embed.texts import Document, well_formed
@@ -50,18 +51,28 @@ class Change(NamedTuple):
     file: File | None
     record: RecordedFile | None
     digest: bytes | None = None
+    # Whether it waited until all others were made, since another file had an id of its documents.
+    late: bool = False
 
     @property
     def path(self) -> str | None:
         """The path of the file whose text is needed; None if no text is, or if the file has records."""
         file = self.file
-        if file is None or not file.size or self.digest is not None or suffix_of(file.path) in RECORD_SUFFIXES:
+        if file is None or not file.size or self.digest is not None or format_of(file.path).rows:
             return None
         return file.path
 
 
+# A change with the texts of its file, or with the reason why there are none.
+Read: TypeAlias = tuple[Change, list[Extracted] | Exception]
+
+
 class _TryAgainError(UnreadableFileError):
     """A file cannot be read now, but perhaps in the next run."""
+
+
+class _TakenIdError(_TryAgainError):
+    """A document from elsewhere has an id."""
 
 
 def sync_folder(
@@ -122,11 +133,12 @@ def sync_folder(
                     store.run(statement, (records.READ_AGAIN, followed.number))
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
             differences = _changes(found, before, result, meter, checksum)
-            changes = extraction.read((change, change.path) for change in differences)
+            later: list[Read] = []
+            changes = chain(extraction.read((change, change.path) for change in differences), later)
             more = True
             while more:
                 with nullcontext() if dry_run else index.writer.editing(tidy=False) as edit:
-                    step = _Step(store if edit is None else edit.store, edit, index, followed, result)
+                    step = _Step(store if edit is None else edit.store, edit, index, followed, result, later)
                     while more and (edit is None or not edit.is_long):
                         change, texts = next(changes, (None, list[Extracted]()))
                         more = change is not None
@@ -241,7 +253,8 @@ def _is_as_listed(file: File) -> bool:
 class _Step:
     """The changes of one commit; documents of several files are embedded together.
 
-    Without ``edit`` nothing is changed: the report says what would be.
+    Without ``edit`` nothing is changed: the report says what would be. ``later`` gets the files that have an id of
+    another file, which may lose it in this run.
     """
 
     database: Database
@@ -249,6 +262,7 @@ class _Step:
     index: SearchIndex
     folder: FollowedFolder
     result: Synced
+    later: list[Read]
     _documents: list[Document] = field(default_factory=list)
     _characters: int = 0
     # Without edit: for ids of the files so far, whether a document has them now.
@@ -256,7 +270,7 @@ class _Step:
 
     def take(self, change: Change, texts: list[Extracted] | Exception) -> None:
         """Make one change; new documents are stored when a batch of them is full."""
-        file, record, digest = change
+        file, record, digest, _ = change
         if file is not None and digest is not None:
             assert record is not None
             if self.edit is None:
@@ -271,7 +285,7 @@ class _Step:
                 store.store_checksums(own, record.number)
                 self.edit.edited()
         elif file is not None and format_of(file.path).installed:
-            self._read(file, record, texts)
+            self._read(change, file, texts)
         else:
             if record is not None:
                 self._delete(self._ids_of(record))
@@ -294,8 +308,9 @@ class _Step:
         else:
             self.edit.delete(ids)
 
-    def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
+    def _read(self, change: Change, file: File, texts: list[Extracted] | Exception) -> None:
         """Replace a file's documents with those that it now contains, and record the file."""
+        record = change.record
         store, edit, old, options = self.database, self.edit, self._ids_of(record), self.folder.options
         # The ids of the file's documents, by their texts, with the metadata that the file gives them.
         new: dict[str, tuple[Id, dict[str, Any]]] = {}
@@ -314,7 +329,7 @@ class _Step:
             if isinstance(texts, Exception):
                 raise texts
             named = file._replace(source=f"{self.folder.prefix}{file.source}")
-            is_table = suffix_of(file.path) in RECORD_SUFFIXES
+            is_table = format_of(file.path).rows is not None
             found = records_of(file.path, options.documents, options.fields) if is_table else None
             if found is not None:
                 fields, notes = found
@@ -323,7 +338,7 @@ class _Step:
                 texts = list(extract(file.path)) if is_table else texts
                 parts = iter([list(documents_of(named, texts, options.documents))])
             for part in parts:
-                self._add(part, record, new)
+                self._add(part, change, new)
             if found is not None and not _is_as_listed(file):
                 raise _TryAgainError("changed while it was read")
             if not new:
@@ -339,6 +354,9 @@ class _Step:
                 store.run("ROLLBACK TO file")
                 edit.state, edit.counted = state
             store.run("RELEASE file")
+        if isinstance(problem, _TakenIdError) and not change.late:
+            self.later.append((change._replace(late=True), texts))
+            return
         if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
             # Perhaps a download that was cut short: what the file said before stays until it can be read.
             if edit is not None:
@@ -372,33 +390,45 @@ class _Step:
         self.result.added += is_new
         self.result.changed += not is_new
 
-    def _add(
-        self, documents: list[Document], record: RecordedFile | None, new: dict[str, tuple[Id, dict[str, Any]]]
-    ) -> None:
-        """Add documents of a file to those that wait, and to ``new``, unless one of them cannot be stored."""
-        by_id: dict[str, Document] = {}
+    def _add(self, documents: list[Document], change: Change, new: dict[str, tuple[Id, dict[str, Any]]]) -> None:
+        """Add documents of a file to those that wait, and to ``new``, unless one of them cannot be stored.
+
+        If a document from elsewhere has a record's id, the record's begins with the name of its file, and stays so.
+        """
+        ids: list[tuple[str, str]] = []
         for number, document in enumerate(documents, len(new) + 1):
             try:
                 metadata_json(document.metadata, number)
                 identifier = str(checked_id(document.id, number))
             except InputError as error:
                 raise UnreadableFileError(str(error)) from None
-            if identifier in by_id or identifier in new:
-                place = f"line {document.metadata['line']}: " if "line" in document.metadata else ""
-                raise UnreadableFileError(f"{place}the id {quoted(identifier)} comes twice")
-            by_id[identifier] = document
+            source = str(document.metadata["source"])
+            ids.append((identifier, identifier if identifier.startswith(source) else f"{source}:{identifier}"))
         # A dry run may come before the first folder of the index.
         has_origins = self.edit is not None or records.folders(self.database)
         origins = "origins" if has_origins else "(SELECT 0 AS id, 0 AS file, 0 AS written)"
         select = (
             f"SELECT d.id, file, written FROM documents d LEFT JOIN {origins} o ON o.id = d.id WHERE d.id IN ({{}})"
         )
-        stored = {str(identifier): of for identifier, *of in self.database.run_among(select, forms_of(by_id))}
-        waiting, own = {str(document.id) for document in self._documents}, -1 if record is None else record.number
-        for identifier in by_id:
-            of_others = identifier in stored and stored[identifier][0] != own
-            if identifier in waiting or self._ids.get(identifier, of_others):
-                raise _TryAgainError(f"the id {quoted(identifier)} belongs to a document from elsewhere")
+        found = self.database.run_among(select, forms_of(chain.from_iterable(ids)))
+        stored = {str(identifier): of for identifier, *of in found}
+        waiting, own = {str(document.id) for document in self._documents}, change.record and change.record.number
+
+        def is_of_others(identifier: str) -> bool:
+            is_stored = identifier in stored and (own is None or stored[identifier][0] != own)
+            return identifier in waiting or self._ids.get(identifier, is_stored)
+
+        by_id: dict[str, Document] = {}
+        for document, (identifier, longer) in zip(documents, ids, strict=True):
+            if identifier not in new and (longer in stored or (change.late and is_of_others(identifier))):
+                identifier, document = longer, replace(document, id=longer)
+            if identifier in by_id or identifier in new:
+                place = f"line {document.metadata['line']}: " if "line" in document.metadata else ""
+                raise UnreadableFileError(f"{place}the id {quoted(identifier)} comes twice")
+            if is_of_others(identifier):
+                raise _TakenIdError(f"the id {quoted(identifier)} belongs to a document from elsewhere")
+            by_id[identifier] = document
+        stored = {identifier: of for identifier, of in stored.items() if identifier in by_id}
         given = {identifier: document.metadata for identifier, document in by_id.items()}
         if self.edit is not None:
             for identifier, known in self.edit.store.find(stored).items():

@@ -13,15 +13,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ctx_embed.reading.decoding import (
-    MOST_BYTES,
-    Extracted,
-    UnreadableFileError,
-    decode,
-    member,
-    opened,
-    opened_archive,
-)
+from ctx_embed.reading.decoding import Extracted, UnreadableFileError, decode, member, opened_archive, read_bytes
 from ctx_embed.reading.formats import inside
 from ctx_embed.reading.web import scanned
 from ctx_embed.texts import composed
@@ -35,12 +27,12 @@ _FROM = re.compile(rb"(?:\A|(?<=\n)\r?\n)From [^\n]*\n")
 
 def mail(path: str) -> Iterator[Extracted]:
     """Yield a message with the texts of its attachments; subject, sender and date are metadata."""
-    yield _message(path, _content(path))
+    yield _message(path, read_bytes(path))
 
 
 def mailbox(path: str) -> Iterator[Extracted]:
     """Yield the messages of a mailbox, each by the id that it states, else by a hash of its content."""
-    first, *messages = _FROM.split(_content(path))
+    first, *messages = _FROM.split(read_bytes(path))
     if first.strip():
         raise UnreadableFileError("not a mailbox (it does not begin with From)")
     seen: Counter[str] = Counter()
@@ -66,14 +58,6 @@ def archive(path: str) -> Iterator[Extracted]:
                     is_empty = False
     if is_empty:
         raise UnreadableFileError("holds no file that can be read")
-
-
-def _content(path: str) -> bytes:
-    with opened(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise UnreadableFileError(f"larger than {MOST_BYTES >> 20} MB")
-    return content
 
 
 def _message(path: str, content: bytes) -> Extracted:

@@ -1,6 +1,5 @@
 """Read a file's bytes, members of an archive, or text: unpacked up to a maximum size, or refused with a reason."""
 
-import gzip
 import re
 import time
 import zipfile
@@ -8,13 +7,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import BufferedReader, BytesIO
 from typing import Any
 from xml.etree import ElementTree
 
-from ctx_embed.files import POINTER, is_pointer, open_regular
+from ctx_embed.errors import InputError
 from ctx_embed.reading.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
-from ctx_embed.reading.opening import BROKEN_GZIP, suffix_of, unpacked
+from ctx_embed.reading.opening import BROKEN_GZIP, opened, said, suffix_of, unpacked
 
 # Maximum characters of a document: people do not read longer texts, and each step would need much memory for them.
 MOST_CHARACTERS = 64_000_000
@@ -44,13 +42,6 @@ class UnreadableFileError(Exception):
         self.counted = counted
 
 
-class Held(str):
-    """The name of a file inside another one, with its content, and how many files it is in."""
-
-    content: bytes
-    depth: int
-
-
 @dataclass(frozen=True)
 class Extracted:
     """The text of a file, its title if it has one, and further fields."""
@@ -69,38 +60,37 @@ class Extracted:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[BufferedReader]:
-    """Open a regular file that does not lead out of its folder and is no pointer of git-lfs, or a file in another."""
-    if isinstance(path, Held):
-        yield BufferedReader(BytesIO(path.content))
-        return
+def reasons(path: str) -> Iterator[None]:
+    """Turn the errors of reading a file into :class:`UnreadableFileError`, whose message leaves out the path."""
     try:
-        with open_regular(path) as file:
-            if is_pointer(file):
-                raise UnreadableFileError(POINTER)
-            yield file
-    except gzip.BadGzipFile:
-        raise
+        yield
+    except BROKEN_GZIP as error:
+        raise UnreadableFileError(f"broken gzip ({error})") from None
     except OSError as error:
-        raise UnreadableFileError(f"cannot be read ({error.strerror})") from None
+        missing = isinstance(error, FileNotFoundError)
+        raise UnreadableFileError("no such file" if missing else f"cannot be read ({said(error)})") from None
+    except InputError as error:
+        raise UnreadableFileError(str(error).removeprefix(path).lstrip(":, ")) from None
+
+
+def read_bytes(path: str) -> bytes:
+    """Return the bytes of a regular file, unpacked if it is gzip, within limits on their number and on the time."""
+    blocks, size, end = [], 0, time.monotonic() + SECONDS
+    with reasons(path), opened(path) as file:
+        stream = unpacked(file)
+        while size <= MOST_BYTES and (block := stream.read(_BLOCK_BYTES)):
+            blocks.append(block)
+            size += len(block)
+            if time.monotonic() > end:
+                raise UnreadableFileError(f"takes longer than {SECONDS:g} s")
+    if size > MOST_BYTES:
+        raise UnreadableFileError(f"larger than {MOST_BYTES >> 20} MB")
+    return b"".join(blocks)
 
 
 def read_text(path: str, encoding: str | None = None) -> str:
-    """Return the text of a regular file, unpacked if it is gzip, within limits on its bytes and on the time."""
-    blocks, size, end = [], 0, time.monotonic() + SECONDS
-    try:
-        with opened(path) as file:
-            stream = unpacked(file)
-            while size <= MOST_BYTES and (block := stream.read(_BLOCK_BYTES)):
-                blocks.append(block)
-                size += len(block)
-                if time.monotonic() > end:
-                    raise UnreadableFileError(f"takes longer than {SECONDS:g} s")
-    except BROKEN_GZIP as error:
-        raise UnreadableFileError(f"broken gzip ({error})") from None
-    if size > MOST_BYTES:
-        raise UnreadableFileError(f"larger than {MOST_BYTES >> 20} MB")
-    return decode(b"".join(blocks), encoding, path)
+    """Return the text of a regular file, see :func:`read_bytes`."""
+    return decode(read_bytes(path), encoding, path)
 
 
 def decode(raw: bytes, encoding: str | None = None, name: str | None = None) -> str:

@@ -17,17 +17,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
-from ctx_embed.reading.decoding import (
-    Extracted,
-    UnreadableFileError,
-    decode,
-    member,
-    opened,
-    opened_archive,
-    parsed,
-    read_text,
-)
+from ctx_embed.reading.decoding import Extracted, UnreadableFileError, decode, member, opened_archive, parsed, read_text
 from ctx_embed.reading.formats import inside
+from ctx_embed.reading.opening import opened
 from ctx_embed.reading.web import scanned
 
 # Elements are known by their names without namespaces; the names of these formats do not clash.

@@ -1,17 +1,14 @@
-"""The files that inputs name (paths, folders, globs, URIs and standard input), opened as streams of bytes."""
+"""A source of bytes, opened: a path, a URI, standard input, or a file that another one holds."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import os
-import re
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,9 +21,14 @@ if TYPE_CHECKING:
 GZIP_MAGIC = b"\x1f\x8b"
 BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 STANDARD_INPUT = "-"
-# Suffixes of the files that are read from a folder; .json is not one of them, since such files are often settings.
-FOLDER_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 _BUFFER_BYTES = 1 << 16
+
+
+class Held(str):
+    """The name of a file inside another one, with its content, and how many files it is in."""
+
+    content: bytes
+    depth: int
 
 
 def source_name(source: str | Path) -> str:
@@ -82,11 +84,14 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
         if is_remote(source):
             files, path = filesystem(str(source))
             stream: Any = files.open_input_file(path)
+        elif isinstance(source, Held):
+            stream = io.BytesIO(source.content)
         elif os.path.isdir(source):
             raise InputError(f"{source}: must be a file, got a folder")
         else:
-            # A regular file must not block, as some in /proc would; a pipe may.
-            stream = open_regular(source) if os.path.isfile(source) else open(source, "rb")  # noqa: SIM115
+            # A regular file must not block, as some in /proc would; a pipe that is named may.
+            is_regular = isinstance(source, PathInside) or os.path.isfile(source)
+            stream = open_regular(source) if is_regular else open(source, "rb")  # noqa: SIM115
     except FileNotFoundError:
         raise InputError(f"{source}: no such file") from None
     except InputError:
@@ -108,106 +113,3 @@ def is_packed(stream: io.BufferedReader) -> bool:
 def unpacked(stream: io.BufferedReader) -> io.BufferedReader:
     """Return a stream, decompressed if it begins like gzip."""
     return cast("io.BufferedReader", gzip.GzipFile(fileobj=stream)) if is_packed(stream) else stream
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file: its path or URI, its size in bytes, and the time of its last change in nanoseconds."""
-
-    name: str
-    size: int
-    modified: int
-
-
-def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
-    """Return the files that inputs name. Files of a folder are sorted, without hidden ones; ``-`` is standard input."""
-    files = [file for given in map(str, inputs) for file in (_remote if is_remote(given) else _local)(given)]
-    if not files:
-        raise InputError("no input: give a file, a folder, a glob, a URI or - (standard input)")
-    if [file.name for file in files].count(STANDARD_INPUT) > 1:
-        raise InputError("standard input is named twice, but can be read only once")
-    return files
-
-
-def _local(given: str) -> Iterator[Source]:
-    """Yield the files that an input names; for a folder its regular files, without hidden files and links out of it."""
-    names = sorted(glob(given, recursive=True)) if has_magic(given) and not os.path.exists(given) else [given]
-    if not names:
-        raise InputError(f"{given}: no such file, and nothing matches it")
-    for each in names:
-        found = [each]
-        if os.path.isdir(each):
-            found, top = [], os.path.join(os.path.realpath(each), "")
-            for folder, inner, files in os.walk(each):
-                inner[:] = [name for name in inner if not name.startswith(".")]
-                for name in files:
-                    path = os.path.join(folder, name)
-                    is_wanted = suffix_of(name) in FOLDER_SUFFIXES and not name.startswith(".") and os.path.isfile(path)
-                    if is_wanted and (not os.path.islink(path) or os.path.realpath(path).startswith(top)):
-                        found.append(PathInside(path, top))
-            if not found:
-                raise InputError(f"{each}: a folder must hold a file ending in {', '.join(FOLDER_SUFFIXES)}")
-        for path in sorted(found):
-            if path == STANDARD_INPUT:
-                yield Source(path, 0, 0)
-                continue
-            try:
-                status = os.stat(path)
-            except FileNotFoundError:
-                raise InputError(f"{path}: no such file") from None
-            except (OSError, ValueError) as error:
-                raise InputError(f"{path}: cannot be read ({said(error)})") from None
-            yield Source(path, status.st_size, status.st_mtime_ns)
-
-
-def _remote(name: str) -> Iterator[Source]:
-    from pyarrow import fs
-
-    address, question, options = name.partition("?")
-    scheme = address.partition("://")[0]
-    steps = address.split("/")
-    magic = next((place for place, step in enumerate(steps) if has_magic(step)), None)
-    files, root = filesystem("/".join(steps[:magic]) + question + options)
-    try:
-        info = files.get_file_info(root)
-        if info.type == fs.FileType.File:
-            infos = [info]
-        else:
-            infos = files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-    except OSError as error:
-        raise InputError(f"{name}: cannot be read ({said(error)})") from None
-    infos = [each for each in infos if each.type == fs.FileType.File]
-    if magic is not None:
-        parts = re.split(r"(\*\*/|\*|\?)", "/".join([root.rstrip("/"), *steps[magic:]]))
-        infos = [each for each in infos if _matches(each.path, parts)]
-    elif infos != [info]:
-        infos = [
-            each
-            for each in infos
-            if suffix_of(each.path) in FOLDER_SUFFIXES and "/." not in f"/{each.path.removeprefix(root)}"
-        ]
-    if not infos:
-        raise InputError(f"{name}: no such file, and no file in it that ends in {', '.join(FOLDER_SUFFIXES)}")
-    for each in sorted(infos, key=lambda each: str(each.path)):
-        yield Source(f"{scheme}://{each.path}{question}{options}", int(each.size or 0), int(each.mtime_ns or 0))
-
-
-def _matches(path: str, parts: Sequence[str]) -> bool:
-    """Return whether a path matches a glob: ``*`` within a folder, ``**/`` across folders, in linear time."""
-    # Where the parts so far may end.
-    places, closed = {0}, f"{path}/"
-    for part in parts:
-        if part == "**/":
-            slashes = (at for at in range(min(places, default=len(path)), len(path)) if path[at] == "/")
-            places |= {at + 1 for at in slashes}
-        elif part == "*":
-            after: set[int] = set()
-            for place in sorted(places):
-                if place not in after:
-                    after.update(range(place, closed.index("/", place) + 1))
-            places = after
-        elif part == "?":
-            places = {place + 1 for place in places if path[place : place + 1] not in ("", "/")}
-        else:
-            places = {place + len(part) for place in places if path.startswith(part, place)}
-    return len(path) in places

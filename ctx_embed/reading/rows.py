@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,23 +15,9 @@ from typing import Any, TypeVar
 
 from ctx_embed.errors import InputError, quoted
 from ctx_embed.reading.encodings import decoded_lines
-from ctx_embed.reading.opening import GZIP_MAGIC, opened, source_name, unpacked
-from ctx_embed.reading.tables import (
-    LABEL_FIELD,
-    LABELLED,
-    PARQUET,
-    SPREADSHEET,
-    TEXT,
-    TEXT_FIELD,
-    TSV,
-    Raw,
-    Table,
-    got,
-    kind_of,
-    open_parquet,
-    open_rows,
-    taken,
-)
+from ctx_embed.reading.formats import LABELLED, PARQUET, SPREADSHEET, TEXT, TSV, format_of
+from ctx_embed.reading.opening import BROKEN_GZIP, opened, source_name, unpacked
+from ctx_embed.reading.tables import LABEL_FIELD, TEXT_FIELD, Raw, Table, got, kind_of, open_parquet, open_rows, taken
 from ctx_embed.texts import Document
 
 Item = TypeVar("Item")
@@ -287,22 +272,19 @@ def estimated_count(files: Sequence[str]) -> int | None:
     """Estimate the number of rows of files from their sizes and first lines; return None if that is impossible."""
     total = 0.0
     for file in files:
-        if not os.path.isfile(file):
-            return None
-        if kind_of(file) == SPREADSHEET:
+        if not os.path.isfile(file) or format_of(file).rows == SPREADSHEET:
             return None
         try:
             with opened(file) as stream:
-                if kind_of(file) == PARQUET:
+                if format_of(file).rows == PARQUET:
                     with open_parquet(file, stream) as table:
                         total += table.metadata.num_rows
                     continue
-                sample = stream.read(_SAMPLED_BYTES)
-                unpacked = zlib.decompressobj(31).decompress(sample) if sample[:2] == GZIP_MAGIC else sample
-        except (InputError, zlib.error):
+                # What is read of a stretch of gzip may be more than was asked for.
+                lines = list(filter(bytes.strip, unpacked(stream).read(_SAMPLED_BYTES).split(b"\n")))
+                total += len(lines) * os.path.getsize(file) / max(stream.tell(), 1)
+        except (InputError, OSError, *BROKEN_GZIP):
             return None
-        lines = sum(1 for line in unpacked.split(b"\n") if line.strip())
-        total += lines * os.path.getsize(file) / max(len(sample), 1)
     return round(total) or None
 
 

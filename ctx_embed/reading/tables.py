@@ -20,23 +20,20 @@ import shutil
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from ctx_embed.errors import InputError, described, listed_names, naming_left_out, quoted
+from ctx_embed.errors import InputError, described, listed_names, missing_extra, naming_left_out, quoted
+from ctx_embed.reading.decoding import UnreadableFileError
 from ctx_embed.reading.encodings import LONGEST_LINE, UTF_8, WrongBytesWarning, decoded_lines
+from ctx_embed.reading.formats import CSV, EXTRA, JSON, JSONL, LABELLED, PARQUET, SPREADSHEET, TEXT, TSV, format_of
 from ctx_embed.reading.opening import BROKEN_GZIP, is_packed, opened, said, source_name, suffix_of, unpacked
-from ctx_embed.reading.spreadsheets import SPREADSHEETS, Row, read_sheets
+from ctx_embed.reading.workers import Worker
 
-# The formats, as people call them.
-TEXT, LABELLED, JSONL, JSON = "lines of text", "label<TAB>text", "JSONL", "a JSON array"
-CSV, TSV, PARQUET, SPREADSHEET = "CSV", "TSV", "Parquet", "a spreadsheet"
-KINDS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": TSV, ".parquet": PARQUET}
-KINDS |= dict.fromkeys(SPREADSHEETS, SPREADSHEET)
 TEXT_FIELD, LABEL_FIELD = "text", "label"
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 USUAL = {CSV: ",", TSV: "\t", LABELLED: "\t"}
@@ -71,8 +68,8 @@ class ReadingWarning(UserWarning):
 
 
 def kind_of(source: str | Path) -> str:
-    """Return the format that the suffix of a source names, see :data:`KINDS`; text for any other suffix."""
-    return KINDS.get(suffix_of(source), TEXT)
+    """Return the kind of rows that the suffix of a source names; text for any other suffix."""
+    return format_of(source).rows or TEXT
 
 
 def got(value: Any) -> str:
@@ -122,6 +119,7 @@ class Table:
             an error of the whole file, such as a field missing from its header.
         names: the columns that all rows have, if the file says so.
         notes: what people should know of how the file is read, such as an unexpected delimiter.
+        starts: the number of rows before each sheet of a spreadsheet that is read.
     """
 
     unit = "line"
@@ -133,6 +131,7 @@ class Table:
         self.raw = raw
         self.names: list[str] = []
         self.notes: list[str] = []
+        self.starts: dict[str, int] = {}
 
     def warn(self) -> None:
         """Warn of the notes."""
@@ -290,7 +289,7 @@ def open_rows(
             return
         if given == SPREADSHEET:
             sheets = Records(name, SPREADSHEET, needed, iter(()))
-            sheets.raw = _sheet_rows(sheets, stack.enter_context(read_sheets(name, stream)))
+            sheets.raw = stack.enter_context(closing(_sheet_rows(sheets, source, stream)))
             yield sheets
             return
         begin, packed = stream.tell() if stream.seekable() else None, stream
@@ -301,7 +300,7 @@ def open_rows(
         ahead = [""]
         while not ahead[-1].strip() and (line := next(lines, None)) is not None:
             ahead.append(line)
-        kind = kind or _recognised(ahead[-1], KINDS.get(suffix_of(source)), needed)
+        kind = kind or _recognised(ahead[-1], format_of(source).rows, needed)
         lines = chain(ahead[1:], lines)
         if kind == TEXT and labelled:
             kind = LABELLED
@@ -594,25 +593,33 @@ def _plain(value: Any) -> Any:
 # Spreadsheets
 
 
-def _sheet_rows(table: Table, rows: Iterator[Row]) -> Iterator[tuple[int, Raw]]:
+def _sheet_rows(table: Table, source: str | Path, stream: io.BufferedReader) -> Generator[tuple[int, Raw], None, None]:
     """Yield the rows of all sheets; a sheet without the needed fields is left out, if another one has them."""
+    if not format_of(source).installed:
+        raise missing_extra(f"{table.name}: a spreadsheet", EXTRA)
     lacking: dict[str, list[str]] = {}
-    found = False
-    for sheet, group in groupby(rows, key=itemgetter(0)):
-        of_sheet = iter(group)
-        _, _, header = next(of_sheet)
-        table.names = names = _named(["" if cell is None else str(cell) for cell in header])
-        if wrong := _header_error(names, table.needed):
-            if not isinstance(wrong, FieldError):
-                yield 0, wrong
-                return
-            lacking[sheet] = names
-            continue
-        found = True
-        of_row = {"sheet": sheet} if sheet and "sheet" not in names else {}
-        for _, number, cells in of_sheet:
-            yield number, {**of_row, **dict(zip(names, cells, strict=True))}
-    if found:
+    try:
+        with tempfile.TemporaryDirectory() as folder, Worker() as worker:
+            path = Path(folder, f"copy{suffix_of(source)}")
+            with path.open("wb") as copy:
+                shutil.copyfileobj(unpacked(stream), copy)
+            for sheet, group in groupby(worker.ask(str(path)), key=itemgetter(0)):
+                of_sheet = iter(group)
+                _, start, _, header = next(of_sheet)
+                table.names = names = _named(["" if cell is None else str(cell) for cell in header])
+                if wrong := _header_error(names, table.needed):
+                    if not isinstance(wrong, FieldError):
+                        yield 0, wrong
+                        return
+                    lacking[sheet] = names
+                    continue
+                table.starts[sheet] = start
+                of_row = {"sheet": sheet} if sheet and "sheet" not in names else {}
+                for _, _, number, cells in of_sheet:
+                    yield number, {**of_row, **dict(zip(names, cells, strict=True))}
+    except UnreadableFileError as error:
+        raise InputError(f"{table.name}: {error}") from None
+    if table.starts:
         table.notes += [
             f"left out the sheet {quoted(sheet)} ({_lacking(dict.fromkeys(names), table.needed)})"
             for sheet, names in lacking.items()

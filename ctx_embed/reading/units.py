@@ -10,18 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ctx_embed.errors import InputError, listed_names, quoted
+from ctx_embed.errors import listed_names, quoted
 from ctx_embed.reading.blocks import KINDS, Block, rows
-from ctx_embed.reading.decoding import Extracted, UnreadableFileError
-from ctx_embed.reading.formats import suffix_of
+from ctx_embed.reading.decoding import Extracted, UnreadableFileError, reasons
+from ctx_embed.reading.formats import format_of
+from ctx_embed.reading.opening import suffix_of
 from ctx_embed.reading.rows import Fields, documents_in
-from ctx_embed.reading.tables import KINDS as TABLES, SAMPLED, FieldError, Table, dotted, open_rows
+from ctx_embed.reading.tables import SAMPLED, FieldError, Table, dotted, open_rows
 from ctx_embed.reading.walking import File
 from ctx_embed.texts import Document, well_formed
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"
-# Formats whose records may become documents.
-RECORD_SUFFIXES = set(TABLES)
 # Letters of scripts that put no spaces between words.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -40,24 +39,25 @@ def records_of(path: str, unit: str | None, fields: Fields) -> tuple[Fields, lis
     If no field is named and none is called ``text``, the only column of prose is the text. An UnreadableFileError names
     the columns if there is not exactly one. A ``.json`` file without prose may hold settings: it is text.
     """
-    if suffix_of(path) not in RECORD_SUFFIXES or unit not in (None, RECORDS):
+    if format_of(path).rows is None or unit not in (None, RECORDS):
         return None
     may_be_text = unit is None and suffix_of(path) == ".json"
     try:
-        with open_rows(path, needed=fields.needed) as table:
-            try:
-                next(documents_in(table, fields), None)
-            except FieldError:
-                if fields.text is not None:
-                    raise
-            else:
-                return fields, table.notes
-        with open_rows(path) as table:
-            columns = _sampled(table)
-    except InputError as error:
+        with reasons(path):
+            with open_rows(path, needed=fields.needed) as table:
+                try:
+                    next(documents_in(table, fields), None)
+                except FieldError:
+                    if fields.text is not None:
+                        raise
+                else:
+                    return fields, table.notes
+            with open_rows(path) as table:
+                columns = _sampled(table)
+    except UnreadableFileError:
         if may_be_text:
             return None
-        raise _unreadable(error, path) from None
+        raise
     prose = [name for name, values in columns.items() if is_prose(values)]
     if len(prose) == 1 and not is_prose(prose):
         return replace(fields, text=prose[0]), [*table.notes, f"text from {quoted(prose[0])}"]
@@ -100,15 +100,12 @@ def is_prose(values: Sequence[Any]) -> bool:
 def record_documents(file: File, fields: Fields) -> Iterator[Document]:
     """Yield the documents of a file of records; raise UnreadableFileError if one of them cannot be read."""
     general, identifier = _general(file), part_ids(file.source)
-    try:
-        with open_rows(file.path, needed=fields.needed) as table:
-            for number, _, document in documents_in(table, fields):
-                content = json.dumps([document.text, document.metadata], sort_keys=True, default=str)
-                line = {"line": number} if table.unit == "line" else {}
-                identified = identifier(content) if document.id is None else document.id
-                yield Document(document.text, identified, {**general, **line, **document.metadata})
-    except InputError as error:
-        raise _unreadable(error, file.path) from None
+    with reasons(file.path), open_rows(file.path, needed=fields.needed) as table:
+        for number, _, document in documents_in(table, fields):
+            content = json.dumps([document.text, document.metadata], sort_keys=True, default=str)
+            line = {"line": number} if table.unit == "line" else {}
+            identified = identifier(content) if document.id is None else document.id
+            yield Document(document.text, identified, {**general, **line, **document.metadata})
 
 
 def part_ids(source: str) -> Callable[[str], str]:
@@ -164,8 +161,3 @@ def modified(nanoseconds: int) -> str:
     with suppress(OverflowError, ValueError, OSError):
         return datetime.datetime.fromtimestamp(nanoseconds // 1_000_000_000, datetime.timezone.utc).isoformat()
     return "1970-01-01T00:00:00+00:00"
-
-
-def _unreadable(error: Exception, path: str) -> UnreadableFileError:
-    """Return an error with the same message, without the path at its beginning."""
-    return UnreadableFileError(str(error).removeprefix(path).lstrip(":, "))

@@ -14,13 +14,6 @@ from ctx_embed.files import PathInside, open_regular
 from ctx_embed.texts import composed
 
 GENERATED = "generated"
-# The plural of some reasons in reports.
-PLURALS = {
-    "search index": "search indexes",
-    "link to a folder": "links to folders",
-    "link out of the folder": "links out of the folder",
-    "not a regular file": "not regular files",
-}
 # A folder with this file is a search index.
 _INDEX_FILE = "index.sqlite"
 # Names of files that programs write for programs: minified code, source maps, lists of versions, message classes.

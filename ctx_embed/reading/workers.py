@@ -1,7 +1,8 @@
 """Read files: plain text in this process, risky formats in worker processes with limits on time and memory.
 
 A worker is started with ``python -m ctx_embed.reading.workers MEGABYTES``. For each path on its input, with the
-folder in which the file must lie, it writes the texts to its output, as lines of JSON. It ends when its input does.
+folder in which the file must lie, it writes the texts or rows to its output, as lines of JSON, and how it ended. It
+ends when its input does.
 """
 
 import json
@@ -16,13 +17,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
+from datetime import date, time
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ctx_embed.files import PathInside
 from ctx_embed.reading.decoding import MEGABYTES, SECONDS, Extracted, UnreadableFileError
 from ctx_embed.reading.encodings import WrongBytesWarning
-from ctx_embed.reading.formats import extract, format_of
+from ctx_embed.reading.formats import SPREADSHEET, extract, format_of
 
 Item = TypeVar("Item")
 
@@ -31,17 +33,17 @@ MOST_WORKERS = 4
 _AHEAD = 8
 
 
-class _Worker:
+class Worker(AbstractContextManager["Worker"]):
     """A process that reads one file at a time; it starts at the first file, and again after :meth:`end`."""
 
-    def __init__(self, seconds: float, megabytes: int) -> None:
+    def __init__(self, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
         self.seconds = seconds
         self.megabytes = megabytes
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
-    def read(self, path: str) -> list[Extracted]:
-        """Return the texts of a file; too much time or memory is an :class:`UnreadableFileError`, too."""
+    def ask(self, path: str) -> Iterator[Any]:
+        """Yield what the process reads in a file; too much time or memory is an :class:`UnreadableFileError`, too."""
         if self._closed:
             raise UnreadableFileError("not read")
         if self._process is None:
@@ -60,7 +62,7 @@ class _Worker:
             process.kill()
         assert process.stdin is not None
         assert process.stdout is not None
-        late = threading.Event()
+        late, last = threading.Event(), None
 
         def stop() -> None:
             late.set()
@@ -72,21 +74,30 @@ class _Worker:
             with suppress(BrokenPipeError):
                 process.stdin.write(json.dumps([path, getattr(path, "folder", "")]).encode() + b"\n")
                 process.stdin.flush()
-            line = process.stdout.readline()
+            while last is None and (line := process.stdout.readline()).endswith(b"\n"):
+                found = json.loads(line)
+                if isinstance(found, dict) and "reason" in found:
+                    last = found
+                else:
+                    yield found
         finally:
             timer.cancel()
-        if not line.endswith(b"\n"):
-            self.end()
+            if last is None or last["spent"]:
+                self.end()
+        if last is None:
             said = f"takes longer than {self.seconds:g} s" if late.is_set() else "ends the process that reads it"
             raise UnreadableFileError(said)
-        found: dict[str, Any] = json.loads(line)
-        if "reason" in found:
-            if found.get("spent"):
-                self.end()
-            raise UnreadableFileError(found["reason"], counted=found.get("counted", False))
-        for said in found["warnings"]:
+        if last["reason"] is not None:
+            raise UnreadableFileError(last["reason"], counted=last["counted"])
+        for said in last["warnings"]:
             warnings.warn(WrongBytesWarning(said), stacklevel=2)
-        return [Extracted(**fields) for fields in found["texts"]]
+
+    def read(self, path: str) -> list[Extracted]:
+        """Return the texts of a file, see :meth:`ask`."""
+        return [Extracted(**fields) for fields in self.ask(path)]
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """End the process at once."""
@@ -100,7 +111,7 @@ class _Worker:
             process.wait()
 
     def close(self) -> None:
-        """End the process for good; a waiting :meth:`read` raises an error."""
+        """End the process for good; a waiting :meth:`ask` raises an error."""
         self._closed = True
         process = self._process
         if process is not None:
@@ -112,8 +123,8 @@ class Extraction(AbstractContextManager["Extraction"]):
 
     def __init__(self, workers: int | None = None, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
         self.count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
-        self._workers = [_Worker(seconds, megabytes) for _ in range(self.count)]
-        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        self._workers = [Worker(seconds, megabytes) for _ in range(self.count)]
+        self._free: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._free.put(worker)
         self._threads = ThreadPoolExecutor(self.count)
@@ -158,25 +169,60 @@ class Extraction(AbstractContextManager["Extraction"]):
             yield result()
 
 
-def answer(path: str, megabytes: int) -> dict[str, object]:
-    """Return the texts of a file, or the reason why there are none."""
+def rows_of(path: str) -> Iterator[tuple[str, int, int, list[Any]]]:
+    """Yield the rows that are not empty, with their cells: None if they are empty, else JSON values.
+
+    Before them stand the sheet if there are several, the number of rows before it, and the row's over all sheets.
+    """
+    import python_calamine
+
+    first = 0
+    try:
+        with python_calamine.CalamineWorkbook.from_path(path) as workbook:
+            for name in workbook.sheet_names:
+                number = 0
+                for number, row in enumerate(workbook.get_sheet_by_name(name).iter_rows(), 1):
+                    cells = [_value(cell) for cell in row]
+                    if any(cell is not None for cell in cells):
+                        yield name * (len(workbook.sheet_names) > 1), first, first + number, cells
+                first += number
+    except python_calamine.PasswordError:
+        raise UnreadableFileError("password-protected") from None
+    except (python_calamine.CalamineError, OSError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise UnreadableFileError(f"cannot be read as a spreadsheet ({said:.120})") from None
+
+
+def _value(cell: Any) -> Any:
+    """Return a cell as a JSON value: whole numbers as integers, times as ISO 8601, durations as text, empty as None."""
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+        return int(cell)
+    if isinstance(cell, date | time):
+        return cell.isoformat()
+    return cell if isinstance(cell, bool | int | float) else str(cell) or None
+
+
+def answer(path: str, megabytes: int) -> Iterator[str]:
+    """Yield the texts or rows of a file as JSON, then the warnings, or the reason why there are no more."""
+    last: dict[str, Any] = {"reason": None, "counted": False, "spent": False, "warnings": []}
     try:
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always", WrongBytesWarning)
-            texts = [asdict(extracted) for extracted in extract(path)]
-        warned = [str(warning.message) for warning in raised if issubclass(warning.category, WrongBytesWarning)]
-        return {"texts": texts, "warnings": warned}
+            for found in rows_of(path) if format_of(path).rows == SPREADSHEET else map(asdict, extract(path)):
+                yield json.dumps(found, default=str)
+        last["warnings"] = [str(warning.message) for warning in raised if warning.category is WrongBytesWarning]
     except UnreadableFileError as error:
-        return {"reason": str(error), "counted": error.counted}
+        last |= {"reason": str(error), "counted": error.counted}
     except MemoryError:
         # Some of the memory that the file took is never freed, so the next file needs a new process.
-        return {"reason": f"needs more than {megabytes} MB of memory", "spent": True}
+        last |= {"reason": f"needs more than {megabytes} MB of memory", "spent": True}
     except RecursionError:
-        return {"reason": "nested too deeply"}
+        last["reason"] = "nested too deeply"
     except Exception as error:
         # Libraries raise all kinds of errors for broken files.
         said = " ".join(str(error).split())
-        return {"reason": f"cannot be read ({type(error).__name__}{': ' if said else ''}{said:.120})"}
+        last["reason"] = f"cannot be read ({type(error).__name__}{': ' if said else ''}{said:.120})"
+    yield json.dumps(last)
 
 
 def main() -> None:
@@ -193,8 +239,9 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
     for line in sys.stdin:
-        written = json.dumps(answer(PathInside(*json.loads(line)), megabytes), default=str)
-        print(written, file=output, flush=True)
+        for written in answer(PathInside(*json.loads(line)), megabytes):
+            print(written, file=output)
+        output.flush()
 
 
 if __name__ == "__main__":

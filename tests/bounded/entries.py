@@ -82,12 +82,12 @@ def all_of(read: Callable[..., Any], *arguments: Any) -> Callable[[Any], Any]:
 # Formats of documents: by what they repeat, or else each part of a sample of the format, repeated where it stands
 
 FORMAT_TEXTS: dict[str, dict[str, Make]] = {
-    "plain:prose": strings("a", "\n", "\f"),
-    "plain:markdown": strings("---\n", "a: b\n", "# a\n", "```\n", "<!--", "|", "- ", "[", "&amp;", "\\"),
-    "plain:code": strings("x = ", "\t", "(", "inline(g) ", "a, ", "// @generated", "def f", "\n"),
-    "plain:rows": strings("a", ",", '"', "\n"),
-    "plain:records": {},
-    "plain:binary": {},
+    "prose": strings("a", "\n", "\f"),
+    "markdown": strings("---\n", "a: b\n", "# a\n", "```\n", "<!--", "|", "- ", "[", "&amp;", "\\"),
+    "code": strings("x = ", "\t", "(", "inline(g) ", "a, ", "// @generated", "def f", "\n"),
+    "rows": strings("a", ",", '"', "\n"),
+    "records": {},
+    "binary": {},
     "web:html": strings("<div>", "<p ", "a='", '="', "&#1;", "<!--", "</div>", "<script>", "<td>", "<nav>", "<", "\n"),
 }
 
@@ -157,7 +157,7 @@ def repeated_lines(suffix: str) -> dict[str, Make]:
 def formats() -> Iterator[tuple[str, Entry]]:
     """The readers of :data:`FORMATS`. Without texts or a sample of its own, a new one raises a KeyError."""
     first = {chosen.reader: suffix for suffix, chosen in reversed(FORMATS.items())}
-    for reader, suffix in {"plain:prose": ".txt", **first}.items():
+    for reader, suffix in first.items():
         if reader in FORMAT_TEXTS:
             families = files(f"odd{suffix}", FORMAT_TEXTS[reader])
         else:

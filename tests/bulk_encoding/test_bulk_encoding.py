@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -12,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from pyarrow import parquet
 
-from ctx_embed import SearchIndex, bulk_encoding, stores
+from ctx_embed import SearchIndex, bulk_encoding, dedupe, stores
 from ctx_embed.bulk_encoding import _embedded, _parts, encode_dataset
-from ctx_embed.reading.opening import Source, find_sources
 from ctx_embed.reading.rows import Fields
+from ctx_embed.reading.sources import Source, find_sources
 from ctx_embed.stores.columns import vectors_of
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
@@ -202,6 +203,23 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
     SearchIndex.create(tmp_path / "index").close()
     said = error(encode_dataset, corpus, tmp_path / "index")
     assert "has one writer; encode into a directory, then `ctx-embed index build" in said
+
+
+def test_folders_are_walked_as_by_an_index_and_what_holds_no_rows_is_named(corpus, tmp_path):
+    (corpus / "drafts").mkdir()
+    for name in ("drafts/d.txt", "e.json", "f.md", ".hidden"):
+        (corpus / name).write_text('{"a": 1}')
+    (corpus / ".gitignore").write_text("drafts/\n")
+    (corpus / "c.csv").unlink()
+    named = {str(corpus / name): "no table, JSONL or text" for name in ("e.json", "f.md")}
+    skipped = {"hidden": 2, "ignored by .gitignore": 1}
+    found = [encode_dataset(corpus, corpus / "out"), encode_dataset(corpus, corpus / "out")]
+    (corpus / "b.jsonl").unlink()
+    shutil.rmtree(corpus / "out")
+    found.append(dedupe(corpus, tmp_path / "unique.txt"))
+    assert [(each.rows, each.report.failed, each.report.skipped) for each in found] == [
+        (rows, named, skipped) for rows in (found[0].rows, found[0].rows, LINES)
+    ]
 
 
 def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):

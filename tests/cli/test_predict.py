@@ -1,7 +1,9 @@
 import csv
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
+import openpyxl
 import pandas
 import pyarrow
 import pytest
@@ -96,14 +98,14 @@ def test_several_labels():
 
 def test_an_explanation_of_a_text_without_known_words_has_no_minus_zero():
     why = {"label": "pos", "logit": -0.3, "meaning": 0.1, "bias": -0.399, "words": {}, "of_meaning": {"sad": -0.5}}
-    row = Row({}, "a", {"label": "pos", "probabilities": {"pos": 0.5}, "explanations": [why]})
+    row = Row(1, {}, "a", {"label": "pos", "probabilities": {"pos": 0.5}, "explanations": [why]})
     said = "pos -0.30 = meaning +0.10 (sad -0.50), words +0.00 (none), bias -0.40"
     assert row.cells() == ["pos", "0.5000", said]
 
 
 def test_probabilities_in_tables_are_read_as_numbers():
     for p, written in ((0.5, "0.5"), (1.0, "1.0"), (0.123456, "0.1235"), (0.00001, "0.0")):
-        row = Row({}, "a", {"label": "pos", "probabilities": {"pos": p}})
+        row = Row(1, {}, "a", {"label": "pos", "probabilities": {"pos": p}})
         assert row.cells(digits="") == ["pos", written]
 
 
@@ -142,6 +144,50 @@ def test_parquet_comes_back_with_its_types_and_pictures(model):
     found = parquet.read_table("out.parquet")
     assert found.select(list(columns)).equals(parquet.read_table("in.parquet"))
     assert found["label"].to_pylist() == ["pos", "neg"]
+
+
+@pytest.mark.parametrize("given", ["in.xlsx", "in.csv"])
+def test_a_workbook_comes_back_cell_by_cell(model, given):
+    book = openpyxl.Workbook()
+    for row, cells in (2, ["body", "label", "sum"]), (3, ["a glad film", 1.5, "=1+1"]), (5, ["so sad", "1.10", None]):
+        for column, value in enumerate(cells, 2):
+            book.active.cell(row, column, value)
+    book.create_sheet("other").append(["no column of texts"])
+    book.create_sheet("more").append(["body"])
+    book["more"].append(["so sad"])
+    book.save("in.xlsx")
+    file("in.csv", "body,label,version", "=a glad film,1.5,1.10", '"so sad, \x01 and",,2')
+    with nullcontext() if given == "in.csv" else pytest.warns(ReadingWarning, match="left out the sheet 'other'"):
+        succeeds(model, given, "--field", "body", "-o", "out.xlsx")
+    found = openpyxl.load_workbook("out.xlsx")
+    if given == "in.csv":
+        own = [[cell.value for cell in row] for row in found.active]
+        assert [row[:-1] for row in own[1:]] == [
+            ["=a glad film", 1.5, "1.10", "pos"],
+            ["so sad, \ufffd and", None, "2", "neg"],
+        ]
+        assert [cell.data_type for cell in found.active["A"]] == ["s"] * 3
+        return
+    for sheet in book:
+        for row in sheet:
+            for cell in row:
+                assert (cell.value, cell.data_type) == (
+                    found[sheet.title][cell.coordinate].value,
+                    found[sheet.title][cell.coordinate].data_type,
+                )
+    assert [cell.value for cell in found.active["E"]] == [None, "predicted_label", "pos", None, "neg"]
+    assert [cell.value for cell in found["more"]["B"]] == ["label", "neg"]
+    assert found["other"].max_column == 1
+
+
+def test_a_workbook_needs_its_library_and_holds_what_excel_holds(model, monkeypatch):
+    source = file("long.txt", "sad " * 9000)
+    assert "a cell of a sheet has at most 32,767 characters; write .csv" in COMMAND.fails(
+        model, source, "-o", "out.xlsx"
+    )
+    monkeypatch.setattr("ctx_embed.cli.predict.find_spec", lambda name: None)
+    assert "writing out.xlsx needs the extra documents: pip" in COMMAND.fails(model, source, "-o", "out.xlsx")
+    assert not Path("out.xlsx").exists()
 
 
 def test_evaluate(model):

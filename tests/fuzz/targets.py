@@ -90,7 +90,7 @@ def _make_documents(folder: Path) -> None:
 def _use_document(folder: Path, name: str) -> None:
     path = str(folder / name)
     if format_of(path).apart:
-        json.dumps(answer(path, 4096), default=str)  # in a worker any error of a library becomes the reason
+        list(answer(path, 4096))  # in a worker any error of a library becomes the reason
     else:
         list(extract(path))
 

@@ -226,7 +226,6 @@ def test_a_record_that_is_gone_is_removed_and_one_that_moves_stays(index, folder
     (folder / "a0.jsonl").write_text('{"id": "r2", "text": "moved"}\n')
     (folder / "rows.jsonl").write_text('{"id": "r3", "text": "other"}\n')
     index.sync(folder)
-    index.sync(folder)
     assert (index.get("r2").text, index.get("r3").text) == ("moved", "other")
 
 
@@ -769,14 +768,15 @@ def test_a_dry_run_says_what_the_run_does(index, folder, monkeypatch):
     (folder / "z.jsonl").write_text('{"text": "x", "id": "r1"}\n')
     (folder / "broken.pdf").write_text("%PDF")
     (folder / "mail.csv").write_text("id;message\n1;The ferry was late.\n")
-    monkeypatch.setitem(formats.FORMATS, ".odt", formats.Format("office:odt", "no_such_library"))
+    monkeypatch.setitem(formats.FORMATS, ".odt", formats.Format("office:odt", needs="no_such_library"))
     (folder / "letter.odt").write_text("x")
     for _ in range(2):
         dry = index.sync(folder, dry_run=True)
         assert index.ids() == [] or dry.added == 0
         assert vars(dry) == vars(index.sync(folder))
     assert dry.lacking == {".odt": 1}
-    assert set(dry.failed) == {"twice.jsonl", "z.jsonl", "broken.pdf"}
+    assert set(dry.failed) == {"twice.jsonl", "broken.pdf"}
+    assert "z.jsonl:r1" in index
     assert dry.notes == {}
     assert at(index, "1").text == "The ferry was late."
     (folder / "a.md").unlink()
@@ -829,11 +829,16 @@ def test_a_table_without_a_text_gives_the_only_column_of_prose_or_is_named(index
     for source in synced.notes:
         found = [document.text for document in index.documents(f"source = '{source}'")]
         assert found == (prose if source != "i.csv" else ["これは朝の港の霧の話です。"])
-    # Named columns are those of all tables; ids may come from a field only once.
+    # Named columns are those of all tables; an id that another table has begins with the file's name.
     synced = index.sync(folder, text_field="words", id_field="key", title_field="name", include=["a.csv", "f.csv"])
-    assert list(synced.failed) == ["f.csv"]
-    assert "the id 'x1' belongs to a document from elsewhere" in synced.failed["f.csv"]
-    assert index.get("x1").metadata.items() >= {"title": "Ann Lee", "n": 1, "source": "a.csv"}.items()
+    assert synced.failed == {}
+    both = index.get("x1"), index.get("f.csv:x1")
+    assert [each.metadata["source"] for each in both] == ["a.csv", "f.csv"]
+    assert both[0].metadata.items() >= {"title": "Ann Lee", "n": 1}.items()
+    # It stays, even if the other table goes.
+    (folder / "a.csv").unlink()
+    (folder / "f.csv").write_text((folder / "f.csv").read_text() + "\n")
+    assert (index.sync(folder).removed, "x1" in index, "f.csv:x1" in index) == (1, False, True)
 
 
 def test_grep_reads_tables_as_a_folder_does(folder):
@@ -855,7 +860,7 @@ def test_an_exported_index_builds_again(index, folder, tmp_path, hash_model):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by the system, and its peak is read from /proc")
 def test_a_file_that_needs_too_much_memory_is_named_and_the_folder_goes_on(index, folder, monkeypatch):
-    peaks, end = [], workers._Worker.end
+    peaks, end = [], workers.Worker.end
 
     def measured(worker) -> None:
         if worker._process is not None:
@@ -863,7 +868,7 @@ def test_a_file_that_needs_too_much_memory_is_named_and_the_folder_goes_on(index
             peaks.extend(int(peak) >> 10 for peak in re.findall(r"VmHWM:\s+(\d+) kB", status))
         end(worker)
 
-    monkeypatch.setattr(workers._Worker, "end", measured)
+    monkeypatch.setattr(workers.Worker, "end", measured)
     monkeypatch.setattr(sync, "Extraction", partial(workers.Extraction, workers=1, megabytes=300))
     cell = '{"cell_type": "markdown", "source": "After the large one."}'
     # A file of 18 MB whose cells take 64 bytes each in memory.

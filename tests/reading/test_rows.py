@@ -13,6 +13,7 @@ import sys
 import warnings
 import zipfile
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -26,10 +27,10 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import dedupe
-from ctx_embed.reading import opening, spreadsheets
+from ctx_embed.reading import opening, tables
 from ctx_embed.reading.encodings import WrongBytesWarning, is_binary, settled
-from ctx_embed.reading.opening import find_sources
 from ctx_embed.reading.rows import Fields, arriving, estimated_count, read_documents, read_labelled, read_lines
+from ctx_embed.reading.sources import find_sources
 from ctx_embed.reading.tables import ReadingWarning
 from ctx_embed.texts import Document, well_formed
 from ctx_embed.writing import write_embeddings
@@ -702,7 +703,7 @@ def test_a_hostile_spreadsheet_costs_bounded_time_and_memory(tmp_path, file, mon
         for name in plain.namelist():
             wide.writestr(name, sheet if name.endswith("sheet1.xml") else plain.read(name))
     assert "wide.xlsx: ends the process that reads it" in error(read, tmp_path / "wide.xlsx")
-    monkeypatch.setattr(spreadsheets, "SECONDS", 0.01)
+    monkeypatch.setattr(tables, "Worker", partial(tables.Worker, 0.01))
     assert "takes longer than 0.01 s" in error(read, tmp_path / "plain.xlsx")
 
 

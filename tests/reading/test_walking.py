@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from ctx_embed.files import on_disk
-from ctx_embed.reading.decoding import UnreadableFileError, read_text
+from ctx_embed.reading.decoding import UnreadableFileError
 from ctx_embed.reading.formats import extract
 from ctx_embed.reading.tables import open_rows
 from ctx_embed.reading.walking import File, Rules, Skipped, walk
@@ -82,10 +82,10 @@ def test_no_file_is_waited_for(tmp_path, monkeypatch):
     (tmp_path / "input.txt").symlink_to("/dev/stdin")
     assert names(tmp_path, follow_links=True) == ["kept.txt"]
     with pytest.raises(UnreadableFileError, match="not a regular file"):
-        read_text(str(tmp_path / "pipe.txt"))
+        list(extract(str(tmp_path / "pipe.txt")))
     monkeypatch.setattr("ctx_embed.reading.decoding.SECONDS", 0)
     with pytest.raises(UnreadableFileError, match="takes longer than 0 s"):
-        read_text(str(tmp_path / "kept.txt"))
+        list(extract(str(tmp_path / "kept.txt")))
 
 
 def test_files_of_any_date_come_sorted_by_their_whole_path(tmp_path):
