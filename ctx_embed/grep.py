@@ -472,7 +472,7 @@ class Search:
         if self.mode == "hybrid":
             of = {each.order: score for score, each in by_words}
             found = {each.order: each for each in [*(each for _, each in by_words), *self._nearest]}
-            # As searches of an index fuse them, see by_words.
+            # As searches of an index fuse them, see ranking_of.
             of_words = shares_of_best([of.get(order, 0.0) for order in found])
             fused = (shares_of_best([each.hit.score for each in found.values()]) + of_words) / 2
             order = np.argsort(-fused, kind="stable")

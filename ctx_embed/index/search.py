@@ -135,7 +135,7 @@ class Search:
                     ended = len(rows) < depth or bool(cosines[-1] < least)
                     pieces.append(Ranking(rows, cosines, cosines, np.zeros(len(rows)), ended))
             else:
-                pieces = [by_words(view, allowed, depth, *of) for of in zip(texts, vectors, near, strict=True)]
+                pieces = [ranking_of(view, allowed, depth, *of) for of in zip(texts, vectors, near, strict=True)]
                 if options.late and self.query.mode == "hybrid":
                     pieces = [self._again(view, *of) for of in zip(pieces, texts, vectors, strict=True)]
             if options.fuse:
@@ -310,7 +310,7 @@ class Search:
             if reranker is not None and hits:
                 best = reranker.scores(candidates.texts, [hit.text for hit in hits[:most]]).max(axis=0)
                 if reranker.cosines and asked.mode == "hybrid" and not options.fuse:
-                    # Its cosines take the place of ours, see by_words.
+                    # Its cosines take the place of ours, see ranking_of.
                     late = shares_of_best(np.nan_to_num(late[:most]))
                     shares = shares_of_best(best) + own_words[:most] + late
                     best = shares / (3 if late.any() else 2)
@@ -337,12 +337,12 @@ class Search:
         return chosen
 
 
-def by_words(
+def ranking_of(
     view: View, allowed: Mask | None, depth: int, text: str, vector: Vectors, near: tuple[Rows, Vectors] | None
 ) -> Ranking:
-    """Rank passages by BM25; given those nearest by meaning with their cosines, rank both, ties by words.
+    """Return passages ranked by BM25, or, with those ``near`` by meaning, by the mean of cosine and score by words.
 
-    What orders both is the mean of cosine and score by words, each as a share (0 to 1) of the query's best.
+    For the mean, each is a share (0 to 1) of the query's best. Equal means keep the order of words.
 
     Source: Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval (TOIS 2023).
     """

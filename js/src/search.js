@@ -155,7 +155,7 @@ export class Search {
     return this.members[number].map((passage, place) => [passage, this.vectors.get(number)[place]]);
   }
 
-  /** Return the passages that rank best, with cosine and fused score, best first: `by_words` in index/search.py. */
+  /** Return the passages that rank best, with cosine and fused score, best first: `ranking_of` in index/search.py. */
   async #ranked(query, scores) {
     const cosineOf = (vector) => {
       let sum = 0;
