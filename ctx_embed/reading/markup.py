@@ -22,7 +22,7 @@ _MATTER = re.compile(r"(---|\+\+\+)[^\S\n]*\n(.*?)^(?:\1|\.\.\.)[^\S\n]*(?:\n|\Z
 _LONGEST_MATTER = 20_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # A line of front matter, for front matter that is neither YAML nor TOML, such as ``title: One: two``.
-_FIELD = re.compile(r"^([A-Za-z_][\w.-]*)(?::[^\S\n]|[^\S\n]*=)[^\S\n]*(.*\S)", re.MULTILINE)
+_FIELD = re.compile(r"^([A-Za-z_][\w.-]*)(?::[^\S\n]|[^\S\n]*=)[^\S\n]*(\S(?:.*\S)?)", re.MULTILINE)
 # Values nested deeper become text; more values than this, which aliases of YAML can make of a line, are not read.
 _DEEPEST, _MOST_VALUES = 8, 10_000
 # What is read otherwise than it is written, after code spans, comments and escapes, which are kept.

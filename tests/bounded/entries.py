@@ -367,7 +367,7 @@ ENTRIES: dict[str, Entry] = {
     "several labels": Entry(lambda path: list(read_labelled_rows(path, several=True)), LABELS),
     "spellings of labels": Entry(lambda text: Classes(text.split()), {"words": TEXTS["words"]}),
     "columns": Entry(all_of(read_columns), LABELS),
-    "a line of code": Entry(blocks.code, {"tabs": lambda n: "x =" + "\t" * n}, 1200),
+    "a line of code": Entry(blocks.code, {"tabs": lambda n: "x =" + "\t" * n}, blocks._LONGEST_HEAD),
     "sentences": Entry(sentences, MEANING | strings(". ", "!", "\n", ")", "A")),
     **{
         f"chunks {chunk}": Entry(

@@ -4,7 +4,7 @@ import ast
 import importlib
 import random
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -197,15 +197,16 @@ def attacks(pattern: Pattern) -> dict[str, Make]:
         random.Random(0),
     )
     pool = list(dict.fromkeys(["a", "1", " ", "\t", "\n", "_", *_literals(tree)]))
-    starts, pieces = {""}, dict.fromkeys(pool[:6])
+    # By the place of each repeated part, the shortest text before it, and what it may be; -1 is the whole pattern.
+    starts, pieces = {-1: ""}, defaultdict[int, dict[str, None]](dict)
     for _ in range(6):
-        for before, part in _repeats(tree, "", pool, draw):
-            starts.add(before)
-            pieces[part] = None
-        pieces[_sample(tree, pool, draw)[:LONGEST]] = None
+        for place, (before, part) in enumerate(_repeats(tree, "", pool, draw)):
+            starts[place] = min(starts.get(place, before), before, key=len)
+            pieces[place][part] = None
+        pieces[-1][_sample(tree, pool, draw)[:LONGEST]] = None
     found: dict[str | bytes, Make] = {}
-    for start in sorted(starts, key=len)[:5]:
-        for piece in list(filter(None, pieces))[:16]:
+    for place, start in starts.items():
+        for piece in filter(None, [*pieces[place], *pool[:6]]):
             for end in ("", "\0"):
                 make = partial(_attack, pattern, start, piece, end)
                 # Some are the same: an a many times, or two.

@@ -18,9 +18,11 @@ from contextlib import closing, suppress
 import httpx
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from ctx_embed import SearchIndex
-from ctx_embed.serving.settings import read_keys
+from ctx_embed.serving import app
+from ctx_embed.serving.settings import Settings, read_keys
 from tests.helpers.cli import Command
 from tests.helpers.errors import error
 from tests.index.support.child import ENVIRONMENT
@@ -186,6 +188,36 @@ def test_keys_read_and_write(tmp_path):
         asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
         preflight = httpx.options(f"{name}/search", headers=asked)
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+
+
+@pytest.mark.parametrize("stuck", ["embedding a text", "searching the index 'notes.index'"])
+def test_the_server_is_not_ready_while_embedding_or_searching_is_stuck(index_path, monkeypatch, stuck):
+    monkeypatch.setattr(app, "READY_SECONDS", 0.3)
+    served, freed = app.create_app(Settings([index_path])), threading.Event()
+    service = served.state.service
+    batcher = service.model._short if stuck.startswith("embedding") else service.indexes["notes.index"]._searches
+    with TestClient(served, base_url="http://localhost") as client:
+        assert client.get("/readyz").status_code == 200
+        work = batcher._work
+        monkeypatch.setattr(batcher, "_work", lambda *given: freed.wait(30) and work(*given))
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+        assert answer.json()["error"]["message"].startswith(stuck)
+        assert client.get("/healthz").status_code == 200
+        freed.set()
+        monkeypatch.setattr(batcher, "_work", work)
+        assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("mode", ["dense", "words", "hybrid"])
+def test_a_long_query_ends_at_the_deadline_that_a_request_asks_for(server, mode):
+    # Each of these characters is read as 18 letters, so that the tokenizer has the most to do.
+    body = json.dumps({"query": "\ufdfa" * 300_000, "mode": mode, "deadline": 0.3}, ensure_ascii=False).encode()
+    begin = time.monotonic()
+    answer = post(f"{server.url}/v1/indexes/notes.index/search", content=body, headers=JSON)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+    assert time.monotonic() - begin < 5
+    assert get(f"{server.url}/healthz").status_code == 200
 
 
 def test_a_search_that_takes_too_long_is_given_up(tmp_path):
