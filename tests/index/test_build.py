@@ -116,6 +116,26 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     assert stored(path)[72] == "given"
 
 
+def test_of_two_additions_of_the_same_sources_one_adds_each_document_once(
+    source, path, hash_model, tmp_path, monkeypatch
+):
+    build_index(source, path, model=hash_model)
+    more, editing, edits = tmp_path / "more.txt", writer.Writer.editing, list[int]()
+    more.write_text("".join(f"more {number}\n" for number in range(20)))
+    add = partial(build_index, more, path, model=hash_model, mode="append")
+
+    def edit(self, **options):
+        edits.append(1)
+        if len(edits) == 2:
+            # Between two steps of the first one.
+            assert add(resume=True) == Built(20)
+        return editing(self, **options)
+
+    monkeypatch.setattr(writer.Writer, "editing", edit)
+    assert "another build is running; try again when it has finished" in error(add)
+    assert list(stored(path).values()) == [*TEXTS, *(f"more {number}" for number in range(20))]
+
+
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_kill_at_the_end_does_nothing_twice(source, path, hash_model, tmp_path, monkeypatch, mode):
     build_index(source, path, model=hash_model)
