@@ -261,7 +261,7 @@ class PackedContextualizer:
         """Return the weighted tokens x_i = e(w_i) * p(i), (N, m), of texts that begin at the offsets (B + 1,)."""
         if self.positions == "none":
             # The same weights without a softmax, which takes longer than the kernel for a short text.
-            n, one = np.diff(offsets).astype(np.float32), np.float32(1)
+            n, one = np.maximum(np.diff(offsets), 1).astype(np.float32), np.float32(1)
             weights = np.repeat(one / n * n if self.scale == "mean" else one / n, np.diff(offsets))[:, None]
         else:
             weights = second_order.position_weights(offsets, self.s, kind=self.positions, scale=self.scale)
