@@ -452,7 +452,8 @@ def test_clients_that_leave_or_stay_silent_cost_nothing(index_path):
 def test_nothing_of_all_this_was_a_fault_of_the_server(server):
     statuses = [json.loads(line).get("status") for line in server.log.read_text().splitlines()]
     assert sum(400 <= status < 500 for status in statuses if status) >= 100
-    assert not [status for status in statuses if status and status >= 500 and status != 503]
+    # Too busy, or past a deadline that a test has set.
+    assert {status for status in statuses if status and status >= 500} <= {503, 504}
     assert "Traceback" not in server.log.read_text()
     found = post(f"{server.url}{NAME}/search", json={"query": "inflation", "k": 1}).json()["hits"]
     assert found[0]["id"] == 1
