@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from datetime import date, time
 from queue import SimpleQueue
+from time import monotonic
 from typing import Any, TypeVar
 
 from ctx_embed.files import PathInside
@@ -62,30 +63,43 @@ class Worker(AbstractContextManager["Worker"]):
             process.kill()
         assert process.stdin is not None
         assert process.stdout is not None
-        late, last = threading.Event(), None
+        done, last = threading.Event(), None
+        # Only waiting for the process counts, since whoever takes its rows may be slower.
+        waited = 0.0
+        since: float | None = monotonic()
 
-        def stop() -> None:
-            late.set()
-            process.kill()
+        def watch() -> None:
+            left = self.seconds
+            while not done.wait(left):
+                left = self.seconds - waited - (0.0 if since is None else monotonic() - since)
+                if left <= 0:
+                    process.kill()
+                    return
 
-        timer = threading.Timer(self.seconds, stop)
-        timer.start()
+        threading.Thread(target=watch, daemon=True).start()
         try:
             with suppress(BrokenPipeError):
                 process.stdin.write(json.dumps([path, getattr(path, "folder", "")]).encode() + b"\n")
                 process.stdin.flush()
-            while last is None and (line := process.stdout.readline()).endswith(b"\n"):
+            while last is None:
+                since = monotonic()
+                line = process.stdout.readline()
+                waited, since = waited + monotonic() - since, None
+                if not line.endswith(b"\n"):
+                    break
                 found = json.loads(line)
                 if isinstance(found, dict) and "reason" in found:
                     last = found
                 else:
                     yield found
         finally:
-            timer.cancel()
+            done.set()
             if last is None or last["spent"]:
                 self.end()
         if last is None:
-            said = f"takes longer than {self.seconds:g} s" if late.is_set() else "ends the process that reads it"
+            said = (
+                f"takes longer than {self.seconds:g} s" if waited >= self.seconds else "ends the process that reads it"
+            )
             raise UnreadableFileError(said)
         if last["reason"] is not None:
             raise UnreadableFileError(last["reason"], counted=last["counted"])

@@ -15,6 +15,7 @@ from contextlib import suppress
 from email.message import EmailMessage
 
 import lxml.etree
+import openpyxl
 import psutil
 import pytest
 import yaml
@@ -30,7 +31,7 @@ from ctx_embed.reading.rows import read_documents
 from ctx_embed.reading.units import documents_of
 from ctx_embed.reading.walking import walk
 from ctx_embed.reading.web import scanned
-from ctx_embed.reading.workers import Extraction
+from ctx_embed.reading.workers import Extraction, Worker
 from tests.reading.samples import FIRST, SECOND, TITLE, WRITERS, eml, ipynb, odt, pdf
 
 
@@ -648,6 +649,21 @@ def test_a_file_that_takes_too_much_is_named_and_the_next_one_is_read(tmp_path, 
         found = [result for _, result in extraction.read([(0, str(bad)), (1, str(good))])]
     assert str(found[0]) == said
     assert FIRST in found[1][0].text
+
+
+def test_time_counts_only_while_someone_waits_for_the_worker(tmp_path):
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet()
+    for row in range(5000):
+        sheet.append([f"row {row} of more than a pipe holds", row])
+    book.save(tmp_path / "a.xlsx")
+    with Worker(seconds=30) as worker:
+        assert len(list(worker.ask(str(tmp_path / "a.xlsx")))) == 5000
+        worker.seconds = 1
+        rows = worker.ask(str(tmp_path / "a.xlsx"))
+        next(rows)
+        time.sleep(1.5)
+        assert len(list(rows)) == 4999
 
 
 def test_a_reader_that_crashes(tmp_path):
