@@ -399,10 +399,9 @@ def _page(document: Any, number: int) -> str:
         raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
         drawn = document[number].get_textpage().get_text_bounded()
         text = drawn if Counter(text.split()) <= Counter(drawn.split()) else text
-    for words in said:
-        if " ".join(words.split()) not in " ".join(text.split()):
-            text = f"{text}\n\n{words}"
-    return text
+    shown = " ".join(text.split())
+    unseen = [words for words in dict.fromkeys(said) if " ".join(words.split()) not in shown]
+    return "\n\n".join([text, *unseen])
 
 
 def _wide(call: Callable[..., int], *arguments: Any) -> str:
@@ -429,5 +428,8 @@ def rtf(path: str) -> Iterator[Extracted]:
     # Notes and comments become paragraphs. What follows \* in a group is left out.
     content = re.sub(r"(?:\\\*)?\\(?:footnote|annotation)(?![a-z0-9]) ?", r"\\par Note: ", content)
     content = re.sub(r"\\deleted(?![a-z0-9])", r"\\*", content)
+    # striprtf looks for the end of each font up to the end of its line. Before paragraphs, new lines say nothing.
+    head, mark, body = content.partition("\\par")
+    content = re.sub(r"(?<!\\)(?=\\f\d)", "\n", head) + mark + body
     text = re.sub(r"\n\s*", "\n\n", rtf_to_text(content, errors="replace"))
     yield Extracted(text, title=title and title[1].strip())
