@@ -36,10 +36,7 @@ CHECKED = ["A film that nobody forgets.", "", "prices rise", "日本 ☃", "i do
 
 
 class _Graph:
-    """A builder of an ONNX graph: calling an operator by its name adds a node and returns the name of its output.
-
-    An input is the name of another output, or a constant.
-    """
+    """Builds an ONNX graph: an operator, called with names of outputs and constants, returns its output's name."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []

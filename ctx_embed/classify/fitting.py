@@ -231,10 +231,7 @@ def _chosen(
     classes: int,
     weights: NDArray[np.float64] | None,
 ) -> tuple[bool, float, float, float]:
-    """Return which scaling and prior deviations predict held-out texts best, and the factor that calibrates logits.
-
-    The factor is infinite if nothing can be held out.
-    """
+    """Return the scaling and prior deviations best for held-out texts, and the logits' factor (infinite: none)."""
     random = np.random.default_rng(0)
     # Equal texts never lie on both sides of a split.
     distinct = random.permutation(np.sort(np.unique(np.asarray(texts, object), return_index=True)[1]))

@@ -149,10 +149,7 @@ def _words(store: Database) -> Iterator[str]:
 
 
 def _digests(connection: sqlite3.Connection, vocabulary: str) -> tuple[int, ...]:
-    """Return two digests, of the words with their places and of the passages' lengths, and how many of each there are.
-
-    The digest of an index is the sum of the digests of its parts, modulo 2^64.
-    """
+    """Return digests, sums modulo 2^64, of the words with places and the lengths of passages, and how many of each."""
     words = 0
     for term, *sums in connection.execute(_SUMS.format(vocabulary)):
         weights = hashlib.blake2b(term, digest_size=32).digest()

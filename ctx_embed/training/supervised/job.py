@@ -151,10 +151,7 @@ def _cross_validated(job: TrainingJob, data: Labelled) -> dict[str, Any]:
 
 
 def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[str, Any]]:
-    """Return a classifier, and the parts of its record about the training.
-
-    A frozen encoder only gets a head, fitted without torch if the encoder allows it; otherwise both are trained.
-    """
+    """Return a classifier (of a frozen encoder only the head is fitted), and its record's parts about the training."""
     train, valid = data["train"], data.get("valid")
     options: SupervisedOptions | None = None
     if job.trains_encoder:
