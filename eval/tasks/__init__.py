@@ -429,13 +429,13 @@ def _checked_judgements(task: Task, data: TaskData) -> TaskData:
         and f" {words_of(text)} " in f" {words_of(documents[query])} "
     ]
     kinds = (
-        ("unknown queries", unknown, judged, "judgements: these are left out"),
-        ("unknown documents", absent, judged, "judgements: these count as not found, as in trec_eval"),
-        ("contradicting judgements", [*dict.fromkeys(conflicts)], judged, "cases: the last counts"),
-        ("queries that are documents too", own, queries, "cases: each is left out of its own results, as in BEIR"),
+        ("judgements of unknown queries", unknown, judged, "these are left out"),
+        ("judgements of unknown documents", absent, judged, "these count as not found, as in trec_eval"),
+        ("judgements that contradict others", [*dict.fromkeys(conflicts)], judged, "the last counts"),
+        ("queries that are documents too", own, queries, "each is left out of its own results, as in BEIR"),
     )
     remarks = [
-        f"{what} in {len(found):,} of {len(of):,} (such as {found[0]!r}) {follows}"
+        f"{len(found):,} of {len(of):,} {what}, such as {found[0]!r}: {follows}"
         for what, found, of, follows in kinds
         if found
     ]

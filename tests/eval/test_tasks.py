@@ -154,7 +154,7 @@ def test_a_collection_whose_queries_are_of_one_id_or_absent(folder):
     fails("adi: query ids must differ, got '2' twice", TASKS["adi"], folder)
     queries.write_text(queries.read_text().splitlines()[0] + "\n")
     (remark,) = DataReader(folder).read(TASKS["adi"]).remarks
-    assert re.fullmatch(r"unknown queries in \d of 4 \(such as '2'\) judgements: these are left out", remark)
+    assert re.fullmatch(r"\d of 4 judgements of unknown queries, such as '2': these are left out", remark)
 
 
 def test_what_a_reader_of_the_scores_must_know_of_a_collection(tmp_path):
@@ -171,10 +171,10 @@ def test_what_a_reader_of_the_scores_must_know_of_a_collection(tmp_path):
     # The query 1 has only the number of a document, and 4 is judged an answer to itself.
     assert data.own == {"2"}
     assert data.remarks == (
-        "unknown queries in 1 of 5 (such as '9') judgements: these are left out",
-        "unknown documents in 1 of 5 (such as 'gone') judgements: these count as not found, as in trec_eval",
-        "contradicting judgements in 1 of 5 (such as ('2', '1')) cases: the last counts",
-        "queries that are documents too in 1 of 3 (such as '2') cases: each is left out of its own results, as in BEIR",
+        "1 of 5 judgements of unknown queries, such as '9': these are left out",
+        "1 of 5 judgements of unknown documents, such as 'gone': these count as not found, as in trec_eval",
+        "1 of 5 judgements that contradict others, such as ('2', '1'): the last counts",
+        "1 of 3 queries that are documents too, such as '2': each is left out of its own results, as in BEIR",
     )
     judgements.write_text("2\tgone\t1\n9\t1\t1\n")
     fails(f"{tmp_path}: no judgement names a query and a document of the collection", task)
