@@ -125,9 +125,11 @@ class Plan(FolderOptions):
     @cached_property
     def signature(self) -> str:
         """A hash that is equal for two runs of the same build."""
-        names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
+        names = [name if name == "-" else os.path.realpath(name) for name in self.sources]
+        # For files of lines, "lines" is what no option means.
+        documents = self.documents if self.folders or self.reads_whole_files else None
         fields: list[Any] = [names, self.mode, *astuple(self.fields), self.embedding_field, self.factory]
-        fields += [self.chunk, self.dtype, self.documents, list(self.include), list(self.exclude), self.encoding]
+        fields += [self.chunk, self.dtype, documents, list(self.include), list(self.exclude), self.encoding]
         fields += [bool(self.follow_links), bool(self.stores)]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 

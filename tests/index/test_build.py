@@ -95,6 +95,10 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     assert said.endswith(
         "has the first 16 documents of an interrupted build of the same sources; continue it with --resume"
     )
+    # Another name of the file, and the default said, are the same build.
+    (tmp_path / "link.jsonl").symlink_to(more)
+    for again in (tmp_path / "link.jsonl", f"{tmp_path}/../{tmp_path.name}/more.jsonl"):
+        assert error(build_index, again, path, model=hash_model, mode=mode, documents="lines") == said
     # Another process adds meanwhile: automatic ids change.
     with SearchIndex.open(path, hash_model) as index:
         assert index.add(["meanwhile"], None if mode == "append" else ["m"]) == [55 if mode == "append" else "m"]
