@@ -30,7 +30,7 @@ from ctx_embed.progress import Meter
 from ctx_embed.reading.opening import is_remote
 from ctx_embed.reading.rows import Fields, document_of, estimated_count
 from ctx_embed.reading.sources import Report, Source, find_sources
-from ctx_embed.reading.tables import Raw, Table, open_rows
+from ctx_embed.reading.tables import Raw, ReadingWarning, Table, open_rows
 from ctx_embed.stores import Batch, Collection, Store, open as open_store
 from ctx_embed.stores.columns import fields_of
 from ctx_embed.stores.store import RUN
@@ -178,8 +178,14 @@ def encode_dataset(
         if not run.was_complete and (texts := run.total("unknown")):
             first = [name for note in run.parts.values() for name in note["unread"]]
             warnings.warn(UnknownTextsWarning(first, texts, rows), stacklevel=2)
+        stored = store.count()
+        if not run.was_complete and run.name == "0000" and stored < rows:
+            said = (
+                f"{rows - stored:,} of {rows:,} rows have an id that another row has, too: one row of each id is stored"
+            )
+            warnings.warn(ReadingWarning(f"{said}; name a field of different ids with --id-field"), stacklevel=2)
         named = [line for note in run.parts.values() for line in note["named"]][:NAMED]
-        return Encoded(rows, store.count(), run.total("bad"), named, embedder.dimension, run.was_complete, report)
+        return Encoded(rows, stored, run.total("bad"), named, embedder.dimension, run.was_complete, report)
 
 
 def _sample(sources: Sequence[Source], fields: Fields, encoding: str | None) -> list[Document]:

@@ -138,7 +138,7 @@ def _folder(folder: str, report: Report) -> Iterator[Source]:
         if not isinstance(each, File):
             report.leave_out(name, each.reason, named=each.failed)
         elif suffix_of(each.path) not in FOLDER_SUFFIXES:
-            report.leave_out(name, "no table, JSONL or text", named=True)
+            report.leave_out(name, "not read in a folder: name the file", named=True)
         elif not format_of(each.path).installed:
             report.lacking[suffix_of(each.path)] += 1
         else:
@@ -177,7 +177,7 @@ def _remote(name: str, report: Report) -> Iterator[Source]:
         elif rules is None and suffix_of(each.path) in FOLDER_SUFFIXES:
             found.append(each)
         elif rules is None:
-            report.leave_out(each.path, "no table, JSONL or text", named=True)
+            report.leave_out(each.path, "not read in a folder: name the file", named=True)
     if not found:
         raise InputError(f"{name}: no such file, and no file in it that ends in {', '.join(FOLDER_SUFFIXES)}")
     for each in found:

@@ -17,6 +17,7 @@ from ctx_embed import SearchIndex, bulk_encoding, dedupe, stores
 from ctx_embed.bulk_encoding import _embedded, _parts, encode_dataset
 from ctx_embed.reading.rows import Fields
 from ctx_embed.reading.sources import Source, find_sources
+from ctx_embed.reading.tables import ReadingWarning
 from ctx_embed.stores.columns import vectors_of
 from ctx_embed.texts import Document
 from tests.helpers.errors import error
@@ -136,7 +137,8 @@ def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder
     first.write_text("".join(json.dumps({"id": number % 5, "text": f"first {number}"}) + "\n" for number in range(20)))
     second.write_text('{"id": "3", "text": "second"}\n')
     target = tmp_path / "out"
-    encoded = encode_dataset([first, second], target, workers=1, part_rows=3)
+    with pytest.warns(ReadingWarning, match="16 of 21 rows have an id that another row has, too: one row of each id"):
+        encoded = encode_dataset([first, second], target, workers=1, part_rows=3)
     assert (encoded.count, encoded.bad) == (5, 0)
     expected = {**{str(number): f"first {15 + number}" for number in range(5)}, "3": "second"}
     require_exact(target, expected, embedder)
@@ -161,7 +163,8 @@ def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
 def test_a_database_gets_every_id_once(corpus, postgresql):
     address = f"{postgresql}#encoded"
     (corpus / "d.jsonl").write_text('{"id": "j3", "text": "object 3"}\n')
-    encoded = encode_dataset(corpus, address, workers=2, part_rows=32)
+    with pytest.warns(ReadingWarning, match=f"1 of {3 * LINES + 1} rows"):
+        encoded = encode_dataset(corpus, address, workers=2, part_rows=32)
     assert (encoded.rows, encoded.count, encoded.bad) == (3 * LINES + 1, 3 * LINES, 1)
     assert encode_dataset(corpus, address, workers=1, part_rows=32).was_complete
     with stores.open(address) as store:
@@ -211,7 +214,7 @@ def test_folders_are_walked_as_by_an_index_and_what_holds_no_rows_is_named(corpu
         (corpus / name).write_text('{"a": 1}')
     (corpus / ".gitignore").write_text("drafts/\n")
     (corpus / "c.csv").unlink()
-    named = {str(corpus / name): "no table, JSONL or text" for name in ("e.json", "f.md")}
+    named = {str(corpus / name): "not read in a folder: name the file" for name in ("e.json", "f.md")}
     skipped = {"hidden": 2, "ignored by .gitignore": 1}
     found = [encode_dataset(corpus, corpus / "out"), encode_dataset(corpus, corpus / "out")]
     (corpus / "b.jsonl").unlink()
