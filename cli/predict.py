@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections import deque
@@ -56,7 +57,9 @@ class Row(NamedTuple):
 
 def _free(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
     """Return a name for each of the classifier's fields: ``predicted_label`` and so on if the input has one of them."""
-    mark = "predicted_" if any(name in taken for name in names) else ""
+    names = list(names)
+    marks = chain(("", "predicted_"), (f"predicted_{number}_" for number in count(2)))
+    mark = next(mark for mark in marks if not any(f"{mark}{name}" in taken for name in names))
     return {name: f"{mark}{name}" for name in names}
 
 
@@ -128,7 +131,11 @@ def _write_parquet(file: TextIO, rows: Iterator[Row], table: Table) -> None:
 
     found = list(rows)
     if table.kind != PARQUET or table.name == source_name("-"):
-        parquet.write_table(pyarrow.Table.from_pylist([row.fields(table.names) for row in found]), file.buffer)
+        try:
+            whole = pyarrow.Table.from_pylist([row.fields(table.names) for row in found])
+        except pyarrow.ArrowException as error:
+            raise InputError(f"a column of Parquet must have values of one type ({error}); write .jsonl") from None
+        parquet.write_table(whole, file.buffer)
         return
     with opened(table.name) as stream, open_parquet(table.name, stream) as source:
         whole = source.read()
@@ -160,11 +167,15 @@ def _write_workbook(file: TextIO, rows: Iterator[Row], table: Table) -> None:
         _fill(book.active, 1, 1, names)
         for row in found:
             _fill(book.active, row.number, 1, [row.given.get(name) for name in names])
-    for (first, sheet), (last, _) in zip(starts, [*starts[1:], (MOST_ROWS * len(starts), None)], strict=True):
+    sheets = []
+    for first, sheet in starts:
         filled = [cell for line in sheet.iter_rows() for cell in line if cell.value is not None]
-        after, header = max(cell.column for cell in filled) + 1, min(cell.row for cell in filled)
-        taken = {str(cell.value) for cell in filled if cell.row == header}
-        _fill(sheet, header, after, _free(own, taken).values())
+        sheets.append((first, sheet, max(cell.column for cell in filled) + 1, min(cell.row for cell in filled)))
+    # A column has one name in all sheets.
+    free = _free(own, {str(cell.value) for _, sheet, _, header in sheets for cell in sheet[header]})
+    ends = [*(first for first, *_ in sheets[1:]), MOST_ROWS * len(sheets)]
+    for (first, sheet, after, header), last in zip(sheets, ends, strict=True):
+        _fill(sheet, header, after, free.values())
         for row in found:
             if first < row.number <= last:
                 label, probability, *why = row.cells(digits="")
@@ -184,7 +195,7 @@ def _fill(sheet: Any, row: int, column: int, values: Iterable[Any]) -> None:
     for place, value in enumerate(values, column):
         text = value if isinstance(value, str | int | float | None) else json_of(value)
         if isinstance(text, str):
-            text = ILLEGAL_CHARACTERS_RE.sub("\ufffd", text)
+            text = re.sub("[\ud800-\udfff\ufffe\uffff]", "\ufffd", ILLEGAL_CHARACTERS_RE.sub("\ufffd", text))
             if len(text) > MOST_CHARACTERS:
                 raise InputError(f"row {row}: a cell of a sheet has at most {MOST_CHARACTERS:,} characters; write .csv")
         cell = sheet.cell(row, place, text)
@@ -354,4 +365,7 @@ def predicted_rows(
                     {**vars(each), "words": dict(each.words), "of_meaning": dict(each.of_meaning)}
                     for each in (predictor.explain(text) if text.strip() else ())
                 ]
-            yield Row(number, fields, text, said if text.strip() else dict.fromkeys(said))
+            # No file holds halves of emoji.
+            cells = {key: well_formed(cell) if isinstance(cell, str) else cell for key, cell in fields.items()}
+            whole = {well_formed(key): cell for key, cell in cells.items()}
+            yield Row(number, whole, text, said if text.strip() else dict.fromkeys(said))

@@ -32,7 +32,7 @@ class CsvOutput:
 
     def write(self, row: str) -> None:
         """Write a row, which ends in CSV_END."""
-        self.file.write(row.removesuffix(CSV_END) + "\n")
+        self.file.write(well_formed(row.removesuffix(CSV_END)) + "\n")
 
 
 def cells_writer(file: IO[str], delimiter: str, quoted: bool) -> Callable[[Iterable[str]], object]:

@@ -132,6 +132,35 @@ def test_a_table_comes_back_cell_by_cell(model, delimiter, rows, bom, end):
     assert set(found.iloc[1:, 3]) <= {"pos", "neg", ""}
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet", ".xlsx"])
+def test_halves_of_emoji_and_no_characters_are_written_as_unknown_ones(model, suffix):
+    rows = [
+        {"text": "great \ud800 end", "na\udfffme": "a\ufffeb\uffff"},
+        {"text": "great \U0001f600", "na\udfffme": "1"},
+    ]
+    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    COMMAND.succeeds(model, "in.jsonl", "-o", f"out{suffix}")
+    first, second = read_documents(f"out{suffix}")
+    assert (first.text, second.text) == ("great \ufffd end", "great \U0001f600")
+    assert first.metadata["na\ufffdme"].translate({0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}) == "a\ufffdb\ufffd"
+
+
+def test_a_column_of_several_types_is_refused_in_parquet(model):
+    Path("in.jsonl").write_text('{"text": "a glad film", "n": 1}\n{"text": "so sad", "n": "a"}\n')
+    assert "must have values of one type" in COMMAND.fails(model, "in.jsonl", "-o", "out.parquet")
+    assert not Path("out.parquet").exists()
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".xlsx"])
+def test_predictions_on_predictions_have_names_of_their_own(model, suffix):
+    Path("0.csv").write_text("text,label\ngreat film,pos\n")
+    for number in range(3):
+        COMMAND.succeeds(model, f"{number}.csv" if not number else f"{number}{suffix}", "-o", f"{number + 1}{suffix}")
+    (found,) = read_documents(f"3{suffix}")
+    labels = ["label", "predicted_label", "predicted_2_label", "predicted_3_label"]
+    assert [name for name in found.metadata if name.endswith("label")] == labels
+
+
 def test_parquet_comes_back_with_its_types_and_pictures(model):
     columns = {
         "body": ["a glad film", "so sad"],
@@ -176,7 +205,7 @@ def test_a_workbook_comes_back_cell_by_cell(model, given):
                     found[sheet.title][cell.coordinate].data_type,
                 )
     assert [cell.value for cell in found.active["E"]] == [None, "predicted_label", "pos", None, "neg"]
-    assert [cell.value for cell in found["more"]["B"]] == ["label", "neg"]
+    assert [cell.value for cell in found["more"]["B"]] == ["predicted_label", "neg"]
     assert found["other"].max_column == 1
 
 
