@@ -322,11 +322,10 @@ class Search:
                 varied = maximal_marginal_relevance(values[:most], vectors[:most], most, options.mmr)
                 hits = [hits[place] for place in varied] + hits[most:]
             best_of_all = max((hit.relevance for hit in hits if hit.relevance is not None), default=None)
+            if best_of_all is None and candidates.irrelevant and (options.min_relevance or 1) <= DEFAULT_RELEVANCE:
+                # All were left out as less relevant.
+                best_of_all = 0.0
             answered = None if best_of_all is None or asked.mode == "words" else best_of_all >= DEFAULT_RELEVANCE
-            least = options.min_relevance
-            if least is not None and least <= DEFAULT_RELEVANCE and not hits and any(asked.texts):
-                # All were less relevant.
-                answered = None if asked.mode == "words" else False
             hits = hits[first : first + int(options.k)]
             own = slice(None) if options.fuse else slice(number, number + 1)
             known = True

@@ -85,6 +85,9 @@ def test_an_answer_is_relevant_and_noise_is_not(index):
     for mode in ("dense", "hybrid", "words"):
         none = index.search("Who was the first king of Denmark?", min_relevance=DEFAULT_RELEVANCE, mode=mode)
         assert (none, none.answered) == ([], None if mode == "words" else False)
+        # What matches no filter says nothing of the question.
+        nowhere = index.search("inflation", min_relevance=DEFAULT_RELEVANCE, mode=mode, where="not (no is null)")
+        assert (nowhere, nowhere.answered) == ([], None)
         # What is left out above the bar may be an answer.
         assert index.search("why does my printer jam?", min_relevance=1.0, mode=mode).answered is not False
         for query in ("Who was the first king of Denmark?", "why does my printer jam?"):
