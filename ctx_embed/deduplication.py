@@ -33,7 +33,7 @@ from ctx_embed.reading.opening import opened, suffix_of
 from ctx_embed.reading.rows import Fields, estimated_count, read_documents
 from ctx_embed.reading.sources import Report, find_sources
 from ctx_embed.reading.tables import Cells, Table, kind_of, open_parquet, open_rows
-from ctx_embed.text.normalisation import normalised
+from ctx_embed.text.normalisation import Translation, normalised
 from ctx_embed.texts import well_formed
 from ctx_embed.writing import cells_writer
 
@@ -55,18 +55,9 @@ _POINT = re.compile(r"(?<=\d)[.,:](?=\d)")
 # Characters for private use that replace the points within numbers, which are not punctuation.
 _PRIVATE = 0xE000
 _NUMBER = re.compile("\u2212?\\d+(?:[\ue000-\ue07f/]\\d+)*")
-
-
-class _Meanings(dict[int, str]):
-    """Maps codes of characters to the characters, and of punctuation to a space; it grows as characters occur."""
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        drops = unicodedata.category(character).startswith("P") and character not in _SYMBOLS
-        return self.setdefault(code, " " if drops else character)
-
-
-_MEANINGS = _Meanings()
+_WITHOUT_PUNCTUATION = Translation(
+    lambda character: " " if unicodedata.category(character)[0] == "P" and character not in _SYMBOLS else character
+)
 
 
 def normalized(text: str) -> str:
@@ -76,7 +67,7 @@ def normalized(text: str) -> str:
     """
     read = normalised(text).casefold()
     read = _POINT.sub(lambda found: chr(_PRIVATE + ord(found[0])), _MINUS.sub("\u2212", read))
-    return " ".join(read.translate(_MEANINGS).split()) or text.strip()
+    return " ".join(read.translate(_WITHOUT_PUNCTUATION).split()) or text.strip()
 
 
 def hash_of(text: str) -> int:

@@ -1,6 +1,7 @@
 """Texts and documents, and batches of texts of similar length."""
 
 import numbers
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 256
 # Maximum characters of a text to explain: about 3,500 English words.
 MOST_EXPLAINED = 20_000
+# Halves of characters without their other half.
+_LONE = re.compile(r"(?:[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff])+")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ def well_formed(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        whole = _LONE.sub(lambda found: "\ufffd" * len(found[0]), text)
+        return whole.encode("utf-16", "surrogatepass").decode("utf-16")
     return text
 
 

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import random
 import re
 import shutil
 import sqlite3
@@ -307,9 +308,11 @@ def test_what_cannot_be_removed_does_not_keep_its_name(tmp_path, monkeypatch):
     assert names(tmp_path) == [".folder.removed", ".folder.removed2", ".folder.removed3"]
 
 
-def test_well_formed():
-    assert well_formed("a\ud800b\udfff") == "a\ufffdb\ufffd"
-    assert well_formed("\ud83d\ude00") == "😀"
+def test_halves_of_characters_are_read_as_utf_16_reads_them():
+    draw = random.Random(0)
+    for _ in range(3000):
+        text = "".join(draw.choices("\ud83d\ude00\udbff\ud800\udfffaé😀", k=draw.randrange(9)))
+        assert well_formed(text) == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), ascii(text)
     text = "nothing to do 😀 \0"
     assert well_formed(text) is text
 

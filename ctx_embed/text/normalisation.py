@@ -31,7 +31,7 @@ Source: Unicode Standard Annex 15, Unicode Normalization Forms; Unicode Technica
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -141,14 +141,17 @@ def readings() -> dict[str, str]:
     return {character: _read(character) for character in every if _read(character) != character}
 
 
-class _Readings(dict[int, str]):
-    """Maps codes of characters to the text that each is read as; filled as characters are met."""
+class Translation(dict[int, str]):
+    """Maps codes of characters to what a function makes of the characters; filled as they are met."""
+
+    def __init__(self, make: Callable[[str], str]) -> None:
+        self._make = make
 
     def __missing__(self, code: int) -> str:
-        return self.setdefault(code, _read(chr(code)))
+        return self.setdefault(code, self._make(chr(code)))
 
 
-_READINGS = _Readings()
+_READINGS = Translation(_read)
 
 
 def in_pieces(text: str, cut: re.Pattern[str]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from ctx_embed.deadlines import require_time
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Found, Words, address
-from ctx_embed.text.normalisation import ANYWHERE, CHARACTERS_AT_ONCE, in_pieces, normalised, with_places
+from ctx_embed.text.normalisation import ANYWHERE, CHARACTERS_AT_ONCE, Translation, in_pieces, normalised, with_places
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
 WORDWISE_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
@@ -154,15 +154,13 @@ class Phrases:
         return known[self.entries :]
 
 
-class _Letters(dict[int, str]):
-    """Maps codes of characters: letters and marks stay, invisible characters vanish, all others become a space."""
-
-    def __missing__(self, code: int) -> str:
-        category = unicodedata.category(chr(code))
-        return self.setdefault(code, chr(code) if category[0] in "LM" else "" if category == "Cf" else " ")
+def _letter(character: str) -> str:
+    """Return a letter or mark as it is, nothing for an invisible character, and a space for all others."""
+    category = unicodedata.category(character)
+    return character if category[0] in "LM" else "" if category == "Cf" else " "
 
 
-_LETTERS = _Letters()
+_LETTERS = Translation(_letter)
 
 
 def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
