@@ -24,8 +24,5 @@ def systems(dimension: int, as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     for row in rows:
-        if row["kind"] == "system":
-            click.echo(f"{row['name']:26}{row['parameter_count']:>9,} parameters, {row['complexity']}; {row['source']}")
-            click.echo(f"{'':26}{row['formula']}")
-        else:
-            click.echo(f"{row['name']:26}for `ctx-embed eval run`: {row['formula']}")
+        click.echo(f"{row['name']:26}{row['parameter_count']:>9,} parameters, {row['complexity']}; {row['source']}")
+        click.echo(f"{'':26}{row['formula']}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.deadlines import require_time
-from ctx_embed.errors import InputError, described, missing_extra, unknown_name
+from ctx_embed.errors import InputError, described, missing_extra, naming_left_out, unknown_name
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import PEER, load, local_folder
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
@@ -106,17 +106,16 @@ class Model:
         if not is_path and name.startswith(MODEL2VEC):
             return cls(_static(name), name, name)
         if not is_path and "/" not in name and name not in (DEFAULT, PEER):
-            try:
-                from ctx_embed.systems import SYSTEMS, untrained
-            except ModuleNotFoundError:  # the light installation has no systems
-                SYSTEMS = {}
+            from ctx_embed.systems import SYSTEMS, untrained
+
             if name in SYSTEMS:
                 remark = (
                     f"{name} is not trained: it has random weights over the default model's token table; train one "
                     f"with `ctx-embed train --encoder {name}`, and give its folder"
                 )
                 warnings.warn(remark, stacklevel=2)
-                return cls(untrained(name), name, name, remark)
+                with naming_left_out(f"the encoder {name}"):
+                    return cls(untrained(name), name, name, remark)
             # A word that is nearly the name of a model is a typing mistake, not a model on the hub.
             names = [DEFAULT, PEER, *others, *SYSTEMS]
             if difflib.get_close_matches(name, names, n=1):

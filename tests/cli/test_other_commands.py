@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -16,7 +17,7 @@ import ctx_embed
 from ctx_embed.cli import demo
 from ctx_embed.explanations import nearest
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.systems import DESCRIPTIONS, SYSTEMS
+from ctx_embed.systems import SYSTEMS
 from tests.helpers.cli import Command
 
 DEMO = Command("demo")
@@ -151,14 +152,26 @@ def test_mistakes_of_explain(default_model):
     assert EXPLAIN.fails("cat", "--json", "-o", out, code=2) == "--json and -o cannot be combined"
 
 
-def test_systems_and_baselines():
+def test_systems():
     assert "\nlama   " in Command("systems").succeeds()
     rows = {row["name"]: row for row in json.loads(Command("systems").succeeds("--json", "--dimension", "8"))}
-    facts = {**DESCRIPTIONS["lama"]._asdict(), "kind": "system", "parameter_count": 2 * 30 * 8}
-    assert facts.items() <= rows["lama"].items()
+    assert {**SYSTEMS["lama"]._asdict(), "parameter_count": 2 * 30 * 8}.items() <= rows["lama"].items()
     assert rows["lama"]["options"].items() >= {"heads": 30, "context": "mean"}.items()
-    assert {name for name, row in rows.items() if row["kind"] == "system"} == set(SYSTEMS)
-    assert rows.keys() == {*SYSTEMS, "tfidf", "majority"}
+    assert rows.keys() == set(SYSTEMS)
+
+
+def test_a_name_that_is_no_model_is_refused_before_torch_is_imported():
+    code = """
+import sys
+from ctx_embed.model import Model
+
+try:
+    Model.of("no such")
+except ValueError:
+    print({"torch", "sentence_transformers"} & set(sys.modules))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("set()\n", "")
 
 
 def test_a_vocabulary_from_files_is_replaced_when_the_new_one_is_complete(here, sentences):

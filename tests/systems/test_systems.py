@@ -15,17 +15,7 @@ from torch.nn import functional as F
 import ctx_embed
 from ctx_embed import load
 from ctx_embed.second_order import contributions_of_steps, shares_of_steps
-from ctx_embed.systems import (
-    DESCRIPTIONS,
-    EVALUATION_BASELINES,
-    SYSTEMS,
-    attention,
-    option_defaults,
-    parameter_count,
-    require_options,
-    system,
-    untrained,
-)
+from ctx_embed.systems import SYSTEMS, attention, option_defaults, parameter_count, require_options, system, untrained
 from ctx_embed.systems.encoder import offsets_of, recurrent_states
 from ctx_embed.systems.heads import SCORES
 from ctx_embed.systems.transformer import sinusoids
@@ -177,7 +167,7 @@ def test_save_and_load_with_phrases(tokenizer, tmp_path, name, options):
     model = SentenceTransformer(modules=[module, Normalize()], device="cpu")
     model.save_pretrained(str(tmp_path / "model"))
     loaded = load(tmp_path / "model")
-    assert type(loaded[0]) is type(module) is SYSTEMS[name]
+    assert type(loaded[0]) is type(module) is system(name)
     assert loaded[0].get_config_dict() == module.get_config_dict()
     assert torch.equal(loaded[0].phrases, module.phrases)
     # Where a loaded tensor lies in memory may change the last bit.
@@ -202,16 +192,15 @@ def test_what_a_class_says_of_itself(make, tokenizer):
     counts |= {"cnn": 100 * ((3 + 4 + 5) * 12 + 3), "self-attention": 0, "self-attention-parametric": 576}
     assert {name: parameter_count(system(name)(tokenizer, 12)) for name in SYSTEMS} == counts | {"attentive": 12}
     assert system("dan")(tokenizer, 12).bigrams.weight.shape == (2**15, 12)
-    assert set(DESCRIPTIONS) == set(SYSTEMS) == set(OPTIONS) == set(REFERENCES)
-    assert not set(EVALUATION_BASELINES) & set(SYSTEMS)
-    for name, cls in SYSTEMS.items():
+    assert set(SYSTEMS) == set(OPTIONS) == set(REFERENCES)
+    for name, cls in zip(SYSTEMS, map(system, SYSTEMS), strict=True):
         assert ["dimension", *option_defaults(name)] == list(cls.config_keys), name
         # Only the bigrams read more of an id than its row.
         assert make(name).ids_may_be_renumbered == (name != "dan")
         assert signature(cls).parameters["dimension"].default in (256, Parameter.empty), name
         assert "Shapes" in cls.__doc__, name
         assert "Source: " in cls.__doc__, name
-    names = {cls.config_file_name for cls in SYSTEMS.values()}
+    names = {cls.config_file_name for cls in map(system, SYSTEMS)}
     assert len(names - {"config.json"}) == len(SYSTEMS)
 
 
