@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import on_disk
+from ctx_embed.files import PathInside, on_disk
 from ctx_embed.index.database import ROWS_AT_ONCE, Database
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.reading.sources import Report
@@ -190,6 +190,18 @@ def location_of(store: Database, metadata: dict[str, Any], line: int | None, pag
             if path.is_file():
                 return found._replace(path=path)
     return found
+
+
+def recorded_file(store: Database, source: str) -> PathInside | None:
+    """Return the file that ``source`` names, or the archive that holds it, if the index has read it from a folder."""
+    for folder in folders(store):
+        name = source.removeprefix(folder.prefix) if source.startswith(folder.prefix) else ""
+        while name:
+            read = "SELECT 1 FROM files WHERE folder = ? AND source = ? AND problem IS NULL"
+            if store.run(read, (folder.number, name)):
+                return PathInside(on_disk(folder.path, name), os.path.join(folder.path, ""))
+            name = name.rpartition("/")[0]
+    return None
 
 
 def named_location(metadata: dict[str, Any], line: int | None, page: int | None) -> Location | None:

@@ -8,6 +8,8 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +17,13 @@ import anyio
 from anyio import to_process
 
 from ctx_embed.deadlines import within
-from ctx_embed.errors import OtherModelError
+from ctx_embed.errors import OtherModelError, quoted
+from ctx_embed.files import open_regular
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.database import patient
+from ctx_embed.index.database import Database, patient
 from ctx_embed.index.folder import read_settings
 from ctx_embed.index.hits import Hits, snippets
-from ctx_embed.index.records import named_location
+from ctx_embed.index.records import folders, named_location, recorded_file
 from ctx_embed.index.words import respelled
 from ctx_embed.model import Model
 from ctx_embed.serving.observing import BATCHES, LOG
@@ -170,6 +173,7 @@ class ServedIndex:
         self.name = path.name
         self._most = settings.answer_bytes
         self._models = models
+        self._is_local = settings.is_local
         self._search_seconds, self._seconds = settings.search_timeout, settings.timeout
         # A SearchIndex does one thing at a time, so searches and changes use separate instances.
         self._readable, self._writable = OpenIndex(path, models), OpenIndex(path, models)
@@ -269,7 +273,23 @@ class ServedIndex:
         with SearchIndex.open(self.path) as index:
             facts = index.describe()
         del facts["path"]
-        return {"name": self.name, **facts}
+        with closing(Database(self.path)) as store:
+            return {"name": self.name, **facts, "files": self._is_local and bool(folders(store))}
+
+    async def file(self, source: str) -> tuple[str, BufferedReader]:
+        """Return the path of a file that the index has read from a folder, open; an ApiError says why there is none."""
+
+        def opened(_: SearchIndex) -> tuple[str, BufferedReader]:
+            with closing(Database(self.path)) as store:
+                found = recorded_file(store, source)
+            try:
+                if found is None:
+                    raise FileNotFoundError(0, "the index has read no such file from a folder")
+                return found, open_regular(found)
+            except OSError as error:
+                raise ApiError(404, f"{quoted(source)}: {error.strerror}", "file_not_found") from None
+
+        return await self.read(opened)
 
     async def probe(self) -> None:
         """Search for a new word, in the thread that serves other searches."""
@@ -311,7 +331,12 @@ def hit_values(hits: Hits, marks: tuple[str, str] | None, document: bool) -> Ite
     query = respelled(hits.query, hits[0].corrected) if hits else hits.query
     marked = [None] * len(hits) if marks is None else snippets(query, [hit.text for hit in hits], *marks)
     for hit, snippet in zip(hits, marked, strict=True):
-        fields = {**vars(hit), "stop": hit.stop, "whole": hit.document == hit.text, "location": None}
+        fields = {
+            **vars(hit),
+            "stop": hit.stop,
+            "whole": (hit.document or "").strip() == hit.text.strip(),
+            "location": None,
+        }
         if not document:
             del fields["document"]
         found = named_location(hit.metadata, hit.line, hit.page)

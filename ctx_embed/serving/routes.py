@@ -6,7 +6,10 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_type_hints
+from urllib.parse import quote
 
 import numpy as np
 import orjson
@@ -15,13 +18,16 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from ctx_embed.errors import InputError, quoted, unknown_name
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.filters import unknown_fields_message
 from ctx_embed.index.query import Options
 from ctx_embed.options import declared
+from ctx_embed.reading.formats import format_of
+from ctx_embed.reading.opening import suffix_of
+from ctx_embed.serving.gate import PIECE
 from ctx_embed.serving.indexes import BATCH_HITS, ServedIndex
 from ctx_embed.serving.service import SHORT_CHARACTERS, model_named, require_length, service_of
 from ctx_embed.serving.settings import Key
@@ -218,6 +224,21 @@ UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
 # SQLite's largest integer.
 MOST_OFFSET = 2**63 - 1
 
+# How text is read that a browser can show, see :mod:`ctx_embed.reading.formats`; and the types of other files to show.
+PLAIN = ("prose", "markdown", "code", "rows")
+# a browser shows as more than text.
+SHOWN = {**dict.fromkeys((".html", ".htm", ".xhtml"), "text/html"), ".pdf": "application/pdf"}
+# A file is shown without its scripts, frames, forms and requests, and no other page may read or frame it.
+FILE_HEADERS = {
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
 Id = int | str
 Where = Annotated[str, Field(max_length=100_000)]
 # The options of a search as fields of a body; some have limits of their own.
@@ -318,6 +339,22 @@ async def indexes(request: Request) -> Answer:
 async def describe(served: Served) -> Answer:
     """Return the number of documents, the model, the kind and the size of an index."""
     return Answer(await served.read(lambda _: served.facts()))
+
+
+@of_indexes.get("/{name}/file", summary="Return a file")
+async def file(request: Request, served: Served, source: str) -> Response:
+    """Return the file that the `source` of a document names, if the server runs for this machine alone."""
+    if not service_of(request).settings.is_local:
+        said = "files are only for a server of this machine alone, without keys, --no-keys and --root-path"
+        raise ApiError(403, said, "not_local")
+    path, opened = await served.file(source)
+    # What a browser does not show as text is downloaded; nothing is guessed from the bytes.
+    is_text = suffix_of(path) == Path(path).suffix.lower() and format_of(path).reader in PLAIN
+    kind = SHOWN.get(Path(path).suffix.lower(), "text/plain; charset=utf-8" if is_text else "application/octet-stream")
+    how = "attachment" if kind == "application/octet-stream" else "inline"
+    name = quote(Path(path).name.encode("utf-8", "replace"))
+    headers = {**FILE_HEADERS, "Content-Type": kind, "Content-Disposition": f"{how}; filename*=UTF-8''{name}"}
+    return StreamingResponse(iter(partial(opened.read, PIECE), b""), headers=headers)
 
 
 @of_indexes.get("/{name}/fields", summary="List the metadata fields")

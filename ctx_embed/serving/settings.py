@@ -93,6 +93,11 @@ class Settings:
         """The size of the largest answer."""
         return self.max_answer << 20
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the server runs for this machine alone: no key, no proxy and no other address lets others in."""
+        return self.host in LOOPBACK and not (self.api_key_file or self.no_keys or self.root_path)
+
     def names(self) -> dict[str, Path]:
         """Return the folder of each index by its name on the server; raise an InputError if two share a name."""
         named: dict[str, Path] = {}

@@ -1,0 +1,136 @@
+"""The files behind hits: only those that an index has read, only on this machine, and harmless in a browser."""
+
+import gzip
+import os
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra server is not installed")
+
+from ctx_embed import SearchIndex
+from tests.serving.server import get, serving
+
+TEXT = "The ferry leaves at noon, and the harbour is empty afterwards."
+DOWNLOAD = "application/octet-stream"
+# Each file that is read, and the type with which a browser gets it.
+TYPES = {
+    "a.md": "text/plain; charset=utf-8",
+    "deep/er/ü b#?&.txt": "text/plain; charset=utf-8",
+    "page.html": "text/html",
+    "page.HTM": "text/html",
+    "data.xml": "text/plain; charset=utf-8",
+    "code.js": "text/plain; charset=utf-8",
+    "no_suffix": "text/plain; charset=utf-8",
+    "mail.eml": DOWNLOAD,
+    "packed.txt.gz": DOWNLOAD,
+}
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """A folder, an index of it, an index of another folder, and a server of both."""
+    path = tmp_path_factory.mktemp("files")
+    for name in TYPES:
+        file = path / "shelf" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        head = "Subject: the ferry\n\n" if name.endswith(".eml") else ""
+        content = f"{head}{TEXT} {name}\n".encode()
+        file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    for name in ("left.txt", "replaced.txt", "gone.txt", "folder.txt", "pipe.txt"):
+        (path / "shelf" / name).write_text(TEXT + name)
+    (path / "shelf" / "picture.svg").write_text(
+        "<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+    )
+    (path / "other").mkdir()
+    (path / "other" / "secret.txt").write_text("A secret of another index.")
+    (path / "shelf" / "link.txt").symlink_to(path / "other" / "secret.txt")
+    for name in ("shelf", "other"):
+        with SearchIndex.create(path / f"{name}.index") as index:
+            index.sync(path / name)
+    with SearchIndex.open(path / "shelf.index") as index:
+        index.add(["by hand"], metadata=[{"source": "left.txt/../../other/secret.txt"}])
+    with serving(path / "shelf.index", path / "other.index") as server:
+        # What becomes of the files while they are served.
+        shelf = path / "shelf"
+        for name in ("replaced.txt", "gone.txt", "folder.txt", "pipe.txt"):
+            (shelf / name).unlink()
+        (shelf / "replaced.txt").symlink_to(path / "other" / "secret.txt")
+        (shelf / "folder.txt").mkdir()
+        os.mkfifo(shelf / "pipe.txt")
+        yield path, server
+
+
+def asked(server, source, name="shelf.index", **options):
+    return get(f"{server.url}/v1/indexes/{name}/file", params={"source": source}, **options)
+
+
+@pytest.mark.parametrize(("name", "kind"), TYPES.items())
+def test_a_file_comes_as_it_is_and_harmless(shelf, name, kind):
+    path, server = shelf
+    answer = asked(server, name, headers={"Accept-Encoding": "identity"})
+    assert (answer.status_code, answer.content) == (200, (path / "shelf" / name).read_bytes())
+    headers = answer.headers
+    assert headers["content-type"] == kind
+    assert headers["content-disposition"].startswith("attachment" if kind == DOWNLOAD else "inline")
+    policy = headers["content-security-policy"].split("; ")
+    assert {"sandbox", "default-src 'none'", "form-action 'none'", "frame-ancestors 'none'"} <= set(policy)
+    assert not any("script" in part or "allow" in part for part in policy)
+    assert (headers["x-content-type-options"], headers["cross-origin-resource-policy"]) == ("nosniff", "same-origin")
+
+
+def test_nothing_but_files_that_the_index_has_read_is_returned(shelf):
+    path, server = shelf
+    secret = path / "other" / "secret.txt"
+    sources = [
+        *(
+            "",
+            ".",
+            "..",
+            "/",
+            "deep",
+            "deep/er",
+            "picture.svg",
+            "link.txt",
+            "a.md\0",
+            "A.MD",
+            "a.md/",
+            "a.md//",
+            "./a.md",
+        ),
+        *("../other/secret.txt", "deep/../a.md", "deep/../../other/secret.txt", "..\\other\\secret.txt", "secret.txt"),
+        *("%2e%2e/other/secret.txt", "left.txt/../../other/secret.txt", "shelf/a.md", "../shelf.index/index.db"),
+        *(str(secret), f"/{secret}", secret.as_uri(), str(path / "shelf" / "a.md"), "/etc/passwd", "x" * 5000),
+        *("replaced.txt", "gone.txt", "folder.txt", "pipe.txt"),
+    ]
+    returned = {source: answer.text for source in sources if (answer := asked(server, source)).status_code != 404}
+    # What follows the name of a file could be a place in an archive: it is the file itself.
+    inside = {"a.md/": "a.md", "a.md//": "a.md", "left.txt/../../other/secret.txt": "left.txt"}
+    assert returned == {source: (path / "shelf" / name).read_text() for source, name in inside.items()}
+    assert asked(server, "secret.txt", "other.index").text == secret.read_text()
+
+
+def test_a_folder_that_was_replaced_by_a_link_has_no_files(tmp_path):
+    for name in ("shown", "hidden"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(name)
+    with SearchIndex.create(tmp_path / "index") as index:
+        index.sync(tmp_path / "shown")
+    with serving(tmp_path / "index") as server:
+        assert asked(server, "a.txt", "index").text == "shown"
+        (tmp_path / "shown").rename(tmp_path / "before")
+        (tmp_path / "shown").symlink_to(tmp_path / "hidden")
+        assert asked(server, "a.txt", "index").status_code == 404
+
+
+def test_only_this_machine_gets_files(shelf, tmp_path):
+    path, server = shelf
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example"):
+        assert asked(server, "a.md", headers={"Host": host}).status_code == 403
+    assert get(f"{server.url}/v1/indexes/shelf.index").json()["files"]
+    keys = tmp_path / "keys"
+    keys.write_text("write secret\n")
+    for options in (["--api-key-file", keys], ["--no-keys"], ["--root-path", "/search"]):
+        with serving(path / "shelf.index", *options) as other:
+            key = {"Authorization": "Bearer secret"}
+            assert asked(other, "a.md", headers=key).json()["error"]["code"] == "not_local"
+            assert not get(f"{other.url}/v1/indexes/shelf.index", headers=key).json()["files"]
