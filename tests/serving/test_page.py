@@ -56,9 +56,43 @@ class Boiler:
 """
 
 
+TABLE = """# Prices
+
+The boiler costs more each year:
+
+| Year | Part | Price |
+|:---|---|---:|
+| 2021 | boiler \\| pump | 120 |
+| 2022 | **boiler** valve | 130 |
+
+```python
+def price(boiler):
+    if boiler.is_old:
+        return 130
+```
+"""
+HOSTILE = """<title>Notice</title><p>The boiler room is closed.</p><script>document.title = "taken over"</script>
+<img src=x onerror="document.title = 'taken over'"><svg onload="document.title = 'taken over'"></svg>
+<meta http-equiv="refresh" content="0;url=/healthz"><iframe src="/v1/indexes"></iframe>
+"""
+# The files of the index ``shelf``.
+SHELF = {
+    "notes/prices.md": TABLE,
+    "notes/old/boiler.md": "The old boiler was sold.",
+    "notes 2/boiler.MD": "The second boiler is new.",
+    "2024/01/31/boiler.txt": "The boiler was cleaned.",
+    "web/page.html": HOSTILE,
+    "src/boiler.c": "/* the boiler */ int boiler;",
+    "src/boiler.csv.py": "boiler = 'a boiler of csv'",
+    "boiler": "A boiler without a suffix.",
+    'q"uote\\s/boiler.txt': "A boiler in an odd folder.",
+    "rows.csv": "id,text\n" + "".join(f"{row},Reading {row} of the boiler is normal.\n" for row in range(1, 9)),
+}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """The folder of the indexes ``house``, ``letters``, ``manual``, ``code`` and ``odd``."""
+    """The folder of the indexes ``house``, ``letters``, ``manual``, ``code``, ``odd`` and ``shelf``."""
     path = tmp_path_factory.mktemp("page")
     browsing.make_index(path, "house")
     browsing.make_index(path, "letters", kind="letter")
@@ -71,12 +105,18 @@ def folder(tmp_path_factory) -> Path:
     with SearchIndex.create(path / "odd") as index:
         metadata = [json.loads(json.dumps(dict.fromkeys(PROTOTYPE, kind))) for kind in "abb"]
         index.add(["one cat", "two cats", "a third cat"], metadata=metadata)
+    for name, text in SHELF.items():
+        file = path / "files" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    with SearchIndex.create(path / "shelf") as index:
+        index.sync(path / "files")
     return path
 
 
 @pytest.fixture(scope="module")
 def url(folder) -> Iterator[str]:
-    with serving(*(folder / name for name in ("house", "letters", "manual", "code", "odd"))) as server:
+    with serving(*(folder / name for name in ("house", "letters", "manual", "code", "odd", "shelf"))) as server:
         yield server.url
 
 
@@ -231,6 +271,39 @@ def test_code_keeps_its_lines_and_signs(visit):
     assert any(text.startswith(CODE.strip()) and text.count("\n    pass") == 20 for text in texts(page))
 
 
+def test_tables_and_code_in_texts_keep_their_form(visit):
+    page = visit("/?index=shelf&q=what+does+the+boiler+valve+cost&folder=notes/")
+    hit = hits(page).filter(has_text="Prices")
+    rows = hit.locator("tr").evaluate_all("rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText))")
+    expected = [["Year", "Part", "Price"], ["2021", "boiler | pump", "120"], ["2022", "boiler valve", "130"]]
+    assert rows == expected
+    assert hit.locator("th").count() == 3
+    assert hit.locator("pre").inner_text() == "def price(boiler):\n    if boiler.is_old:\n        return 130"
+    assert not re.search(r"\*\*|```|\|-|:-", hit.inner_text())
+    assert "boiler" in hit.locator("td mark").all_inner_texts()
+
+
+def test_passages_cut_anywhere_lose_no_word(visit):
+    page = visit()
+    script = """async (texts) => {
+        const { laidOut, shownParts } = await import("/static/blocks.js");
+        return texts.map((text) => {
+            const box = document.createElement("div");
+            const laid = laidOut(text, {});
+            box.append(...shownParts(laid, [0, laid.text.length], [], null));
+            const nodes = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+            let words = "";
+            while (nodes.nextNode()) words += ` ${nodes.currentNode.data}`;
+            return words;
+        });
+    }"""
+    # The language of code is not shown.
+    whole = TABLE.replace("python", "")
+    cut = [whole[start:stop] for start in range(0, len(whole), 7) for stop in range(start + 1, len(whole) + 1, 11)]
+    for text, shown in zip(cut, page.evaluate(script, cut), strict=True):
+        assert re.findall(r"\w+", shown) == re.findall(r"\w+", text), text
+
+
 def test_corrected_and_unknown_words_are_told(visit):
     page = visit("/?q=guttre&mode=words")
     expect(page.get_by_role("note")).to_have_text("Searched for “gutter” instead of “guttre”: no document has it.")
@@ -311,7 +384,82 @@ def test_passages_of_a_document_stand_together_at_their_places_without_markup(vi
     expect(manual.locator(".text").first).to_contain_text(whole)
 
 
+def test_neighbours_are_shown_on_demand(visit):
+    page = visit("/?index=shelf&q=%22Reading+4%22&mode=words")
+    hit = hits(page).first
+    hit.get_by_role("button", name="Neighbours").click()
+    numbers = [f"Reading {row} of the boiler is normal." for row in (2, 3, 4, 5, 6)]
+    expect(hit.locator(".text p")).to_have_text(numbers)
+    expect(hit.locator(".around p")).to_have_text(numbers[:2] + numbers[3:])
+    hit.get_by_role("button", name="Without neighbours").click()
+    expect(hit.locator(".text p")).to_have_text(numbers[2:3])
+    # Around a passage stands the text of its document; the key N does the same.
+    page = visit("/?index=manual&q=the+boiler+hums+at+night")
+    hit = hits(page).filter(has_text="hums").first
+    hit.focus()
+    page.keyboard.press("n")
+    expect(hit.locator(".around").first).to_contain_text("Bleed the radiators in October")
+
+
+def test_a_hit_opens_its_file_and_a_hostile_page_is_harmless(visit):
+    page = visit("/?index=shelf&q=the+boiler+room+is+closed", forgiving=["Blocked script", "Content Security Policy"])
+    link = hits(page).filter(has_text="room is closed").locator("h3 a")
+    with page.context.expect_page() as opened:
+        link.click()
+    new = opened.value
+    new.wait_for_load_state()
+    new.wait_for_timeout(300)
+    assert (new.title(), new.evaluate("self.origin"), new.evaluate("window.opener")) == ("Notice", "null", None)
+    assert "The boiler room is closed." in new.inner_text("body")
+    assert "/file?source=web%2Fpage.html" in new.url
+    new.close()
+    # Documents of other indexes come from no folder.
+    page = visit("/?q=the+roofer+offers+to+replace+the+tiles")
+    assert hits(page).locator("h3 a").count() == 0
+
+
 # Filters
+
+
+def test_folders_types_and_sources_filter(visit):
+    page = visit("/?index=shelf&q=boiler")
+    hits(page)
+    panel = page.get_by_role("complementary", name="Filters")
+
+    def shown(chosen):
+        """Wait until the hits come from the files that the function chooses, and from no others."""
+        script = """(expected) => {
+            const links = [...document.querySelectorAll(".hit h3 a")].map(({ href }) => new URL(href));
+            const found = new Set(links.map(({ searchParams }) => searchParams.get("source")));
+            return JSON.stringify([...found].sort()) === JSON.stringify(expected);
+        }"""
+        page.wait_for_function(script, arg=sorted(name for name in SHELF if chosen(name)))
+
+    for name in ("folder", "type"):
+        panel.get_by_role("button", name=f"more values of {name}").click()
+    folders = {name[: place + 1] for name in SHELF for place, sign in enumerate(name) if sign == "/"}
+    for name in folders - {"2024/", "2024/01/"}:
+        box = panel.locator(f"[value={json.dumps(name)}]")
+        box.check()
+        shown(lambda source, name=name: source.startswith(name))
+        box.uncheck()
+    for suffix in (".md", ".txt", ".c", ".py", ".html", ""):
+        box = panel.locator(f"fieldset:has-text('Type') [value={json.dumps(suffix)}]")
+        box.check()
+        shown(lambda source, suffix=suffix: source.lower().endswith(suffix) if suffix else "." not in source)
+        box.uncheck()
+    # Several folders widen, a type narrows, a part of a name narrows again; the address has all of it.
+    for value in ("notes/", "notes 2/", ".md"):
+        panel.locator(f"[value={json.dumps(value)}]").check()
+    panel.get_by_label("Source", exact=True).fill("boiler")
+    panel.get_by_label("Source", exact=True).press("Enter")
+    both = {"notes/old/boiler.md", "notes 2/boiler.MD"}
+    shown(both.__contains__)
+    page.reload()
+    shown(both.__contains__)
+    panel.get_by_role("button", name="Clear all").click()
+    assert hits(page, 10)
+    assert asked(page) == {"q": ["boiler"]}
 
 
 def test_a_field_of_any_name_filters(visit):
@@ -495,12 +643,22 @@ def test_dark_follows_the_system_until_it_is_chosen(visit):
 
 
 @pytest.mark.parametrize(
-    "view", ["/", "/?q=the+boiler+is+broken&mode=hybrid", "/?view=topics", "/?q=script&mode=words&where=year+>="]
+    "view",
+    [
+        "/",
+        "/?q=the+boiler+is+broken&mode=hybrid",
+        "/?index=shelf&q=what+does+the+boiler+cost",
+        "/?view=topics",
+        "/?q=script&mode=words&where=year+>=",
+    ],
 )
 def test_each_view_is_readable_named_and_fits(visit, view):
     page, checks = visit(view, forgiving=["status of 400"]), Path(browsing.__file__).with_name("checks.js").read_text()
     page.locator("#suggestions li, .hit, .topic, .notice").first.wait_for()
-    if "boiler" in view:
+    if "shelf" in view:
+        page.locator(".near").first.click()
+        page.locator(".around").first.wait_for()
+    if "broken" in view:
         page.locator(".explain").first.click()
         page.locator(".sides").wait_for()
     for width, scheme in [(1280, "light"), (1280, "dark"), (360, "dark"), (360, "light")]:

@@ -1,10 +1,11 @@
 // The filter panel, built from the metadata of the index.
 
 import { byId, button, el } from "./dom.js";
-import { filtersOf } from "./state.js";
-import { endsOf, isWritable } from "./where.js";
+import { filtersOf, unfiltered } from "./state.js";
+import { endsOf, isWritable, typeOf } from "./where.js";
 
 const VALUES_SHOWN = 6;
+const [MOST_FOLDERS, MOST_NAMES] = [500, 5_000];
 const TITLES = { false: "no", true: "yes" };
 
 // What is drawn stays when filters change, so that clicks and keys that are under way reach it: these functions bring
@@ -15,7 +16,7 @@ let current = null;
 
 const shown = (name) => name.replaceAll("_", " ");
 
-function checkboxes(field, set) {
+function checkboxes(field, set, chosenOf = (state) => state.filters[field.name] ?? []) {
   const list = el("div.values");
   const boxes = new Map();
   const add = (value, documents) => {
@@ -25,7 +26,7 @@ function checkboxes(field, set) {
       onchange: () => set([...boxes].filter(([, { checked }]) => checked).map(([name]) => name)),
     });
     boxes.set(value, box);
-    const title = field.type === "boolean" ? (TITLES[value] ?? value) : value || "(empty)";
+    const title = field.type === "boolean" ? (TITLES[value] ?? value) : value || (field.empty ?? "(empty)");
     list.append(
       el("label.option", {}, box, el("span.value", {}, title), el("span.count", {}, documents.toLocaleString("en"))),
     );
@@ -39,7 +40,7 @@ function checkboxes(field, set) {
   const more = button(`${rest} more`, unfold, { class: "link", "aria-label": `${rest} more values of ${shown(field.name)}` });
   list.classList.toggle("folded", rest > 0);
   updates.push((state) => {
-    const chosen = state.filters[field.name] ?? [];
+    const chosen = chosenOf(state);
     for (const value of chosen) if (!boxes.has(value)) add(value, 0);
     [...boxes].forEach(([value, box], place) => {
       box.checked = chosen.includes(value);
@@ -143,6 +144,35 @@ export function asField(field) {
 // A place in a source; nobody looks for all texts on a page 7.
 const PLACES = new Set(["page", "line"]);
 
+/**
+ * Return the files of an index: its sources, and its folders and types as fields. Null if no source looks like a file.
+ * @param {Array} sources {value, documents} of each source
+ */
+export function filesOf(sources) {
+  const named = sources.filter(({ value }) => typeof value === "string");
+  if (!named.some(({ value }) => value.includes("/") || typeOf(value))) return null;
+  const [folders, types] = [new Map(), new Map()];
+  const add = (counts, name, documents) => counts.set(name, (counts.get(name) ?? 0) + documents);
+  for (const { value, documents } of named) {
+    add(types, typeOf(value), documents);
+    for (let end = value.indexOf("/"); end > 0; end = value.indexOf("/", end + 1)) {
+      if (value[end - 1] !== ":" && value[end + 1] !== "/") add(folders, value.slice(0, end + 1), documents);
+    }
+  }
+  // A folder with nothing but one folder is left out.
+  for (const [name, documents] of [...folders]) {
+    const above = name.slice(0, name.lastIndexOf("/", name.length - 2) + 1);
+    if (folders.get(above) === documents) folders.delete(above);
+  }
+  const listed = (counts) =>
+    [...counts].map(([value, documents]) => ({ value, documents })).sort((one, other) => other.documents - one.documents || (one.value < other.value ? -1 : 1));
+  return {
+    sources: named.map(({ value }) => value),
+    folder: { name: "folder", values: listed(folders).slice(0, MOST_FOLDERS) },
+    type: { name: "type", empty: "(no suffix)", values: listed(types) },
+  };
+}
+
 /** Return whether a field can be filtered in the panel: its values recur, or are numbers or dates. */
 export function isFacet(field) {
   if (!isWritable(field.name) || PLACES.has(field.name)) return false;
@@ -152,31 +182,58 @@ export function isFacet(field) {
 
 /** Return how many filters a state has. */
 export const chosenCount = (state) =>
-  Object.values(state.filters).filter((values) => values.length).length + Boolean(state.where) + Boolean(state.relevance);
+  [...Object.values(state.filters), state.folder, state.type].filter((values) => values.length).length +
+  [state.source, state.where, state.relevance].filter(Boolean).length;
 
 /**
  * Show the filters of a state in the panel.
  * @param {object} state
  * @param {Array} fields
+ * @param {object} files see filesOf
  * @param {function} change called with the parts of the state that change
  */
-export function showFilters(state, fields, change) {
+export function showFilters(state, fields, files, change) {
   current = state;
-  if (drawn !== fields) draw(fields, change);
+  if (drawn !== fields) draw(fields, files, change);
   for (const update of updates) update(state);
   const count = chosenCount(state);
   byId("filters").hidden = false;
   byId("filters-toggle").textContent = count ? `Filters (${count})` : "Filters";
 }
 
-function draw(fields, change) {
+/** Return the filters of files: folders, types, and a part of the name. */
+function ofFiles(files, change) {
+  const facets = ["folder", "type"].filter((name) => files[name].values.length > 1);
+  const names = files.sources.slice(0, MOST_NAMES).map((value) => el("option", { value }));
+  const input = el("input", {
+    type: "text",
+    list: "sources",
+    spellcheck: "false",
+    autocapitalize: "none",
+    placeholder: "part of a name",
+    "aria-label": "Source",
+    onchange: () => change({ source: input.value.trim() }),
+  });
+  updates.push((state) => {
+    if (input.value !== state.source) input.value = state.source;
+  });
+  return [
+    ...facets.map((name) => {
+      const boxes = checkboxes(files[name], (values) => change({ [name]: values }), (state) => state[name]);
+      return el("fieldset.facet", {}, el("legend", {}, name), boxes);
+    }),
+    el("fieldset.facet.named", {}, el("legend", {}, "source"), input, el("datalist", { id: "sources" }, names)),
+  ];
+}
+
+function draw(fields, files, change) {
   updates = [];
   drawn = fields;
-  const clear = button("Clear all", () => change({ filters: filtersOf(), where: "", relevance: "" }), { class: "link" });
+  const clear = button("Clear all", () => change(unfiltered()), { class: "link" });
   updates.push((state) => {
     clear.hidden = chosenCount(state) === 0;
   });
-  const facets = fields.filter(isFacet).map((field) => {
+  const facets = fields.filter((field) => isFacet(field) && !(files && field.name === "source")).map((field) => {
     const set = (values) => {
       const filters = filtersOf(current.filters);
       filters[field.name] = values;
@@ -188,6 +245,7 @@ function draw(fields, change) {
   });
   byId("filters").replaceChildren(
     el("div.filters-head", {}, el("h2", {}, "Filters"), clear),
+    ...(files ? ofFiles(files, change) : []),
     ...facets,
     lowestRelevance(change),
     expression(change),

@@ -1,7 +1,9 @@
 // Shows hits: rank, where the text comes from, the text with what matched, its metadata, and what to do with it.
 
-import { button, el } from "./dom.js";
-import { bestSentence, excerptOf, highlighted, isCode, markedWords, rangesOf, readable, trimmedLines, units, wholeLines } from "./text.js";
+import { ApiError } from "./api.js";
+import { laidOut, shownParts } from "./blocks.js";
+import { button, el, tell } from "./dom.js";
+import { bestSentence, excerptOf, markedWords, rangesOf, units } from "./text.js";
 
 // Metadata that say where a text comes from; they stand above it, the others below.
 const ORIGIN = ["title", "source", "url", "page", "line"];
@@ -16,15 +18,19 @@ export function valueText(value) {
   return value === null ? "" : String(value);
 }
 
-const linked = (text, address) =>
-  LINK.test(address) ? el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, text) : text;
+const opening = (text, address) => el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, text);
+const linked = (text, address) => (LINK.test(address) ? opening(text, address) : text);
 
-/** Return where a hit comes from: the name of its document, as a link if it has an address, and the place in it. */
-function origin({ metadata, location }) {
+/**
+ * Return where a hit comes from: the name of its document, as a link if it has an address or if ``fileOf`` returns one for
+ * its source, and the place in it.
+ */
+function origin({ metadata, location }, fileOf) {
   const { title, source, url } = metadata;
   const page = location?.page ?? metadata.page;
   const line = location?.line ?? metadata.line;
-  const address = valueText(url ?? source ?? "");
+  const web = valueText(url ?? source ?? "");
+  const address = LINK.test(web) ? web : ((typeof source === "string" && fileOf(source)) || "");
   const name = valueText(title ?? source ?? url ?? "");
   const place = [
     title !== undefined && source !== undefined && !LINK.test(source) && valueText(source),
@@ -33,7 +39,7 @@ function origin({ metadata, location }) {
     location?.heading,
   ].filter(Boolean);
   const target = Number.isInteger(page) && !address.includes("#") ? `${address}#page=${page}` : address;
-  return { name, node: linked(name, target), place: place.join(", ") };
+  return { name, node: address ? opening(name, target) : name, place: place.join(", ") };
 }
 
 function metadataList(hit) {
@@ -67,49 +73,73 @@ function score(rank, { score: value, relevance }) {
 }
 
 /** Return the range of the sentence that the server highlights, in the text as it is shown; null if there is none. */
-function nearest(hit, text, shown) {
+function nearest(hit, text) {
   if (!hit.highlight) return null;
-  const part = shown(hit.text.slice(...units(hit.text, ...hit.highlight)));
+  const part = laidOut(hit.text.slice(...units(hit.text, ...hit.highlight)), hit).text;
   const place = part ? text.indexOf(part) : -1;
   return place < 0 ? null : [place, place + part.length];
 }
 
 /**
- * Return a paragraph with the best part of a passage, and a button that shows all of its document, if there is more.
+ * Return the best part of a passage, and buttons: one shows all of its document, the other what stands around it.
  * The sentence that answers is underlined, unless nothing answers.
  */
 function body(hit, words, actions) {
-  const code = isCode(hit);
-  const shown = code ? trimmedLines : readable;
-  const text = shown(hit.text);
+  const laid = laidOut(hit.text, hit);
+  const { text } = laid;
   const marks = rangesOf(text, words);
-  const best = nearest(hit, text, shown) ?? bestSentence(text, marks);
-  const excerpt = excerptOf(text, best);
-  const window = code ? wholeLines(text, excerpt) : excerpt;
+  const best = nearest(hit, text) ?? bestSentence(text, marks);
+  const window = excerptOf(text, best);
   const cut = window[0] > 0 || window[1] < text.length;
   // A sentence that is all there is to see needs no emphasis.
   const shownBest = best && !actions.unanswered && best[1] - best[0] < text.length ? best : null;
-  const paragraph = code ? el("p.text.code", { dir: "ltr" }) : el("p.text", { dir: "auto" });
-  const gap = code ? "\n" : " ";
-  const short = () => {
-    const before = window[0] > 0 || hit.start > 0 ? `…${gap}` : "";
-    const after = window[1] < text.length || !hit.whole ? `${gap}…` : "";
-    paragraph.replaceChildren(before, ...highlighted(text, window, marks, shownBest), after);
+  const box = el("div.text");
+  const inFull = () => shownParts(laid, [0, text.length], marks, shownBest);
+  const short = () =>
+    shownParts(laid, window, marks, shownBest, window[0] > 0 || hit.start > 0, window[1] < text.length || !hit.whole);
+  const whole = async () => {
+    if (hit.whole) return inFull();
+    const all = laidOut(await actions.document(hit), hit);
+    const place = all.text.indexOf(text);
+    const moved = place < 0 ? null : shownBest?.map((at) => at + place);
+    return shownParts(all, [0, all.text.length], rangesOf(all.text, words), moved);
   };
-  short();
-  if (!cut && hit.whole) return [paragraph, null];
-  const toggle = button("Show all", async () => {
-    const open = toggle.getAttribute("aria-expanded") !== "true";
-    toggle.setAttribute("aria-expanded", String(open));
-    toggle.textContent = open ? "Show less" : "Show all";
-    paragraph.classList.toggle("whole", open);
-    if (!open) return short();
-    const all = hit.whole ? text : shown(await actions.document(hit));
-    const place = Math.max(all.indexOf(text), 0);
-    const moved = shownBest && shownBest.map((at) => at + place);
-    return paragraph.replaceChildren(...highlighted(all, [0, all.length], rangesOf(all, words), moved));
-  }, { class: "link open", "aria-expanded": "false" });
-  return [paragraph, toggle];
+  const around = async () => {
+    const [before, after] = (await actions.around(hit)).map((texts) =>
+      texts.map((each) => {
+        const near = laidOut(each, hit);
+        return el("div.around", {}, shownParts(near, [0, near.text.length], rangesOf(near.text, words), null));
+      }),
+    );
+    const nothing = before.length + after.length ? [] : [el("p.hint", {}, "Nothing stands around it.")];
+    return [...before, ...inFull(), ...after, ...nothing];
+  };
+  box.replaceChildren(...short());
+  const choices = [
+    (cut || !hit.whole) && { kind: "open", names: ["Show all", "Show less"], opened: whole },
+    (!hit.whole || actions.hasSiblings(hit)) && { kind: "near", names: ["Neighbours", "Without neighbours"], opened: around },
+  ].filter(Boolean);
+  let shown = null;
+  const show = async (choice) => {
+    shown = choice;
+    choices.forEach((each) => {
+      each.button.setAttribute("aria-expanded", String(each === choice));
+      each.button.textContent = each.names[Number(each === choice)];
+    });
+    try {
+      const nodes = choice ? await choice.opened() : short();
+      if (shown === choice) box.replaceChildren(...nodes);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      tell(error.message);
+      if (shown === choice) show(null);
+    }
+  };
+  for (const choice of choices) {
+    const toggle = () => show(shown === choice ? null : choice);
+    choice.button = button(choice.names[0], toggle, { class: `link ${choice.kind}`, "aria-expanded": "false" });
+  }
+  return [box, choices.map((choice) => choice.button)];
 }
 
 /** Return the hits of each document together, in the order of their best one. */
@@ -125,21 +155,23 @@ function byDocument(hits) {
 
 /** Return a further passage of a document. */
 function further(hit, words, actions) {
-  const [paragraph, toggle] = body(hit, words, actions);
-  return el("div.further", {}, el("p.place", {}, [`meaning ${hit.score.toFixed(2)}`, origin(hit).place].filter(Boolean).join(" · ")), paragraph, toggle);
+  const [box, buttons] = body(hit, words, actions);
+  const place = [`meaning ${hit.score.toFixed(2)}`, origin(hit, actions.fileOf).place].filter(Boolean).join(" · ");
+  return el("div.further", {}, el("p.place", {}, place), box, el("div.actions", {}, buttons));
 }
 
 /**
  * Return a list item for each document that was found, with its passages.
  * @param {Array} hits as the server gives them
- * @param {object} actions like(hit), explain(hit, place, button), document(hit), which returns a document's text, and
- *   whether the query is unanswered
+ * @param {object} actions like(hit), explain(hit, place, button), document(hit), which returns a document's text,
+ *   around(hit), which returns texts before and after it, hasSiblings(hit), whether its file has other documents,
+ *   fileOf(source), the address of a file (null: none), and whether the query is unanswered
  */
 export function hitItems(hits, actions) {
   const words = new Set(hits.flatMap((hit) => [...markedWords(hit.snippet)]));
   return byDocument(hits).map(([hit, ...others], number) => {
-    const { name, node, place } = origin(hit);
-    const [paragraph, toggle] = body(hit, words, actions);
+    const { name, node, place } = origin(hit, actions.fileOf);
+    const [box, buttons] = body(hit, words, actions);
     const explanation = el("div.explanation", { hidden: true });
     const explain = button("Explain", () => actions.explain(hit, explanation, explain), {
       class: "link explain",
@@ -155,12 +187,12 @@ export function hitItems(hits, actions) {
         "article",
         {},
         el("div.head", {}, el("h3", name ? {} : { class: "hidden-label" }, name ? node : label), place && el("p.place", {}, place)),
-        paragraph,
+        box,
         metadataList(hit),
         el(
           "div.actions",
           {},
-          toggle,
+          buttons,
           more("More like this", () => actions.like(hit), "like"),
           explain,
         ),

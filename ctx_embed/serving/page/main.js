@@ -4,21 +4,26 @@ import { ApiError, hasKey, ofIndex, request, setKey, whenBusy } from "./api.js";
 import { announce, button, byId, counted, el, tell } from "./dom.js";
 import { explained } from "./explain.js";
 import { topicsView } from "./explore.js";
-import { asField, chosenCount, showFilters } from "./facets.js";
+import { asField, chosenCount, filesOf, showFilters } from "./facets.js";
 import { hitItems } from "./hits.js";
-import { addressOf, filtersOf, FIRST_HITS, stateOf } from "./state.js";
-import { MARKS } from "./text.js";
-import { whereOf } from "./where.js";
+import { addressOf, FIRST_HITS, stateOf, unfiltered } from "./state.js";
+import { MARKS, units } from "./text.js";
+import { fileConditions, sourceIs, whereOf } from "./where.js";
 
 const PAUSE = 120;
 const MOST_HITS = 200;
 const SLOW = 250;
+// The server lists this many values of each field; more sources are asked for apart.
+const [VALUES, MOST_SOURCES] = [50, 20_000];
+// Around a passage: so many characters of its document, or documents of its file; those within so many lines.
+const [AROUND, BESIDE, WITHIN] = [900, 2, 30];
 // Topics of larger indexes take too long to be computed unasked.
 const [SUGGESTED_FROM, SUGGESTED_TO, SUGGESTIONS] = [20, 20_000, 6];
 
 let state = stateOf(location.search);
 let indexes = [];
 let fields = [];
+let files = null;
 let fieldsOf = {};
 let server = { keys: false };
 let running = null;
@@ -74,7 +79,7 @@ async function run() {
     if (state.view === "search") {
       const known = readFields(state.index);
       // Only chosen filters need to know the fields' types.
-      if (Object.keys(state.filters).length) await known;
+      if (chosenCount(state)) await known;
       if (running !== mine) return;
       drawFilters();
       await searchView(mine);
@@ -114,11 +119,17 @@ function showProgress() {
 function readFields(index) {
   if (fieldsOf.index !== index) {
     fields = [];
+    files = null;
     const read = { index };
-    read.done = ofIndex(index, "fields").then(
-      (answer) => {
+    const sourcesOf = async ({ fields: found }) => {
+      const values = found.find(({ name }) => name === "source")?.values ?? [];
+      const listed = values.length < VALUES ? values : (await ofIndex(index, "facets", { field: "source", limit: MOST_SOURCES })).values;
+      return [found.map(asField), filesOf(listed)];
+    };
+    read.done = ofIndex(index, "fields").then(sourcesOf).then(
+      (found) => {
         if (fieldsOf !== read) return;
-        fields = answer.fields.map(asField);
+        [fields, files] = found;
         drawFilters();
       },
       () => {
@@ -131,7 +142,7 @@ function readFields(index) {
 }
 
 function drawFilters() {
-  if (state.view === "search" && !asking) showFilters(state, fields, (changes) => go(changes));
+  if (state.view === "search" && !asking) showFilters(state, fields, files, (changes) => go(changes));
 }
 
 function failed(error) {
@@ -147,7 +158,7 @@ function failed(error) {
       el("h2", {}, "That did not work"),
       el("p", {}, error.message),
       error.status === 400 && chosenCount(state)
-        ? button("Clear the filters", () => go({ filters: filtersOf(), where: "", relevance: "" }), { class: "primary" })
+        ? button("Clear the filters", () => go(unfiltered()), { class: "primary" })
         : button("Try again", () => (indexes.length ? run() : start()), { class: "primary" }),
     ),
   );
@@ -156,7 +167,7 @@ function failed(error) {
 // Searching ---------------------------------------------------------------------------------------------------------
 
 async function searchView(mine) {
-  const where = whereOf(state.filters, fields, state.where);
+  const where = whereOf(state.filters, fields, state.where, fileConditions(state, files?.sources ?? []));
   if (!state.query && state.like === undefined) {
     await welcome(where, mine);
     return;
@@ -273,7 +284,7 @@ function nothing(warnings) {
     {},
     el("h2", {}, "Nothing found"),
     el("p", {}, reasons.join(" ") || (warnings.length ? "Try words of another language or of another kind." : "The index has no documents yet.")),
-    chosenCount(state) > 0 && button("Clear the filters", () => go({ filters: filtersOf(), where: "", relevance: "" }), { class: "quiet" }),
+    chosenCount(state) > 0 && button("Clear the filters", () => go(unfiltered()), { class: "quiet" }),
     state.mode === "words" && button("Search by meaning", () => go({ mode: "dense" }), { class: "quiet" }),
   );
 }
@@ -293,6 +304,26 @@ async function explain(asked, liked, hit, place, toggle) {
   }
 }
 
+/** Return what a document has before and after a passage, each a list of at most one text, cut at line ends or words. */
+function aroundIn(text, hit) {
+  const [start, stop] = units(text, hit.start, hit.stop);
+  const first = text.slice(Math.max(start - AROUND, 0), start);
+  const last = text.slice(stop, stop + AROUND);
+  const before = start > AROUND ? first.replace(/^(?:[^\n]*\n|\S*\s)/, "… ") : first;
+  const after = stop + AROUND < text.length ? last.replace(/(?:\n[^\n]*|\s\S*)$/, " …") : last;
+  return [before, after].map((each) => (each.trim() ? [each] : []));
+}
+
+/** Return the texts of the documents before and after one in its file, such as rows of a table or paragraphs. */
+async function besideIn({ id, metadata: { source, line } }) {
+  const near = Number.isInteger(line) ? ` and line >= ${line - WITHIN} and line <= ${line + WITHIN}` : "";
+  const { documents } = await ofIndex(state.index, "documents", { where: sourceIs(source) + near, limit: 1000 });
+  if (near) documents.sort((one, other) => one.metadata.line - other.metadata.line);
+  const place = documents.findIndex((each) => each.id === id);
+  const texts = (first, stop) => documents.slice(Math.max(first, 0), Math.max(stop, 0)).map(({ text }) => text);
+  return place < 0 ? [[], []] : [texts(place - BESIDE, place), texts(place + 1, place + 1 + BESIDE)];
+}
+
 const actions = {
   like: (hit) => {
     // Another list: reading starts at its head.
@@ -300,6 +331,10 @@ const actions = {
     return go({ view: "search", like: hit.id, query: "" }).then(() => scrollTo({ top: 0 }));
   },
   search: (text) => go({ view: "search", query: text, like: undefined }),
+  // A document that is a whole file has its name as its id.
+  hasSiblings: ({ id, metadata: { source } }) => typeof source === "string" && id !== source,
+  fileOf: (source) => (described()?.files ? `v1/indexes/${encodeURIComponent(state.index)}/file?source=${encodeURIComponent(source)}` : null),
+  around: async (hit) => (hit.whole ? besideIn(hit) : aroundIn(await actions.document(hit), hit)),
   document: async (hit) => (await ofIndex(state.index, "get", { ids: [hit.id] })).documents[0]?.text ?? hit.text,
 };
 
@@ -374,7 +409,7 @@ query.addEventListener("input", () => {
 });
 for (const mode of document.querySelectorAll("input[name=mode]")) mode.addEventListener("change", () => go({ mode: mode.value }));
 byId("index").addEventListener("change", (event) => {
-  go({ index: event.target.value, filters: filtersOf(), where: "", like: undefined });
+  go({ index: event.target.value, ...unfiltered(), relevance: state.relevance, like: undefined });
 });
 byId("filters-toggle").addEventListener("click", (event) => {
   const open = byId("filters").classList.toggle("open");
@@ -424,6 +459,7 @@ document.addEventListener("keydown", (event) => {
     Enter: () => onHit && click(hit.querySelector(".open") ? ".open" : ".explain") === undefined,
     m: () => onHit && click(".like") === undefined,
     e: () => onHit && click(".explain") === undefined,
+    n: () => onHit && hit.querySelector(".near") && click(".near") === undefined,
     Escape: () => {
       if (hit) query.focus();
       else if (state.like !== undefined && !state.query) go({ like: undefined });

@@ -8,9 +8,13 @@ const FIELD = "f.";
 /** Return an object of filters without a prototype: a field may have any name. */
 export const filtersOf = (filters) => Object.assign(Object.create(null), filters);
 
+/** Return the part of a state without any filter. */
+export const unfiltered = () => ({ filters: filtersOf(), where: "", relevance: "", folder: [], type: [], source: "" });
+
 /**
  * The state: view, index, query, mode, like (a document's id or undefined), filters ({field: [text, ...]}, a range as
- * "from..to"), where (a filter written by hand), relevance (the lowest one, as text) and count (hits asked for).
+ * "from..to"), folder and type (lists) and source (part of a name) of files, where (a filter written by hand), relevance
+ * (the lowest one, as text) and count (hits asked for).
  */
 export function stateOf(address) {
   const given = new URLSearchParams(address);
@@ -34,6 +38,9 @@ export function stateOf(address) {
     filters,
     where: given.get("where") ?? "",
     relevance: given.get("relevance") ?? "",
+    folder: given.getAll("folder"),
+    type: given.getAll("type"),
+    source: given.get("source") ?? "",
     count: FIRST_HITS,
   };
 }
@@ -49,6 +56,8 @@ export function addressOf(state, several) {
   for (const [name, values] of Object.entries(state.filters)) {
     for (const value of values) made.append(FIELD + name, value);
   }
+  for (const name of ["folder", "type"]) for (const value of state[name]) made.append(name, value);
+  if (state.source) made.set("source", state.source);
   if (state.where) made.set("where", state.where);
   if (state.relevance) made.set("relevance", state.relevance);
   const query = made.toString();

@@ -42,16 +42,46 @@ function conditions(field, values) {
   return [texts.length > 0 && `${name} in (${texts.map(literal).join(", ")})`];
 }
 
+const SOURCE = fieldName("source");
+/** Return the condition that a document comes from a file. */
+export const sourceIs = (source) => `${SOURCE} = ${literal(source)}`;
+
+// The server takes filters of up to 100,000 characters.
+const LONGEST_LIST = 60_000;
+
+/** Return the conditions of chosen folders, types and part of a name of files; ``sources`` are all known ones. */
+export function fileConditions({ folder, type, source }, sources) {
+  const either = (parts) => parts.length > 0 && `(${parts.join(" or ")})`;
+  // All that begins with a folder's name sorts before its name with the last character after it.
+  const inFolder = (name) => `${SOURCE} >= ${literal(name)} and ${SOURCE} < ${literal(`${name}\u{10ffff}`)}`;
+  const ofType = (kind) => {
+    const wanted = sources.filter((each) => typeOf(each) === kind);
+    const listed = `${SOURCE} in (${wanted.map(literal).join(", ")})`;
+    const isPlain = kind && sources.every((each) => (typeOf(each) === kind) === each.includes(kind));
+    return wanted.length && !isPlain && (listed.length < LONGEST_LIST || !kind) ? listed : `${SOURCE} contains ${literal(kind)}`;
+  };
+  return [
+    either(folder.map(inFolder)),
+    either(type.map(ofType)),
+    source && `${SOURCE} contains ${literal(source)}`,
+  ];
+}
+
+/** Return the suffix of a file's name, in lower case with its dot; "" if it has none. */
+export const typeOf = (source) => source.match(/[^/]\.([^./\s]{1,10})$/)?.[0].slice(1).toLowerCase() ?? "";
+
 /**
  * Return the filter of chosen values, or null if nothing is chosen.
  * @param {object} filters {field: [text, ...]}; fields that the index does not have are ignored
  * @param {Array} fields the index's: name, type (number, date, boolean, list or string)
  * @param {string} [written] a further filter, written by hand
+ * @param {Array} [further] further conditions
  */
-export function whereOf(filters, fields, written = "") {
+export function whereOf(filters, fields, written = "", further = []) {
   const parts = fields
     .filter((field) => Object.hasOwn(filters, field.name) && isWritable(field.name))
     .flatMap((field) => conditions(field, filters[field.name]))
+    .concat(further)
     .filter(Boolean);
   if (written.trim()) parts.push(parts.length ? `(${written.trim()})` : written.trim());
   return parts.length ? parts.join(" and ") : null;
