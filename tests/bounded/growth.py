@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ctx_embed.errors import InputError
 from ctx_embed.reading.decoding import UnreadableFileError
 
-# Calls of at least 20 ms and 1 MB are compared; for four times as much, a call may take six times as much.
-LEAST_SECONDS, LEAST_BYTES, TIMES_SIZE, TIMES_COST, TRIES = 0.02, 1 << 20, 4, 6, 3
+# Calls of at least 20 ms and 256 kB are compared; for four times as much, a call may take six times as much.
+LEAST_SECONDS, LEAST_BYTES, TIMES_SIZE, TIMES_COST, TRIES = 0.02, 1 << 18, 4, 6, 3
 
 REFUSALS = (InputError, UnreadableFileError, RecursionError)
 
@@ -55,7 +55,7 @@ def growth(entry: Entry, make: Make) -> tuple[int, float, float]:
     """Return a size, and how many times as long a call takes for four times as much, and how much memory.
 
     The size is the least one that takes 20 ms, or a quarter of the entry's limit; what a call takes for the least input
-    does not count. Memory is compared for a sixteenth of that, as counting it slows a call down.
+    does not count. Memory is compared for a thirty-second part of that, as counting it slows a call down.
     """
     last = max(entry.most // TIMES_SIZE, 1)
     n = min(16, last)
@@ -64,7 +64,7 @@ def growth(entry: Entry, make: Make) -> tuple[int, float, float]:
         fixed = min(seconds(entry, make, n) for _ in range(2))
         least = max(LEAST_SECONDS, fixed)
         while (few := seconds(entry, make, n) - fixed) < least and n < last:
-            n = min(last, n * max(2, min(16, int(1.2 * least / max(few, 1e-6)))))
+            n = min(last, int(n * max(1.3, min(16, 1.2 * least / max(few, 1e-6)))))
         many = seconds(entry, make, TIMES_SIZE * n) - fixed
         for _ in range(TRIES - 1):
             if many <= TIMES_COST * max(few, least):
@@ -72,7 +72,7 @@ def growth(entry: Entry, make: Make) -> tuple[int, float, float]:
             # At one size alone, memory that leaves a cache costs more; quadratic work does at any.
             n = min(last, 2 * n)
             few, many = (seconds(entry, make, times * n) - fixed for times in (1, TIMES_SIZE))
-        part = max(n // TIMES_SIZE**2, 1)
+        part = max(n // 32, 1)
         # What takes no time takes little memory.
         sizes = (part, TIMES_SIZE * part) if many > LEAST_SECONDS / TIMES_SIZE else ()
         some, more = (memory(entry, make, size) for size in sizes) if sizes else (0, 0)
