@@ -417,7 +417,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
         Args:
             query: a text, a vector (dimension,) of the index's model, or a list of texts or vectors. Words in
                 ``"quotation marks"`` must occur in the modes ``words`` and ``hybrid``, several as a phrase, if any
-                passage has all that is quoted.
+                passage has all that is quoted and the query has at most 32 words.
             k: the number of hits for each query, at least 1; there may be fewer.
             like: instead of a query, one or several ids: find passages similar to these documents, which are left out.
             **options: see :class:`ctx_embed.index.query.Options`.

@@ -50,6 +50,8 @@ FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 # Quotation marks enclose words only at the edges of words; all others are punctuation.
 _PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
 _MARKS = re.compile('["\u201c\u201d]')
+# In a longer query quotation marks require nothing: it is prose that quotes, pasted rather than typed.
+MOST_TYPED = 32
 # Maximum number of distinct query words to search for; SQLite limits the size of an expression.
 MOST_WORDS = 256
 ANY_PASSAGE = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
@@ -102,7 +104,7 @@ def asked(query: str) -> Asked:
         return [word for word in words if word in acronyms or word.lower() not in FUNCTION_WORDS] or words
 
     words = content_words(read)
-    if not (quoted := _PHRASE.findall(read)):
+    if not (quoted := _PHRASE.findall(read)) or len(words_of(read)) > MOST_TYPED:
         return Asked(words, words, (), acronyms)
     phrases = [f'"{" ".join(of)}"' for of in (words_of(phrase.lower()) for phrase in quoted) if of]
     return Asked(words, content_words(_PHRASE.sub(" ", read)), phrases[:MOST_WORDS], acronyms)
