@@ -1,6 +1,7 @@
 """Deadlines: when the work of a thread must end, which reading, embedding and searching look at as they go."""
 
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ from typing import TypeVar
 from ctx_embed.errors import LateError
 
 Item = TypeVar("Item")
-# Items between two looks at the deadline: less than 10 ms of work.
-AT_ONCE = 1024
+# Items and characters between two looks at the deadline: less than 10 ms of work.
+AT_ONCE, CHARACTERS_AT_ONCE = 1 << 10, 1 << 13
 # When the work of this thread must end, and how many seconds it has in all.
 _DEADLINE: ContextVar[tuple[float, float]] = ContextVar("deadline", default=(math.inf, math.inf))
 
@@ -40,3 +41,16 @@ def timely(items: Iterable[Item]) -> Iterator[Item]:
         if not number % AT_ONCE:
             require_time()
         yield item
+
+
+def in_pieces(text: str, cut: re.Pattern[str] | None = None) -> Iterator[str]:
+    """Yield a text in pieces that stop where ``cut`` does (None: anywhere), with a look at the deadline before each."""
+    start = 0
+    while start < len(text):
+        require_time()
+        stop = start + CHARACTERS_AT_ONCE
+        if cut is not None:
+            found = cut.search(text, stop)
+            stop = found.end() if found else len(text)
+        yield text[start:stop]
+        start = stop

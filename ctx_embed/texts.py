@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ctx_embed.deadlines import in_pieces
 from ctx_embed.errors import InputError, described
 
 # Maximum characters of a batch, including the padding of its texts to the longest one.
@@ -14,8 +15,8 @@ BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 256
 # Maximum characters of a text to explain: about 3,500 English words.
 MOST_EXPLAINED = 20_000
-# Halves of characters without their other half.
-_LONE = re.compile(r"(?:[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff])+")
+# Where no half of a character is parted from its other half.
+_BETWEEN = re.compile(r"(?<![\ud800-\udbff])|(?![\udc00-\udfff])")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ def well_formed(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        whole = _LONE.sub(lambda found: "\ufffd" * len(found[0]), text)
-        return whole.encode("utf-16", "surrogatepass").decode("utf-16")
+        pieces = (piece.encode("utf-16", "surrogatepass") for piece in in_pieces(text, _BETWEEN))
+        return "".join(piece.decode("utf-16", "replace") for piece in pieces)
     return text
 
 

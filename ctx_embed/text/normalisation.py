@@ -38,12 +38,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.deadlines import require_time, timely
+from ctx_embed.deadlines import CHARACTERS_AT_ONCE, in_pieces, require_time, timely
 from ctx_embed.texts import well_formed
-
-# Characters that are read between two looks at the deadline: less than 10 ms.
-CHARACTERS_AT_ONCE = 1 << 13
-ANYWHERE = re.compile("")
 
 # Indexes and fingerprints include this number. Increase it when any text is read differently.
 VERSION = 1
@@ -72,7 +68,7 @@ _INDEPENDENT = re.compile(
 # A run of soft hyphens and joiners is read at once: looking beyond it from each would take quadratic time.
 CONTEXT = re.compile(
     f"(?P<kept>[{_JOINED}][\u200c\u200d]|\U0001f3f4[{_TAGS}]+)|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)"
-    rf"|(?P<inside>[{_JOINERS}]+(?=[^\W_]))|[{_JOINERS}]+|[{_TAGS}]"
+    rf"|(?P<inside>[{_JOINERS}]+(?=[^\W_]))|[{_JOINERS}]+|[{_TAGS}]+"
 )
 # Stands for a removed character as long as positions refer to the original text.
 _REMOVED = "\0"
@@ -154,31 +150,23 @@ class Translation(dict[int, str]):
 _READINGS = Translation(_read)
 
 
-def in_pieces(text: str, cut: re.Pattern[str]) -> Iterator[str]:
-    """Yield a text in pieces that stop where ``cut`` does, with a look at the deadline before each."""
-    start = 0
-    while start < len(text):
-        require_time()
-        found = cut.search(text, start + CHARACTERS_AT_ONCE)
-        stop = found.end() if found else len(text)
-        yield text[start:stop]
-        start = stop
-
-
 def _dependent(found: re.Match[str]) -> str:
     if found["kept"]:
         return found[0]
     if found["space"]:
         return f"{found[0][0]} "
     read = found[0] if found["inside"] else found[0].replace("\xad", "-")
-    return _DEPENDENT.sub(_REMOVED, read)
+    # The few different characters one by one: sub() would call for each of a million.
+    for character in set(read) - {"-"}:
+        read = read.replace(character, _REMOVED)
+    return read
 
 
 def normalised(text: str) -> str:
     """Return ``text`` as all parts of ctx-embed read it; if nothing changes, which is seen quickly, the same object."""
     if _PLAIN.fullmatch(text):
         return text
-    parts = in_pieces(well_formed(text), ANYWHERE)
+    parts = in_pieces(well_formed(text))
     read = "".join(_ODD.sub(lambda found: found[0].translate(_READINGS), part) for part in parts)
     if _DEPENDENT.search(read):
         read = _in_context(read).replace(_REMOVED, "")
@@ -220,7 +208,7 @@ def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
     if _PLAIN.fullmatch(text):
         starts = np.arange(len(text))
         return text, starts, starts + 1
-    parts = [_READINGS[ord(character)] for part in in_pieces(well_formed(text), ANYWHERE) for character in part]
+    parts = [_READINGS[ord(character)] for part in in_pieces(well_formed(text)) for character in part]
     read = _in_context("".join(parts))
     ends = np.cumsum([0, *map(len, parts)]).tolist()
     parts = [read[start:end].replace(_REMOVED, "") for start, end in pairwise(ends)]

@@ -19,11 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
 
-from ctx_embed.deadlines import require_time
+from ctx_embed.deadlines import CHARACTERS_AT_ONCE, in_pieces, require_time
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Found, Words, address
-from ctx_embed.text.normalisation import ANYWHERE, CHARACTERS_AT_ONCE, Translation, in_pieces, normalised, with_places
+from ctx_embed.text.normalisation import Translation, normalised, with_places
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
 WORDWISE_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
@@ -321,9 +321,7 @@ class TextTokenizer:
         found = np.zeros((len(texts), 5), np.int64)
         found[:, :4] = self._summed(ids, lengths)
         some = np.arange(len(texts)) if parts else np.flatnonzero(found[:, 1] > found[:, 3])
-        letters = [
-            "".join(part.translate(_LETTERS) for part in in_pieces(texts[place], ANYWHERE)) for place in some.tolist()
-        ]
+        letters = ["".join(part.translate(_LETTERS) for part in in_pieces(texts[place])) for place in some.tolist()]
         found[some, 4] = self._summed(*self(letters))[:, 3]
         return found
 

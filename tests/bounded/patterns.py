@@ -85,7 +85,7 @@ def uses(path: Path) -> set[tuple[Pattern, str]]:
                     used.add((re.compile(found, *flags), node.func.attr))
                 else:
                     unknown.add(ast.unparse(node))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "in_pieces":
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "in_pieces" and node.args[1:]:
             found = local.get(ast.unparse(node.args[1])) or _evaluated(node.args[1], names)
             used.add((found, "search"))
         elif isinstance(node, ast.Attribute) and node.attr in METHODS:
