@@ -44,21 +44,16 @@ def add_model(pieces: Pieces, embedder: Embedder) -> dict[str, Any]:
     entries = embedder.tokenizer.get_vocab_size()
     levels = np.ascontiguousarray(table.values)
     scales = np.ones(len(levels), np.float32) if table.scales is None else table.scales.astype(np.float32)
+    pairs = np.zeros((0, 2), np.int64) if phrases is None else phrases.pairs
     # Numbers without their seven lowest bits, which changes vectors by less than 1e-5: three planes of bytes, the
     # exponents first, and one of the signs as bits.
     bits = np.concatenate([array.ravel() for array in arrays.values()]).astype(np.float32).view(np.uint32)
     rounded = bits.astype(np.uint64) + 64 >> 7
     planes = [(rounded >> shift & 255).astype(np.uint8) for shift in (16, 8, 0)] + [np.packbits(rounded >> 24 > 0)]
-    starting: dict[int, list[tuple[int, int]]] = {}
-    for place, (first, second) in enumerate([] if phrases is None else phrases.pairs.tolist()):
-        starting.setdefault(first, []).append((second, place))
-    shards = []
+    shards: list[tuple[bytes, ...]] = []
     for start in range(0, len(levels), ROWS):
-        some = levels[start : start + ROWS]
-        pairs = [(id_, *pair) for id_ in range(start, start + len(some)) for pair in starting.get(id_, ())]
-        numbers = [len(pairs), *(number for id_, *pair in pairs for number in (id_ - start, *pair))]
-        shard = varint(len(some)) + some.tobytes() + scales[start : start + ROWS].tobytes()
-        shards.append(shard + b"".join(map(varint, numbers)))
+        some, of_scales = levels[start : start + ROWS], scales[start : start + ROWS, None].view(np.uint8).T
+        shards.append((varint(len(some)) + some.tobytes(), of_scales.tobytes()))
     vocabulary = embedder.tokenizer.get_vocab(with_added_tokens=True)
     model: Any = embedder.tokenizer.model
     return {
@@ -73,6 +68,7 @@ def add_model(pieces: Pieces, embedder: Embedder) -> dict[str, Any]:
         "floats": table.scales is None,
         "arrays": [[name, int(array.size)] for name, array in arrays.items()],
         "entries": entries,
+        "size": len(levels),
         "rows": ROWS,
         "cuts": "".join(sorted(of_text._cuts)),
         "longest": model.max_input_chars_per_word,
@@ -85,6 +81,7 @@ def add_model(pieces: Pieces, embedder: Embedder) -> dict[str, Any]:
             "vocabulary": pieces.add("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)).encode()),
             "parameters": pieces.add(b"".join(plane.tobytes() for plane in planes)),
             "tables": pieces.add(json.dumps(tables(embedder.tokenizer), ensure_ascii=False).encode()),
+            "phrases": pieces.add(*((pairs.T >> shift & 255).astype(np.uint8).tobytes() for shift in (16, 8, 0))),
             "rows": pieces.add_list(shards),
         },
     }

@@ -15,9 +15,11 @@ class Pieces:
     def __init__(self, folder: Path, earlier: Path | None = None) -> None:
         self.folder, self.earlier = folder, earlier or folder
 
-    def add(self, content: bytes) -> str:
-        """Write a piece, unless it is there, and return its name."""
-        packed = zlib.compress(content, 9)
+    def add(self, *parts: bytes) -> str:
+        """Write a piece, unless it is there, and return its name. Its parts are packed apart, as they are unlike."""
+        packer = zlib.compressobj(9)
+        packed = b"".join(packer.compress(part) + packer.flush(zlib.Z_SYNC_FLUSH) for part in parts[:-1])
+        packed += packer.compress(parts[-1]) + packer.flush()
         name = hashlib.sha256(packed).digest()[:NAME].hex()
         place = Path("pieces", name[:2], f"{name[2:]}.bin")
         path, before = self.folder / place, self.earlier / place
@@ -31,9 +33,9 @@ class Pieces:
                 path.write_bytes(packed)
         return name
 
-    def add_list(self, contents: list[bytes]) -> str:
+    def add_list(self, every: list[tuple[bytes, ...]]) -> str:
         """Write pieces, and the list of their names as one more; return the name of the list."""
-        return self.add(b"".join(bytes.fromhex(self.add(content)) for content in contents))
+        return self.add(b"".join(bytes.fromhex(self.add(*parts)) for parts in every))
 
 
 def varint(number: int) -> bytes:

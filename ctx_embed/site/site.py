@@ -1,8 +1,9 @@
 """The files of an index for browsers: a manifest, the module, and pieces of vectors, texts, and lists of words.
 
-A search fetches what it needs of each. Clusters are small, and the mean of each is known, so that a search reads those
-that may hold the best passages. Texts lie in the order of pages, a few passages in a piece. The lists of the passages
-that have a word, and how often, are sorted by the words, so that the first word of each piece leads to it.
+A search fetches what it needs of each. All searches read one bit of each number of the vectors, which estimates cosines
+well enough to tell which passages may be the best ones. Texts and vectors lie in the order of pages, a few passages in
+a piece. The lists of the passages that have a word, and how often, are sorted by the words, so that the first word of
+each piece leads to it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import shutil
 from bisect import bisect
 from html.parser import HTMLParser
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -34,12 +35,8 @@ if TYPE_CHECKING:
     from ctx_embed.index.folder import View
 
 FORMAT, MANIFEST = 1, "manifest.json"
-# Passages in a piece of texts, at most; and bytes in a piece of lists of words before it is compressed, at least.
-TEXTS, WORD_BYTES = 8, 4096
-# Passages in a cluster: at least so many, and more in a large index, as each has a mean that all searches read.
-LEAST_CLUSTER, CLUSTER_PART = 16, 5
-# The cluster of passages without a vector.
-NO_CLUSTER = 0xFFFF
+# Passages in a piece, at most; and bytes in a piece of lists of words before it is compressed, at least.
+PASSAGES, WORD_BYTES = 8, 4096
 # What a browser computes with, from where the library has it.
 CONSTANTS = {
     "k1": by_words.K1,
@@ -107,12 +104,22 @@ def _plain(heading: str) -> str:
     return " ".join(re.sub(r"[`*_¶#]", "", heading).split())
 
 
-def _texts(index: SearchIndex, passages: list[Passage]) -> tuple[list[bytes], list[int]]:
-    """Return pieces of texts, with pages, headings and anchors, and the first passage of each."""
-    pieces: list[bytes] = []
+def _passages(
+    index: SearchIndex, passages: list[Passage], vectors: Vectors
+) -> tuple[list[tuple[bytes, ...]], list[int]]:
+    """Return pieces of texts, with pages, headings and anchors, and of vectors, and the first passage of each piece."""
+    codes = DTYPES["int8"].encode(vectors)
+    pieces: list[tuple[bytes, ...]] = []
     firsts: list[int] = []
     number = 0
     found: list[Any] = []
+
+    def close() -> None:
+        head = json.dumps(found, ensure_ascii=False).encode()
+        pieces.append((varint(len(head)) + head, codes[number - len(found) : number].tobytes()))
+        firsts.append(number - len(found))
+        found.clear()
+
     for _, of_page in groupby(passages, lambda passage: passage.document.row):
         some = list(of_page)
         fields = some[0].document.metadata
@@ -128,8 +135,7 @@ def _texts(index: SearchIndex, passages: list[Passage]) -> tuple[list[bytes], li
         title = str(fields.get("title") or source or address)
         # A piece ends where the address says, so that it stays the same when other pages come or go.
         if found and crc32(address.encode()) % 4 == 0:
-            pieces.append(json.dumps(found, ensure_ascii=False).encode())
-            found = []
+            close()
         # Where the headings of the document start, and each with its id in the page; none above the first one.
         ids, starts, headings = anchors(page), [], [("", "")]
         for match in _HEADING.finditer(some[0].document.text):
@@ -137,72 +143,57 @@ def _texts(index: SearchIndex, passages: list[Passage]) -> tuple[list[bytes], li
             starts.append(match.start())
             headings.append((heading, known.pop(0) if known else ""))
         for passage in some:
-            if len(found) == TEXTS:
-                pieces.append(json.dumps(found, ensure_ascii=False).encode())
-                found = []
-            if not found:
-                firsts.append(number)
+            if len(found) == PASSAGES:
+                close()
             # The heading above the passage, and those within it.
             first, last = bisect(starts, passage.start), bisect(starts, passage.start + len(passage.text) - 1)
             offsets = [max(start - passage.start, 0) for start in [0, *starts][first : last + 1]]
             places = [[offset, *of] for offset, of in zip(offsets, headings[first : last + 1], strict=True)]
             found.append([address, title, places, passage.text])
             number += 1
-    return [*pieces, *([json.dumps(found, ensure_ascii=False).encode()] if found else [])], firsts
+    if found:
+        close()
+    return pieces, firsts
 
 
-def _clusters(vectors: Vectors) -> tuple[list[bytes], list[np.ndarray[Any, Any]]]:
-    """Return the vectors of each cluster, and each passage's cluster, the means as int8, and the lengths of these."""
-    import faiss
-
-    encode = DTYPES["int8"].encode
-    readable = np.flatnonzero(vectors.any(axis=1))
-    of_passage = np.full(len(vectors), NO_CLUSTER, np.uint16)
-    size = max(LEAST_CLUSTER, int(len(readable) ** 0.5) // CLUSTER_PART)
-    count = min(-(-len(readable) // size), NO_CLUSTER)
-    means = np.zeros((count, vectors.shape[1]), np.float32)
-    if count:
-        chosen = vectors[readable]
-        kmeans = faiss.Kmeans(vectors.shape[1], count, niter=10, seed=1, spherical=True, min_points_per_centroid=1)
-        kmeans.train(chosen)
-        nearest = (chosen @ np.asarray(kmeans.centroids).T).argmax(1)
-        # Clusters that no passage is nearest to are left out.
-        used, nearest = np.unique(nearest, return_inverse=True)
-        of_passage[readable] = nearest
-        means = np.stack([chosen[nearest == number].mean(0) for number in range(len(used))])
-    lengths = np.linalg.norm(means, axis=1).astype(np.float32)
-    codes = [encode(vectors[of_passage == number]).tobytes() for number in range(len(means))]
-    return codes, [of_passage, encode(means), lengths]
+def _signs(vectors: Vectors) -> tuple[float, list[np.ndarray[Any, Any]]]:
+    """Return what estimates cosines: the mean vector, which numbers of each vector are above it, and by how much."""
+    mean = (vectors.sum(0) / max(len(vectors), 1)).astype(np.float32)
+    above = vectors - mean
+    return float(np.abs(above).sum() / max(above.size, 1)), [mean, np.packbits(above > 0, axis=1)]
 
 
-def _words(view: View, rows: np.ndarray[Any, Any]) -> tuple[list[bytes], list[str], np.ndarray[Any, Any]]:
+def _words(view: View, rows: np.ndarray[Any, Any]) -> tuple[list[tuple[bytes, ...]], list[str], np.ndarray[Any, Any]]:
     """Return pieces of words with their passages, the first word of each piece, and the words in each passage (n,)."""
     by_words.with_vocabulary(view.store, "tokens", "instance")
     select = "SELECT CAST(term AS BLOB), doc, count(*) FROM temp.tokens GROUP BY term, doc ORDER BY term, doc"
     places = {row: place for place, row in enumerate(rows.tolist())}
     lengths = np.zeros(len(rows), np.uint32)
-    pieces, firsts = [], []
+    pieces: list[tuple[bytes, ...]] = []
+    firsts: list[str] = []
     names: list[str] = []
-    lists = bytearray()
+    lists, counts = bytearray(), bytearray()
 
     def close() -> None:
         head = "\n".join(names).encode()
-        pieces.append(varint(len(head)) + head + lists)
+        pieces.append((varint(len(head)) + head, bytes(lists), bytes(counts)))
         firsts.append(names[0])
-        names.clear()
-        lists.clear()
+        for part in (names, lists, counts):
+            part.clear()
 
     for term, found in groupby(view.store.run(select), lambda row: row[0]):
         having = [(places[row], count) for _, row, count in found if row in places]
         if not having:
             continue
         names.append(term.decode("utf-8", "ignore"))
-        lists += varint(len(having)) + varint(having[0][0]) + varint(having[0][1])
-        for (before, _), (place, count) in pairwise(having):
-            lists += varint(place - before) + varint(count)
+        lists += varint(len(having))
+        before = 0
         for place, count in having:
+            lists += varint(place - before)
+            counts += varint(count)
             lengths[place] += count
-        if len(lists) > WORD_BYTES:
+            before = place
+        if len(lists) + len(counts) > WORD_BYTES:
             close()
     if names:
         close()
@@ -224,18 +215,17 @@ def export_site(index: SearchIndex, output: Path) -> Exported:
         return passages, view.vectors.get(rows), *_words(view, rows), view.settings.unrelated
 
     passages, vectors, words, first_words, lengths, unrelated = index._folder.read(read)
-    texts, first_texts = _texts(index, passages)
-    clusters, of_clusters = _clusters(vectors)
+    texts, first_passages = _passages(index, passages, vectors)
+    apart, signs = _signs(vectors)
     said = {
-        "passages": len(passages),
-        "clusters": len(clusters),
+        "count": len(passages),
         "average": float(lengths.sum() / max(len(passages), 1)) or 1.0,
         "unrelated": unrelated,
-        "texts": first_texts,
+        "apart": apart,
+        "passages": first_passages,
         "words": first_words,
     }
     head = json.dumps(said, ensure_ascii=False).encode()
-    arrays = [of_clusters[0], lengths, *of_clusters[1:]]
     with replaced_folder(output) as folder:
         pieces = Pieces(folder, output)
         manifest = {
@@ -243,9 +233,10 @@ def export_site(index: SearchIndex, output: Path) -> Exported:
             "model": add_model(pieces, embedder),
             "constants": CONSTANTS,
             "pieces": {
-                "index": pieces.add(varint(len(head)) + head + b"".join(array.tobytes() for array in arrays)),
-                "vectors": pieces.add_list(clusters),
-                "texts": pieces.add_list(texts),
+                "index": pieces.add(
+                    varint(len(head)) + head + b"".join(array.tobytes() for array in [lengths, *signs])
+                ),
+                "passages": pieces.add_list(texts),
                 "words": pieces.add_list(words),
             },
         }

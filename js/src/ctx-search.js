@@ -154,6 +154,8 @@ export class CtxSearch extends HTMLElement {
   #typed(isTyping) {
     clearTimeout(this.#timer);
     const query = this.box.value.trim();
+    // Words that are finished are got ready while the next one is typed.
+    if (query && /\s$/.test(this.box.value)) this.#load().prepare(query).catch(() => {});
     if (!query) this.#close();
     else this.#timer = window.setTimeout(() => this.#run(query), isTyping ? PAUSE : 0);
   }
@@ -203,13 +205,13 @@ export class CtxSearch extends HTMLElement {
       return element("li", "", group);
     });
     const at = this.#links.indexOf(this.#focused);
+    this.found.scrollTop = 0;
     this.list.replaceChildren(...groups);
     // Who has moved into the list stays there.
     if (at >= 0) (this.#links[at] ?? this.box).focus();
     const count = `${hits.length} ${hits.length === 1 ? "passage" : "passages"} on ${pages.size} ${pages.size === 1 ? "page" : "pages"}`;
     const nearest = "Nothing here seems to answer this. The nearest passages:";
     this.status.textContent = hits.length === 0 ? "Nothing found." : answered === false ? nearest : count;
-    this.found.scrollTop = 0;
     this.dispatchEvent(new CustomEvent("ctx-found", { detail: { query: this.#asked, hits, answered } }));
   }
 

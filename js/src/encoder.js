@@ -24,8 +24,10 @@ export class Encoder {
   constructor(pieces, settings) {
     this.pieces = pieces;
     this.settings = settings;
-    /** @type {Map<number, {levels: Int8Array | Float32Array, scales: Float32Array, pairs: Map<number, Map<number, number>>}>} */
-    this.shards = new Map();
+    /** @type {Map<number, {levels: Int8Array | Float32Array, scale: number}>} */
+    this.rows = new Map();
+    /** @type {Map<number, number>} */
+    this.pairs = new Map();
     this.ready = this.#start();
     // Whoever embeds a text hears of the failure.
     this.ready.catch(() => {});
@@ -33,12 +35,18 @@ export class Encoder {
 
   async #start() {
     const { pieces, settings } = this;
-    const [code, listed, parameters, names] = await Promise.all(
-      ["kernel", "vocabulary", "parameters", "rows"].map((name) => pieces.piece(settings.pieces[name])),
+    const [code, listed, parameters, phrases, names] = await Promise.all(
+      ["kernel", "vocabulary", "parameters", "phrases", "rows"].map((name) => pieces.piece(settings.pieces[name])),
     );
     const kernel = await Kernel.load(code);
     const entries = new TextDecoder().decode(listed).split("\n");
     this.names = namesIn(names);
+    // Phrases by their two parts, which lie in planes of bytes, too: all first ones, and then all second ones.
+    const most = phrases.length / 3;
+    const part = (place) => (phrases[place] << 16) | (phrases[most + place] << 8) | phrases[2 * most + place];
+    for (let place = 0; place < most / 2; place += 1) {
+      this.pairs.set(part(place) * settings.size + part(most / 2 + place), settings.entries + place);
+    }
     this.tokenizer = new Tokenizer(new Words(kernel, entries, settings.cuts, settings.longest), entries, settings);
     // Planes of bytes: exponents, the higher and the lower half of 16 bits, and signs, eight in a byte.
     const n = settings.arrays.reduce((sum, [, size]) => sum + size, 0);
@@ -59,34 +67,24 @@ export class Encoder {
     return this.read;
   }
 
-  /** Fetch the rows of some ids, and the phrases that begin with them. */
+  /** Fetch the rows of some ids. */
   async #fetched(ids) {
-    const { rows, dimension, entries, floats } = this.settings;
-    const numbers = [...new Set(Array.from(ids, (id) => Math.floor(id / rows)))].filter((number) => !this.shards.has(number));
+    const { rows, dimension, floats } = this.settings;
+    const shards = new Set(ids.filter((id) => !this.rows.has(id)).map((id) => Math.floor(id / rows)));
     await Promise.all(
-      numbers.map(async (number) => {
-        const reader = new Reader(await this.pieces.piece(this.names[number]));
+      [...shards].map(async (shard) => {
+        const reader = new Reader(await this.pieces.piece(this.names[shard]));
         const n = reader.number();
-        const shard = { levels: reader.array(floats ? Float32Array : Int8Array, n * dimension), scales: reader.array(Float32Array, n), pairs: new Map() };
-        for (let left = reader.number(); left > 0; left -= 1) {
-          const first = number * rows + reader.number();
-          if (!shard.pairs.has(first)) shard.pairs.set(first, new Map());
-          shard.pairs.get(first).set(reader.number(), entries + reader.number());
-        }
-        this.shards.set(number, shard);
+        const levels = reader.array(floats ? Float32Array : Int8Array, n * dimension);
+        const planes = reader.array(Uint8Array, 4 * n);
+        const scales = new Float32Array(planes.map((_, at) => planes[(at % 4) * n + (at >> 2)]).buffer);
+        scales.forEach((scale, at) => this.rows.set(shard * rows + at, { levels: levels.subarray(at * dimension, (at + 1) * dimension), scale }));
       }),
     );
   }
 
-  #row(id) {
-    const { rows, dimension } = this.settings;
-    const { levels, scales } = this.shards.get(Math.floor(id / rows));
-    const place = id % rows;
-    return { levels: levels.subarray(place * dimension, (place + 1) * dimension), scale: scales[place] };
-  }
-
   /**
-   * Return the ids of a text, with phrases merged; none if the model cannot read it.
+   * Return the ids of a text, with phrases merged, and fetch their rows; none if the model cannot read it.
    * @param {string} text
    * @returns {Promise<number[]>}
    */
@@ -95,20 +93,18 @@ export class Encoder {
     const tables = await this.tables(text);
     let ids = this.tokenizer.ids(text, tables);
     if (!this.tokenizer.isRead(text, ids, tables)) return [];
-    // Passes from left to right, until there is no pair to merge. Which pairs there are is known from the rows, so C
-    // cannot merge them at once.
+    // Passes from left to right, until there is no pair to merge.
     for (let before = -1; before !== ids.length; ) {
       before = ids.length;
-      await this.#fetched(ids);
       const merged = [];
       for (let place = 0; place < ids.length; place += 1) {
-        const pairs = this.shards.get(Math.floor(ids[place] / this.settings.rows)).pairs.get(ids[place]);
-        const phrase = pairs?.get(ids[place + 1]);
+        const phrase = this.pairs.get(ids[place] * this.settings.size + ids[place + 1]);
         merged.push(phrase ?? ids[place]);
         if (phrase !== undefined) place += 1;
       }
       ids = merged;
     }
+    await this.#fetched(ids);
     return ids;
   }
 
@@ -118,7 +114,7 @@ export class Encoder {
    */
   async embed(text) {
     const ids = await this.ids(text);
-    const context = ids.length ? this.model.embed(ids, (id) => this.#row(id)) : new Float32Array(this.settings.dimension);
+    const context = ids.length ? this.model.embed(ids, (id) => this.rows.get(id)) : new Float32Array(this.settings.dimension);
     return unit(context.subarray(0, this.settings.kept));
   }
 }

@@ -10,8 +10,10 @@ const FORMAT = 1;
 const NAME = 12;
 
 async function inflated(bytes) {
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  const { readable, writable } = new DecompressionStream("deflate");
+  const writer = writable.getWriter();
+  const [content] = await Promise.all([new Response(readable).arrayBuffer(), writer.write(bytes), writer.close()]);
+  return new Uint8Array(content);
 }
 
 /** Fetch pieces, each once, and check them. A piece that failed is fetched again when it is next asked for. */

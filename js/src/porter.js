@@ -68,14 +68,21 @@ function ofBytes(given) {
   return word.endsWith("ll") && measure(word.slice(0, -1)) > 1 ? word.slice(0, -1) : word;
 }
 
+/** @type {Map<string, string>} */
+const known = new Map();
+
 /**
  * Return the stem of a word in lower case without accents.
  * @param {string} word
  */
 export function stem(word) {
-  // SQLite counts bytes, of which those of other letters are consonants.
-  const bytes = new TextEncoder().encode(word);
-  if (bytes.length < 3 || bytes.length > 64) return word;
-  const found = ofBytes(String.fromCharCode(...bytes));
-  return new TextDecoder().decode(Uint8Array.from(found, (byte) => byte.charCodeAt(0)));
+  let found = known.get(word);
+  if (found === undefined) {
+    // SQLite counts bytes, of which those of other letters are consonants.
+    const bytes = new TextEncoder().encode(word);
+    const short = bytes.length < 3 || bytes.length > 64;
+    found = short ? word : new TextDecoder().decode(Uint8Array.from(ofBytes(String.fromCharCode(...bytes)), (byte) => byte.charCodeAt(0)));
+    known.set(word, found);
+  }
+  return found;
 }

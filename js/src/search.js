@@ -1,15 +1,14 @@
 // Search of a static site: the ranking of ctx_embed/index, from the pieces that a query needs.
 
-import { Encoder, unit } from "./encoder.js";
+import { Encoder } from "./encoder.js";
 import { namesIn, Pieces, Reader } from "./pieces.js";
 import { Asking, tokensOf } from "./words.js";
 
 export { Encoder } from "./encoder.js";
 export { PieceError, Pieces } from "./pieces.js";
 
-// Clusters of vectors to read for a query: those that may hold the best passages.
-const PROBES = 8;
-const NO_CLUSTER = 0xffff;
+// Pieces of passages to read for a query, at least: those that may hold the best ones.
+const PROBES = 10;
 
 /**
  * @typedef {object} Hit
@@ -46,10 +45,27 @@ function lastUpTo(items, wanted, compare) {
   return low - 1;
 }
 
-/** Return scores as shares of the best one; those below 0 count as 0. */
-function sharesOfBest(scores) {
-  const best = Math.max(0, ...scores);
-  return scores.map((score) => (best > 0 ? Math.max(score, 0) / best : 0));
+/** Return the cosine of a unit vector with that of int8 codes: a code c stands for c (64 + |c|). */
+function cosine(query, codes) {
+  let [sum, square] = [0, 0];
+  for (let place = 0; place < query.length; place += 1) {
+    const value = codes[place] * (64 + Math.abs(codes[place]));
+    sum += query[place] * value;
+    square += value * value;
+  }
+  return Math.fround(Math.min(Math.max(sum / (Math.sqrt(square) || 1), -1), 1));
+}
+
+/**
+ * Return passages with their cosines and fused scores, best first: `ranking_of` in ctx_embed/index/search.py.
+ * @param {[number, number][]} found passages and cosines
+ * @param {Map<number, number>} scores by words, best first
+ */
+function ranked(found, scores) {
+  const [nearest, best] = [Math.max(0, ...found.map(([, score]) => score)), Math.max(0, ...scores.values())];
+  const share = (score, most) => (most > 0 ? Math.max(score, 0) / most : 0);
+  const every = found.map(([passage, score]) => ({ passage, score, fused: (share(score, nearest) + share(scores.get(passage) ?? 0, best)) / 2 }));
+  return every.sort((one, two) => two.fused - one.fused);
 }
 
 /** Searches the index of a static site. */
@@ -57,14 +73,13 @@ export class Search {
   /**
    * @param {string} address of the folder that `ctx-embed export site` wrote
    * @param {{get?: (address: string, options?: RequestInit) => Promise<Response>, probes?: number}} [options]
-   *   `probes`: clusters of vectors to read for a query; all of them rank exactly as the library does
+   *   `probes`: pieces of passages to read for a query, at least; all of them rank exactly as the library does
    */
   constructor(address, { get, probes = PROBES } = {}) {
     this.pieces = new Pieces(address, get);
     this.probes = probes;
     /** @type {Promise<void> | null} */
     this.started = null;
-    this.vectors = new Map();
   }
 
   /** Fetch what all searches need; a search does it, too. Repeat it after an error. */
@@ -82,30 +97,15 @@ export class Search {
     this.constants = manifest.constants;
     this.encoder = new Encoder(pieces, manifest.model);
     this.asking = new Asking(manifest.constants, manifest.model.word);
-    const found = ["index", "vectors", "texts", "words"].map((name) => pieces.piece(manifest.pieces[name]));
+    const found = ["index", "passages", "words"].map((name) => pieces.piece(manifest.pieces[name]));
     const [index, ...lists] = await Promise.all(found);
     await this.encoder.ready;
-    this.names = { vectors: namesIn(lists[0]), texts: namesIn(lists[1]), words: namesIn(lists[2]) };
+    this.names = { passages: namesIn(lists[0]), words: namesIn(lists[1]) };
     const reader = new Reader(index);
-    const head = JSON.parse(reader.text(reader.number()));
-    this.index = head;
-    this.clusterOf = reader.array(Uint16Array, head.passages);
-    this.lengths = reader.array(Uint32Array, head.passages);
-    const means = reader.array(Int8Array, head.clusters * manifest.model.kept);
-    const lengths = reader.array(Float32Array, head.clusters);
-    this.means = this.#decoded(means).map((mean, cluster) => mean.map((value) => value * lengths[cluster]));
-    this.members = Array.from({ length: head.clusters }, () => /** @type {number[]} */ ([]));
-    this.clusterOf.forEach((cluster, passage) => cluster !== NO_CLUSTER && this.members[cluster].push(passage));
-  }
-
-  /** Return the unit vectors of int8 codes: a code c stands for c (64 + |c|). */
-  #decoded(codes) {
-    const { kept } = this.encoder.settings;
-    const vectors = [];
-    for (let at = 0; at < codes.length; at += kept) {
-      vectors.push(unit(Float32Array.from(codes.subarray(at, at + kept), (code) => code * (64 + Math.abs(code)))));
-    }
-    return vectors;
+    this.index = JSON.parse(reader.text(reader.number()));
+    this.lengths = reader.array(Uint32Array, this.index.count);
+    this.mean = reader.array(Float32Array, manifest.model.kept);
+    this.signs = reader.array(Uint8Array, this.index.count * Math.ceil(manifest.model.kept / 8));
   }
 
   /** Return the passages that have a token, and how often. */
@@ -113,22 +113,22 @@ export class Search {
     const place = lastUpTo(this.index.words, token, compared);
     if (place < 0) return [];
     const reader = new Reader(await this.pieces.piece(this.names.words[place]));
-    const tokens = reader.text(reader.number()).split("\n");
-    for (const each of tokens) {
-      const having = [];
-      for (let left = reader.number(), passage = 0; left > 0; left -= 1) {
-        passage += reader.number();
-        having.push([passage, reader.number()]);
-      }
-      if (each === token) return having;
+    // Each token has the number of its passages, and each passage how far it is from the one before; the counts follow.
+    let [having, skipped, before] = [/** @type {number[]} */ ([]), 0, 0];
+    for (const each of reader.text(reader.number()).split("\n")) {
+      const found = new Array(reader.number());
+      for (let at = 0, passage = 0; at < found.length; at += 1) found[at] = passage += reader.number();
+      if (each === token) [having, skipped] = [found, before];
+      before += found.length;
     }
-    return [];
+    for (; skipped > 0; skipped -= 1) reader.number();
+    return having.map((passage) => [passage, reader.number()]);
   }
 
   /** Return the best passages by BM25, best first, with their scores: `Bm25.best` in index/words.py. */
   async #byWords(words, tables) {
     const { k1, b, leastWeight, large, commonPart, depth } = this.constants;
-    const { passages, average } = this.index;
+    const { count: passages, average } = this.index;
     const tokens = words.map((word) => tokensOf(word, tables)).filter((of) => of.length);
     let lists = await Promise.all(tokens.flat().map((token) => this.#having(token)));
     if (passages > large && lists.length > 1) {
@@ -146,48 +146,62 @@ export class Search {
     return new Map([...scores].sort((one, two) => two[1] - one[1] || one[0] - two[0]).slice(0, depth));
   }
 
-  /** Return the vectors of a cluster's passages by passage. */
-  async #cluster(number) {
-    if (!this.vectors.has(number)) {
-      const codes = new Int8Array((await this.pieces.piece(this.names.vectors[number])).buffer);
-      this.vectors.set(number, this.#decoded(codes));
+  /** Return an estimate of each passage's cosine with a unit vector: as if all numbers were as far from the mean. */
+  #estimates(query) {
+    const { count, apart } = this.index;
+    const size = Math.ceil(query.length / 8);
+    // What each value of each byte of signs adds.
+    const adds = new Float32Array(256 * size);
+    for (let place = 0; place < adds.length; place += 1) {
+      for (let bit = 0; bit < 8; bit += 1) adds[place] += ((place >> (7 - bit)) & 1 ? apart : -apart) * (query[8 * (place >> 8) + bit] ?? 0);
     }
-    return this.members[number].map((passage, place) => [passage, this.vectors.get(number)[place]]);
+    const ofMean = query.reduce((sum, value, place) => sum + value * this.mean[place], 0);
+    return Float32Array.from({ length: count }, (_, passage) => {
+      let sum = ofMean;
+      for (let place = 0; place < size; place += 1) sum += adds[256 * place + this.signs[size * passage + place]];
+      return sum;
+    });
   }
 
-  /** Return the passages that rank best, with cosine and fused score, best first: `ranking_of` in index/search.py. */
-  async #ranked(query, scores) {
-    const cosineOf = (vector) => {
-      let sum = 0;
-      for (let place = 0; place < query.length; place += 1) sum += query[place] * vector[place];
-      return Math.fround(Math.min(Math.max(sum, -1), 1));
-    };
-    const cosines = new Map();
-    const found = [...scores.keys()];
-    const byWords = sharesOfBest([...scores.values()]);
-    if (query.some(Boolean)) {
-      const estimates = this.means.map(cosineOf);
-      const best = sharesOfBest(estimates);
-      const hopes = best.slice();
-      found.forEach((passage, place) => {
-        const cluster = this.clusterOf[passage];
-        if (cluster === NO_CLUSTER) return;
-        hopes[cluster] = Math.max(hopes[cluster], best[cluster] + byWords[place]);
-        // What a passage has until its cluster is read.
-        cosines.set(passage, estimates[cluster]);
-      });
-      const chosen = [...hopes.keys()].sort((one, two) => hopes[two] - hopes[one]).slice(0, this.probes);
-      const read = (await Promise.all(chosen.map((cluster) => this.#cluster(cluster)))).flat();
-      const near = read.map(([passage, vector]) => [passage, cosineOf(vector)]);
-      near.sort((one, two) => two[1] - one[1] || one[0] - two[0]);
-      near.forEach(([passage, cosine], rank) => {
-        if (rank < this.constants.depth || scores.has(passage)) cosines.set(passage, cosine);
-      });
-      found.push(...near.slice(0, this.constants.depth).map(([passage]) => passage).filter((passage) => !scores.has(passage)));
+  /** Return the passages of a piece, each with its number, what is shown, and its vector in codes. */
+  async #piece(place) {
+    const reader = new Reader(await this.pieces.piece(this.names.passages[place]));
+    const every = JSON.parse(reader.text(reader.number()));
+    return every.map((shown, at) => ({ passage: this.index.passages[place] + at, shown, codes: reader.array(Int8Array, this.encoder.settings.kept) }));
+  }
+
+  /** Return the passages that rank best, with what is shown, cosine and fused score, best first. */
+  async #ranked(query, scores, k) {
+    const isRead = query.some(Boolean);
+    const estimates = isRead ? this.#estimates(query) : new Float32Array(this.index.count);
+    const wanted = Math.max(this.probes, k);
+    const least = isRead ? (estimates.slice().sort().at(-Math.max(this.constants.depth, wanted)) ?? -Infinity) : Infinity;
+    /** @type {[number, number][]} */
+    const likely = [];
+    estimates.forEach((score, passage) => (score >= least || scores.has(passage)) && likely.push([passage, score]));
+    const places = new Set();
+    for (const { passage } of ranked(likely, scores)) {
+      places.add(lastUpTo(this.index.passages, passage, (one, other) => one - other));
+      if (places.size >= wanted) break;
     }
-    const shares = sharesOfBest(found.map((passage) => cosines.get(passage) ?? 0));
-    const fused = found.map((passage, place) => ({ passage, score: cosines.get(passage) ?? 0, fused: (shares[place] + (byWords[place] ?? 0)) / 2 }));
-    return fused.sort((one, two) => two.fused - one.fused);
+    const read = (await Promise.all([...places].map((place) => this.#piece(place)))).flat();
+    const shown = new Map(read.map((of) => [of.passage, of.shown]));
+    const cosines = new Map(read.map(({ passage, codes }) => [passage, isRead ? cosine(query, codes) : 0]));
+    const near = read.filter(({ codes }) => isRead && codes.some(Boolean)).map(({ passage }) => passage);
+    near.sort((one, two) => cosines.get(two) - cosines.get(one) || one - two);
+    const found = new Set([...[...scores.keys()].filter((passage) => shown.has(passage)), ...near.slice(0, this.constants.depth)]);
+    return ranked([...found].map((passage) => [passage, cosines.get(passage)]), scores).map((hit) => ({ ...hit, shown: shown.get(hit.passage) }));
+  }
+
+  /**
+   * Fetch what a query needs of the model and of words. It is called with the words that are typed, so that little is
+   * left to fetch when the last one is.
+   * @param {string} query
+   */
+  async prepare(query) {
+    await this.start();
+    const tables = await this.encoder.tables(query);
+    await Promise.all([this.encoder.ids(query), this.#byWords(this.asking.words(query, tables), tables)]);
   }
 
   /**
@@ -199,21 +213,18 @@ export class Search {
   async search(query, k = 10) {
     await this.start();
     const { relevance: [deviations, ofWords, ofPassages, base], relevant } = this.constants;
-    const { passages, unrelated } = this.index;
+    const { count, unrelated } = this.index;
     const tables = await this.encoder.tables(query);
     const words = this.asking.words(query, tables);
     const [vector, scores] = await Promise.all([this.encoder.embed(query), this.#byWords(words, tables)]);
-    const ranked = (await this.#ranked(vector, scores)).slice(0, k);
+    const best = (await this.#ranked(vector, scores, k)).slice(0, k);
     const tokens = new Set(words.flatMap((word) => tokensOf(word, tables)));
     const isJudged = unrelated && vector.some(Boolean);
-    const hits = ranked.map(async ({ passage, score, fused }) => {
-      const place = lastUpTo(this.index.texts, passage, (one, other) => one - other);
-      const piece = JSON.parse(new TextDecoder().decode(await this.pieces.piece(this.names.texts[place])));
-      const [page, title, headings, text] = piece[passage - this.index.texts[place]];
+    const hits = best.map(({ shown: [page, title, headings, text], score, fused }) => {
       const share = this.asking.share(words, text, tables);
       let relevance = null;
       if (isJudged) {
-        const height = (deviations * (score - unrelated[0])) / unrelated[1] + ofWords * share + base - ofPassages * Math.sqrt(2 * Math.log(passages + 3));
+        const height = (deviations * (score - unrelated[0])) / unrelated[1] + ofWords * share + base - ofPassages * Math.sqrt(2 * Math.log(count + 3));
         relevance = Math.exp(-Math.exp(-Math.min(Math.max(height, -50), 50)));
       }
       // What stands under its heading need not repeat it.
@@ -225,7 +236,6 @@ export class Search {
       const above = this.asking.snippet(tokens, heading, tables).snippet;
       return { url: anchor ? `${page}#${encodeURIComponent(anchor)}` : page, page, title, heading, above, text, snippet, score, fused, relevance };
     });
-    const every = await Promise.all(hits);
-    return { hits: every, answered: isJudged ? every.some(({ relevance }) => relevance >= relevant) : null };
+    return { hits, answered: isJudged ? hits.some(({ relevance }) => relevance >= relevant) : null };
   }
 }

@@ -4,17 +4,20 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
+import { setTimeout } from "node:timers/promises";
 
 import { PieceError, Search } from "../src/search.js";
 import { asked, files } from "./files.js";
 
 const folder = process.env.SITE;
 const skip = folder ? false : "SITE names no folder; run pytest tests/site";
+const queries = folder ? JSON.parse(readFileSync(join(folder, "queries.json"), "utf-8")) : [];
+const long = queries.filter(([, expected]) => expected.length >= 10);
 const near = (one, other, most) => one === other || Math.abs(one - other) <= most;
 
-test("with all clusters, hits, their order and their scores are those of Python", { skip }, async () => {
+test("with all pieces read, hits, their order and their scores are those of Python", { skip }, async () => {
   const search = new Search(folder, { get: files, probes: Infinity });
-  for (const [query, expected] of JSON.parse(readFileSync(join(folder, "queries.json"), "utf-8"))) {
+  for (const [query, expected] of queries) {
     const { hits } = await search.search(query, 20);
     const said = JSON.stringify(query);
     assert.deepEqual(hits.map(({ page, text }) => [page, text]), expected.map(([source, text]) => [source, text]), said);
@@ -25,15 +28,39 @@ test("with all clusters, hits, their order and their scores are those of Python"
   }
 });
 
-test("with some clusters, the best hits are mostly the same, and little is read", { skip }, async () => {
-  const queries = JSON.parse(readFileSync(join(folder, "queries.json"), "utf-8")).filter(([, expected]) => expected.length >= 10);
+test("with some pieces, the best hits are mostly the same", { skip }, async () => {
   const search = new Search(folder, { get: files });
   let same = 0;
-  for (const [query, expected] of queries) {
+  for (const [query, expected] of long) {
     const best = expected.slice(0, 10).map(([, text]) => text);
     same += (await search.search(query)).hits.filter(({ text }) => best.includes(text)).length / 10;
   }
-  assert.ok(queries.length === 0 || same / queries.length > 0.75, `${same / queries.length}`);
+  assert.ok(long.length === 0 || same / long.length > 0.75, `${same / long.length}`);
+});
+
+test("a search waits for two answers of the host, and for one if its words were got ready", { skip }, async () => {
+  const waiting = [];
+  const search = new Search(folder, { get: (path) => new Promise((answer) => waiting.push(() => answer(files(path)))) });
+  // Return how many times some work waits, and for how many files at most.
+  const waits = async (work) => {
+    let [times, most, isDone] = [0, 0, false];
+    const done = work.finally(() => (isDone = true));
+    while (!isDone) {
+      await setTimeout(10);
+      if (waiting.length) times += 1;
+      most = Math.max(most, waiting.length);
+      waiting.splice(0).forEach((answer) => answer());
+    }
+    await done;
+    return { times, most };
+  };
+  await waits(search.start());
+  for (const [place, [query]] of long.filter(([query]) => /^[ -~]*$/.test(query)).slice(0, 20).entries()) {
+    if (place % 2) await waits(search.prepare(query));
+    const { times, most } = await waits(search.search(query));
+    assert.ok(times <= (place % 2 ? 1 : 2), `${query}: ${times}`);
+    assert.ok(!(place % 2) || most <= 10, `${query}: ${most} files`);
+  }
 });
 
 test("a search that fails works once the files are there", { skip }, async () => {

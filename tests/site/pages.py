@@ -53,7 +53,7 @@ class Handler(SimpleHTTPRequestHandler):
     """Serves files with the policy, and counts what it sends."""
 
     protocol_version = "HTTP/1.1"
-    # The head and the body of an answer are written apart, and the second would wait 40 ms for the first to be confirmed.
+    # The head and the body of an answer are written apart; the body would wait 40 ms until the head is confirmed.
     disable_nagle_algorithm = True
     sent: list[tuple[str, int]]
 

@@ -111,6 +111,24 @@ def test_a_later_query_reads_little(page, site):
     assert sum(size for _, size in sent) < 200_000
 
 
+def test_finished_words_are_got_ready_while_the_next_is_typed(shared, site):
+    page, wrong = browsing.opened(shared[0].context.browser)
+    page.clock.install()
+    page.goto(site[0])
+    page.get_by_role("searchbox").click()
+    page.wait_for_load_state("networkidle")
+    del site[1][:]
+    page.keyboard.type("spade")
+    page.wait_for_load_state("networkidle")
+    assert site[1] == []
+    with page.expect_response("**/pieces/**"):
+        page.keyboard.type(" ")
+    page.clock.run_for(1000)
+    expect(page.locator("ctx-search mark").first).to_be_visible()
+    page.close()
+    assert wrong == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
 def test_nothing_is_cut_or_faint(page, scheme, width):

@@ -54,5 +54,5 @@ def found_texts(folder: Path) -> str:
     def piece(name: str) -> bytes:
         return zlib.decompress((folder / "pieces" / name[:2] / f"{name[2:]}.bin").read_bytes())
 
-    names = piece(manifest["pieces"]["texts"]).hex()
-    return "".join(piece(names[at : at + 24]).decode() for at in range(0, len(names), 24))
+    names = piece(manifest["pieces"]["passages"]).hex()
+    return "".join(piece(names[at : at + 24]).decode(errors="replace") for at in range(0, len(names), 24))
