@@ -1,14 +1,19 @@
 """What search of a static site costs in a browser: bytes, times and files, and Pagefind's on the same pages.
 
     python benchmarks/site.py FOLDER [--exclude GLOB ...] [--pagefind]
+    python benchmarks/site.py DATA/retrieval/cranfield [--pagefind]
 
 FOLDER holds HTML, such as docs/_build/html, or /usr/share/doc/python3.11/html of Debian's package python3.11-doc. It
 needs Chromium; --pagefind needs the package pagefind[bin] and runs it on the same pages. Bytes are those of
 bodies of answers, uncompressed by the server, and times are from the last key to the first hit, with a server on this
 machine; a query that is typed waits for a pause of 120 ms more.
+
+A folder in BEIR's form becomes a site with one page a document. Its judged queries are asked there, and nDCG@10 is
+printed: that of the site, of the library's hybrid search of the same index (late=False), and of Pagefind.
 """
 
 import argparse
+import html
 import json
 import shutil
 import statistics
@@ -18,6 +23,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import collection, ndcg
 from ctx_embed import SearchIndex
 from ctx_embed.site import export_site
 from tests.serving.page import browser as browsing
@@ -53,6 +59,18 @@ THEIRS = """async (query) => {
     return performance.now() - start;
 }"""
 
+# The first ten different pages that a query finds.
+OUR_PAGES = """async (query) => {
+    const { Search } = await import("/_search/search.js");
+    window.search ??= new Search("/_search/");
+    return (await window.search.search(query, 10)).hits.map((hit) => hit.page);
+}"""
+THEIR_PAGES = """async (query) => {
+    const pagefind = await import("/pagefind/pagefind.js");
+    const { results } = await pagefind.search(query);
+    return (await Promise.all(results.slice(0, 10).map((result) => result.data()))).map((page) => page.url.slice(1));
+}"""
+
 
 def measured(folder: Path, home: str, script: str) -> dict[str, Any]:
     """Return medians over queries of bytes and milliseconds: cold, of a later query, and of one asked again."""
@@ -83,6 +101,56 @@ def measured(folder: Path, home: str, script: str) -> dict[str, Any]:
     return {**dict(zip(names, medians, strict=True)), "again_ms": statistics.median(again), **most}
 
 
+def found(folder: Path, script: str, queries: dict[str, str]) -> dict[str, list[str]]:
+    """Return the documents that each query finds, best first; a page is named after its document."""
+    (folder / "ctx-benchmark.html").write_text(PAGEFIND)
+    with browsing.chromium() as browser, served(folder) as (url, _):
+        page, _ = browsing.opened(browser)
+        page.goto(f"{url}/ctx-benchmark.html")
+        pages = {query: page.evaluate(script, text) for query, text in queries.items()}
+    (folder / "ctx-benchmark.html").unlink()
+    return {query: [name.removesuffix(".html") for name in names] for query, names in pages.items()}
+
+
+def judged(folder: Path, pagefind: bool) -> None:
+    """Print nDCG@10 of a collection whose documents are the pages of a site, one passage each."""
+    documents, queries, judgements = collection(folder.parents[1], folder.name)
+
+    def score(hits: dict[str, list[str]]) -> float:
+        return statistics.mean(ndcg(hits[query], judgements[query]) for query in queries)
+
+    with tempfile.TemporaryDirectory() as temporary:
+        site = Path(temporary) / "site"
+        site.mkdir()
+        for name, text in documents.items():
+            page = (
+                f'<!doctype html><html lang="en"><meta charset="utf-8"><main><p>{html.escape(text)}</p></main></html>'
+            )
+            (site / f"{name}.html").write_text(page, encoding="utf-8")
+        with SearchIndex.create(Path(temporary) / "site.index") as index:
+            index.sync(site)
+            results = index.search([*queries.values()], 10, late=False)
+            library = {
+                query: [hit.metadata["source"].removesuffix(".html") for hit in hits]
+                for query, hits in zip(queries, results, strict=True)
+            }
+            export_site(index, site / "_search")
+        scores = {"library": score(library), "site": score(found(site, OUR_PAGES, queries))}
+        if pagefind:
+            shutil.rmtree(site / "_search")
+            run_pagefind(site)
+            theirs = found(site, THEIR_PAGES, queries)
+            # It finds pages that have every word of a query.
+            scores |= {"pagefind": score(theirs), "without_hits": sum(not hits for hits in theirs.values())}
+    print(json.dumps({"queries": len(queries), **scores}))
+
+
+def run_pagefind(folder: Path) -> None:
+    """Write Pagefind's files into a folder of HTML."""
+    command = [sys.executable, "-m", "pagefind", "--site", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 def files_of(folder: Path) -> dict[str, int]:
     """Return how many files a folder has, and their bytes."""
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
@@ -97,6 +165,9 @@ def main() -> None:
     given = parser.parse_args()
     if not given.folder.is_dir():
         parser.error(f"FOLDER must be a folder of HTML, got {given.folder}")
+    if (given.folder / "corpus.jsonl").is_file():
+        judged(given.folder.resolve(), given.pagefind)
+        return
     exclude = ["_*", "genindex*", "search.html", "*-modindex*", "pagefind", *given.exclude]
     with tempfile.TemporaryDirectory() as temporary:
         copied, index_path = Path(temporary) / "site", Path(temporary) / "site.index"
@@ -111,8 +182,7 @@ def main() -> None:
         print(json.dumps({"passages": passages, **files_of(copied / "_search"), **ours}))
         if given.pagefind:
             shutil.rmtree(copied / "_search")
-            command = [sys.executable, "-m", "pagefind", "--site", str(copied)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            run_pagefind(copied)
             print(json.dumps({"pagefind": {**files_of(copied / "pagefind"), **measured(copied, PAGEFIND, THEIRS)}}))
 
 
