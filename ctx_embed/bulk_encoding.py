@@ -12,13 +12,15 @@ import json
 import os
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TypeAlias, cast
 
 from threadpoolctl import threadpool_limits
 
@@ -38,6 +40,8 @@ from ctx_embed.texts import Document, well_formed
 
 __all__ = ["Encoded", "encode_dataset"]
 
+# What yields the rows of a file, each with its table and number.
+RowsOf: TypeAlias = Callable[[Source], Iterator[tuple[Table, int, Raw]]]
 PART = "part-"
 # A part is stored in one step. It ends after this many rows or characters, whichever comes first.
 PART_ROWS = 16_384
@@ -93,7 +97,7 @@ def encode_dataset(
 
     Args:
         inputs: files, folders, globs and URIs such as ``s3://bucket/folder``: text (one text per line), JSONL, CSV and
-            TSV, plain or gzip, and Parquet.
+            TSV, plain or gzip, Parquet and spreadsheets. Of folders and globs, files that cannot be read are reported.
         to: the address of a store, see :func:`ctx_embed.stores.open`; a directory need not exist.
         workers: the number of threads; None: one for each core, or ``OMP_NUM_THREADS``.
         text_field: the field with the text; None: ``text``.
@@ -127,7 +131,9 @@ def encode_dataset(
         }
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
-        sampled = _sample(sources, fields, encoding)
+        named = set(map(str, listed))
+        rows_of = partial(_rows, fields=fields, encoding=encoding, named=named, report=report)
+        sampled = _sample(sources, rows_of, fields)
         embedder = Model.of(model, backend)
         store.ensure(Collection.of(embedder, fields_of(each.metadata for each in sampled)))
         stack.enter_context(store.writing())
@@ -159,7 +165,7 @@ def encode_dataset(
                 with warnings.catch_warnings(), threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
                     warnings.simplefilter("ignore", UnknownTextsWarning)
                     try:
-                        for name, table, part in _parts(sources, run.name, fields, encoding, part_rows):
+                        for name, table, part in _parts(sources, run.name, rows_of, part_rows):
                             if f"{PART}{name}" in run.parts:
                                 continue
                             running.append(pool.submit(encoded, name, table, part))
@@ -184,11 +190,25 @@ def encode_dataset(
                 f"{rows - stored:,} of {rows:,} rows have an id that another row has, too: one row of each id is stored"
             )
             warnings.warn(ReadingWarning(f"{said}; name a field of different ids with --id-field"), stacklevel=2)
-        named = [line for note in run.parts.values() for line in note["named"]][:NAMED]
-        return Encoded(rows, stored, run.total("bad"), named, embedder.dimension, run.was_complete, report)
+        lines = [line for note in run.parts.values() for line in note["named"]][:NAMED]
+        return Encoded(rows, stored, run.total("bad"), lines, embedder.dimension, run.was_complete, report)
 
 
-def _sample(sources: Sequence[Source], fields: Fields, encoding: str | None) -> list[Document]:
+def _rows(
+    source: Source, fields: Fields, encoding: str | None, named: Container[str], report: Report
+) -> Iterator[tuple[Table, int, Raw]]:
+    """Yield the rows of a file; one that cannot be read is reported, unless its name is among those that were given."""
+    try:
+        with open_rows(source.name, needed=fields.needed, encoding=encoding) as table:
+            for number, raw in table.raw:
+                yield table, number, raw
+    except InputError as error:
+        if source.name in named:
+            raise
+        report.failed[source.name] = str(error).removeprefix(source.name).lstrip(":, ")
+
+
+def _sample(sources: Sequence[Source], rows_of: RowsOf, fields: Fields) -> list[Document]:
     """Return some documents from files spread over the inputs; raise an InputError if no row can be embedded."""
     found: list[Document] = []
     first: str | None = None
@@ -196,13 +216,12 @@ def _sample(sources: Sequence[Source], fields: Fields, encoding: str | None) -> 
     for number, source in enumerate(sources):
         if number % step and found:
             continue
-        with open_rows(source.name, needed=fields.needed, encoding=encoding) as table:
-            for place, raw in islice(table.raw, SAMPLED_ROWS):
-                try:
-                    each = document_of(table, place, raw, fields)
-                    found += [] if each is None else [each]
-                except InputError as error:  # noqa: PERF203
-                    first = first or str(error)
+        for table, place, raw in islice(rows_of(source), SAMPLED_ROWS):
+            try:
+                each = document_of(table, place, raw, fields)
+                found += [] if each is None else [each]
+            except InputError as error:  # noqa: PERF203
+                first = first or str(error)
     if not found:
         names = ", ".join(source.name for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
         raise InputError(
@@ -212,24 +231,26 @@ def _sample(sources: Sequence[Source], fields: Fields, encoding: str | None) -> 
 
 
 def _parts(
-    sources: Sequence[Source], run: str, fields: Fields, encoding: str | None, part_rows: int
+    sources: Sequence[Source], run: str, rows_of: RowsOf, part_rows: int
 ) -> Iterator[tuple[str, Table, list[tuple[int, Raw]]]]:
     """Yield the parts of all files: the name of each, the table that its rows are from, and the rows."""
     for place, source in enumerate(sources):
-        with open_rows(source.name, needed=fields.needed, encoding=encoding) as table:
-            for part in count():
-                rows: list[tuple[int, Raw]] = []
-                characters = 0
-                for number, raw in table.raw:
-                    rows.append((number, raw))
-                    values = raw.values() if isinstance(raw, dict) else ()
-                    cells = [raw] if isinstance(raw, str) else raw if isinstance(raw, list) else values
-                    characters += sum(len(cell) for cell in cells if isinstance(cell, str))
-                    if len(rows) >= part_rows or characters >= PART_CHARACTERS:
-                        break
-                if not rows:
+        stream, table = rows_of(source), cast("Table | None", None)
+        for part in count():
+            rows: list[tuple[int, Raw]] = []
+            characters = 0
+            for of_file, number, raw in stream:
+                table = of_file
+                rows.append((number, raw))
+                values = raw.values() if isinstance(raw, dict) else ()
+                cells = [raw] if isinstance(raw, str) else raw if isinstance(raw, list) else values
+                characters += sum(len(cell) for cell in cells if isinstance(cell, str))
+                if len(rows) >= part_rows or characters >= PART_CHARACTERS:
                     break
-                yield f"{run}-{place:05d}-{part:05d}", table, rows
+            if not rows or table is None:
+                break
+            yield f"{run}-{place:05d}-{part:05d}", table, rows
+        if table is not None:
             table.warn()
 
 

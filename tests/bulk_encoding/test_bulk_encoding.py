@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -14,9 +15,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pyarrow import parquet
 
 from ctx_embed import SearchIndex, bulk_encoding, dedupe, stores
-from ctx_embed.bulk_encoding import _embedded, _parts, encode_dataset
+from ctx_embed.bulk_encoding import _embedded, _parts, _rows, encode_dataset
 from ctx_embed.reading.rows import Fields
-from ctx_embed.reading.sources import Source, find_sources
+from ctx_embed.reading.sources import Report, Source, find_sources
 from ctx_embed.reading.tables import ReadingWarning
 from ctx_embed.stores.columns import vectors_of
 from ctx_embed.texts import Document
@@ -157,7 +158,8 @@ def test_what_ends_a_run(corpus, tmp_path, tiny_model_path):
     said = error(encode_dataset, corpus, target, model=tiny_model_path, workers=1)
     assert re.search(r"come from the model 'default' \(.* not from '.*tiny' \(.*another target", said)
     (corpus / "z.txt.gz").write_bytes(b"\x1f\x8b broken")
-    assert "z.txt.gz: broken gzip" in error(encode_dataset, corpus, target, workers=2, part_rows=8)
+    inputs = [corpus, corpus / "z.txt.gz"]
+    assert "z.txt.gz: broken gzip" in error(encode_dataset, inputs, target, workers=2, part_rows=8)
 
 
 def test_a_database_gets_every_id_once(corpus, postgresql):
@@ -225,6 +227,30 @@ def test_folders_are_walked_as_by_an_index_and_what_holds_no_rows_is_named(corpu
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("broken.xlsx", b"PK\x03\x04" + bytes(99), "cannot be read as a spreadsheet ("),
+        ("sub/none.ods", b"", "cannot be read as a spreadsheet ("),
+        ("table.parquet", b"PAR1", "cannot be read as Parquet ("),
+        ("0.txt.gz", gzip.compress(b"a row\n" * 9999)[:-20], "broken gzip after line "),
+        ("pictures.txt", bytes(range(256)) * 9, "line 2: must be UTF-8 ("),
+    ],
+)
+def test_a_broken_file_of_a_folder_is_named_and_left_out(corpus, tmp_path, name, content, said):
+    whole = encode_dataset(corpus, tmp_path / "whole").rows
+    broken = corpus / name
+    broken.parent.mkdir(exist_ok=True)
+    broken.write_bytes(content)
+    found = encode_dataset(corpus, tmp_path / "out")
+    assert list(found.report.failed) == [str(broken)]
+    assert found.report.failed[str(broken)].startswith(said)
+    # What was read before the break may stay.
+    assert found.rows == whole or name.endswith(".gz")
+    # A file that somebody names must be readable.
+    assert said in error(encode_dataset, [corpus, broken], tmp_path / "named")
+
+
 def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
@@ -239,9 +265,14 @@ class Zeros:
         return np.zeros((len(texts), 1), np.float32)
 
 
+def parts_of(source: Source, run: str, fields: Fields, part_rows: int):
+    rows_of = partial(_rows, fields=fields, encoding=None, named={source.name}, report=Report())
+    return _parts([source], run, rows_of, part_rows)
+
+
 def read(source: Source, fields: Fields | None = None):
     found, errors, chosen = [], [], fields or Fields()
-    for _, table, rows in _parts([source], "0000", chosen, None, 4):
+    for _, table, rows in parts_of(source, "0000", chosen, 4):
         batch, note = _embedded(table, rows, chosen, Zeros())
         found += map(Document, batch.texts, batch.ids, batch.metadata)
         errors += note["named"]
@@ -253,7 +284,7 @@ def test_rows_have_the_id_of_their_place_or_from_a_field(tmp_path):
     parquet.write_table(pyarrow.table({"text": [f"text {n}" for n in range(10)], "n": range(10)}), path)
     [source] = find_sources([path])
     assert read(source) == ([Document(f"text {n}", f"{path}:{n + 1}", {"n": n}) for n in range(10)], [])
-    parts = [(name, len(rows)) for name, _, rows in _parts([source], "0007", Fields(), None, 4)]
+    parts = [(name, len(rows)) for name, _, rows in parts_of(source, "0007", Fields(), 4)]
     assert parts == [("0007-00000-00000", 4), ("0007-00000-00001", 4), ("0007-00000-00002", 2)]
     rows = [{"text": "a", "key": "k1", "id": 5}, {"text": "b", "key": 7}, {"text": "c", "key": None}, {"text": "d"}]
     path = tmp_path / "a.jsonl"
@@ -278,7 +309,7 @@ def test_the_cut_loses_no_line(tmp_path_factory, monkeypatch, lines, part_rows, 
     path.write_bytes(("\n".join(lines) + end).encode())
     [source] = find_sources([path])
     monkeypatch.setattr(bulk_encoding, "PART_CHARACTERS", 20)
-    parts = [rows for _, _, rows in _parts([source], "0000", Fields(), None, part_rows)]
+    parts = [rows for _, _, rows in parts_of(source, "0000", Fields(), part_rows)]
     content = path.read_bytes()
     whole = [line.decode().removeprefix("" if number else "\ufeff") for number, line in enumerate(content.split(b"\n"))]
     assert [row for rows in parts for row in rows] == list(enumerate(whole[:-1] if whole[-1] == "" else whole, 1))
