@@ -97,8 +97,8 @@ class UnknownTextsWarning(UserWarning):
         else:
             result = "embedded as zeros, so they are like no other text" if zeros else "all embedded alike"
             share = f"{count:,} texts" if texts is None else f"{count} of {texts} texts"
-            names = ", ".join([*map(quoted, self.first), *["..."] * (count > len(self.first))])
-            super().__init__(f"{share} have too few words that the model knows ({names}): they are {result}")
+            named = examples(self.first, count)
+            super().__init__(f"{share} have too few words that the model knows ({named}): they are {result}")
 
 
 def shortened(text: str, most: int = SHOWN) -> str:
@@ -109,6 +109,12 @@ def shortened(text: str, most: int = SHOWN) -> str:
 def quoted(value: object) -> str:
     """Return what a user gave as errors quote it: its ``repr``, shortened to 80 characters."""
     return shortened(_Quoter().repr(value))
+
+
+def examples(things: Iterable[object], count: int) -> str:
+    """Return the first few of ``count`` things, quoted, for a message that says how many there are."""
+    first = [quoted(thing) for thing in islice(things, MOST_EXAMPLES)]
+    return ", ".join([*first, *["..."] * (count > len(first))])
 
 
 def listed_names(names: Iterable[object], quote: Callable[[object], str] = str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ctx_embed.cli.index import opened
 from ctx_embed.cli.index.sync import show
 from ctx_embed.cli.main import command, counted
 from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, options_of
@@ -84,3 +85,9 @@ def build(
         show(built.folders, path)
     else:
         click.echo(f"{counted(built.documents, 'document')} {'added to' if adds else 'indexed in'} {path}")
+    from ctx_embed.index.faiss_file import AUTO, EXACT_ROWS, searched
+
+    with opened(path) as index:
+        facts = index.describe()
+    if facts["factory"] == AUTO and facts["vectors"] > EXACT_ROWS:
+        click.echo(f"above {EXACT_ROWS:,} passages, --factory auto leaves exact search: {searched(facts['faiss'])}")

@@ -1,6 +1,7 @@
 """`ctx-embed index info`, `verify`, `backup`, `reembed`, `compact` and `merge`: inspect and maintain indexes."""
 
 import json
+from contextlib import closing
 
 import click
 
@@ -8,6 +9,18 @@ from ctx_embed.cli.index import opened
 from ctx_embed.cli.main import command, counted, printable
 from ctx_embed.cli.options import backend_option, dtype_option
 from ctx_embed.errors import InputError
+
+
+def _say_unfinished(path: str) -> None:
+    """Say on standard error whether an addition to an index was interrupted, and how to go on with it."""
+    from ctx_embed.index.build import last_run
+    from ctx_embed.index.database import Database
+
+    with closing(Database(path)) as store:
+        run = last_run(store, finished=False)
+    if run is not None:
+        added = f"an addition was interrupted after {counted(run.documents, 'document')}"
+        click.echo(f"{path}: {added}: repeat its `ctx-embed index build ... {path}` with --resume", err=True)
 
 
 @command()
@@ -23,23 +36,16 @@ def info(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False, indent=2))
     else:
-        from ctx_embed.index.faiss_file import AUTO_RECALL, COMPARING_ALL
+        from ctx_embed.index.faiss_file import searched
 
-        # Few passages need no file of FAISS.
-        of_file, facts["faiss"] = facts["faiss"] or {"kind": "Flat", "for": "Flat"}, "exact: every vector is compared"
-        kind, wanted = of_file["kind"], of_file["for"]
-        if kind not in COMPARING_ALL:
-            names = {"words": "short queries", "passages": "passages"}
-            recalls = [f"{recall:g} of {names[name]}" for name, recall in sorted(of_file["recall"].items())]
-            facts["faiss"] = f"{kind}, effort {of_file['effort']}, recall@10 {', '.join(recalls) or 'not measured'}"
-        elif wanted not in COMPARING_ALL:
-            facts["faiss"] += f", as {wanted} did not reach a recall@10 of {AUTO_RECALL}"
+        facts["faiss"] = searched(facts["faiss"])
         for name, value in facts.items():
             click.echo(f"{name.replace('_', ' '):<18} {'unknown' if value is None else value}")
     if facts["vectors_of_deleted"] > facts["vectors"] / 2:
         click.echo(
             f"Most vectors belong to deleted documents: ctx-embed index compact {path} frees their space.", err=True
         )
+    _say_unfinished(path)
 
 
 @command()
@@ -62,7 +68,7 @@ def verify(path: str, no_model: bool, as_json: bool) -> None:
         for line in found or [f"{path}: whole, {documents}"]:
             click.echo(printable(line))
     if not found:
-        return
+        return _say_unfinished(path)
     raise InputError(
         f"{path}: damaged ({counted(len(found), 'problem')}); restore it from a copy or build the index again"
     )

@@ -188,7 +188,7 @@ def build_index(sources: str | Path | Sequence[str | Path], path: str | Path, **
     _remove_stale(plan)
     if plan.resume and not plan.partial.exists() and (target / DATABASE).is_file():
         with closing(Database(target)) as store:
-            last = _last_run(store, plan.signature)
+            last = last_run(store, plan.signature)
         if last is not None and last.finished:
             return Built(last.documents, was_complete=True)
     # An index that a killed build had moved away is in its place again.
@@ -213,7 +213,7 @@ class Run:
     finished: bool = False
 
 
-def _last_run(store: Database, signature: str | None = None, finished: bool = True) -> Run | None:
+def last_run(store: Database, signature: str | None = None, finished: bool = True) -> Run | None:
     """Return the last run in an index, of any plan or of one; without ``finished`` only one that is unfinished."""
     found = store.run(
         "SELECT run, signature, documents, digest, finished FROM builds "
@@ -341,7 +341,7 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
     with closing(Database(index.path)) as store:
         # An addition replaces documents of its own, as with `stores`, and others only by `upsert`.
         first_row = (None if plan.mode == "upsert" else store.state().next_row) if plan.adds else 0
-        stored = _last_run(store, plan.signature, finished=False) if plan.adds else _last_run(store)
+        stored = last_run(store, plan.signature, finished=False) if plan.adds else last_run(store)
         run = stored or Run(uuid.uuid4().hex, plan.signature)
         if run.signature != plan.signature:
             raise InputError(f"{plan.partial}: was started with other sources or options; repeat those, or delete it")
@@ -370,7 +370,7 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
             while more:
                 with index.writer.editing(tidy=False, counted=run.documents) as edit:
                     edit.first_row = first_row
-                    if _last_run(edit.store, plan.signature, finished=False) != stored:
+                    if last_run(edit.store, plan.signature, finished=False) != stored:
                         raise InputError(f"{index.path}: another build is running; try again when it has finished")
                     while more and not edit.is_long:
                         some = list(islice(stream, writer.BATCH_DOCUMENTS))
@@ -379,11 +379,10 @@ def _fill(index: SearchIndex, plan: Plan, documents: Iterator[Document]) -> Buil
                         more = bool(some)
                     stored = run = replace(run, documents=edit.counted, digest=digest.hexdigest())
                     record(edit.store, run)
-            meter.now("finishing")
         if plan.folders:
             synced = _sync(plan, index)
         with closing(Database(index.path)) as store:
-            index.writer.tidy(store)
+            index.writer.tidy(store, progress=plan.progress)
             if not plan.adds and synced is not None:
                 if not store.state().documents:
                     reason = synced.left_out or "the folder is empty"
@@ -494,11 +493,11 @@ def merge_indexes(
         with replaced_folder(target, new=True) as beside:
             Database.create(beside, dataclasses.replace(first, index_id=uuid.uuid4().hex, table=1))
             with SearchIndex.open(beside) as index:
-                with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
+                merging = Meter("merging", unit="documents", shown=progress)
+                with index.writer.editing(progress=progress) as edit, merging as meter:
                     edit.state = dataclasses.replace(edit.state, next_id=next_id)
                     for folder in folders:
                         edit.add_all(meter.each(copies(folder)), replacing=replace)
-                    meter.now("finishing")
                 return index.count()
     except TakenIdError as error:
         raise InputError(

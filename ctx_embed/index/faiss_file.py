@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import stat
 import threading
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ from ctx_embed.errors import InputError, OtherModelError, described, quoted
 from ctx_embed.files import fsync_file, fsync_folder, open_regular
 from ctx_embed.index.database import FAISS_SUFFIX, Database, Record, Settings, ranges_of, rows_of
 from ctx_embed.index.vectors import Mask, Rows, Vectors, spread
+from ctx_embed.progress import INTERVAL, Meter, duration, say
 
 if TYPE_CHECKING:
     from ctx_embed.index.folder import View
@@ -188,6 +192,17 @@ def factory_for(rows: int, settings: Settings) -> str:
     return f"IVF{lists},{codes}"
 
 
+def searched(facts: dict[str, Any] | None) -> str:
+    """Return in words how vectors are searched, from the facts of FAISS's file; few passages need no file."""
+    kind, wanted = (facts["kind"], facts["for"]) if facts else ("Flat", "Flat")
+    if facts and kind not in COMPARING_ALL:
+        names = {"words": "short queries", "passages": "passages"}
+        recalls = [f"{recall:g} of {names[name]}" for name, recall in sorted(facts["recall"].items())]
+        return f"{kind}, effort {facts['effort']}, recall@10 {', '.join(recalls) or 'not measured'}"
+    said = "exact: every vector is compared"
+    return said if wanted in COMPARING_ALL else f"{said}, as {wanted} did not reach a recall@10 of {AUTO_RECALL}"
+
+
 def flat(dtype: str) -> str:
     """Return the kind that compares all vectors of a data type."""
     return {"float16": "SQfp16", "int8": "SQ8"}.get(dtype, "Flat")
@@ -238,13 +253,14 @@ def outgrown(kind: str, wanted: str) -> bool:
     return (not lists) != (not wanted_lists) or wanted_lists >= 2 * max(lists, 1)
 
 
-def write(view: View, embedder: Callable[[], Model], *, anew: bool = False) -> Record | None:
+def write(view: View, embedder: Callable[[], Model], *, anew: bool = False, progress: bool = False) -> Record | None:
     """Write FAISS's file for the newest view, and return its record, not yet listed; None if there are too few rows.
 
     ``anew`` starts a new index instead of extending the present one.
     """
     settings, rows, record = view.settings, view.rows[view.readable], view.record
     wanted = kind = factory_for(len(rows), settings)
+    meter = partial(Meter, unit="vectors", shown=progress and wanted not in COMPARING_ALL)
     index, held = None, rows[:0]
     if not anew and record is not None and wanted not in COMPARING_ALL:
         found = loaded(view.store.folder, record, settings)
@@ -265,13 +281,23 @@ def write(view: View, embedder: Callable[[], Model], *, anew: bool = False) -> R
                     return None
                 sample = view.vectors.get(spread(rows, max(MOST_TRAINING * needed, 10_000)))
                 try:
-                    index.train(sample)
+                    with meter(f"training {kind}", len(sample)) as trained:
+                        # FAISS does not say how far it is: each of its passes compares the vectors with all centroids.
+                        began, few = time.perf_counter(), sample[:1024]
+                        _ = few @ sample[:needed].T
+                        passes = index.cp.niter * len(sample) / len(few) if hasattr(index, "cp") else 0
+                        if progress and (seconds := passes * (time.perf_counter() - began)) > INTERVAL:
+                            say(f"training {kind}: about {duration(seconds)} left")
+                        index.train(sample)
+                        trained.update(len(sample))
                 except RuntimeError as error:
                     raise InputError(f"FAISS factory {quoted(kind)} on {len(rows)} vectors: {reason(error)}") from None
-        for of_block, vectors in view.vectors.blocks(int(held[-1]) if len(held) else -1):
-            index.add(vectors)
-            held = np.concatenate([held, of_block])
-        measured = _measured(view, index, held, kind, embedder)
+        with meter(f"filling {kind}", len(rows), done=len(held)) as filled:
+            for of_block, vectors in view.vectors.blocks(int(held[-1]) if len(held) else -1):
+                index.add(vectors)
+                held = np.concatenate([held, of_block])
+                filled.update(len(of_block))
+        measured = _measured(view, index, held, kind, embedder, meter)
         if measured is None:
             # Searching enough lists would take longer than comparing all vectors.
             kind, index = flat(settings.dtype), None
@@ -279,9 +305,11 @@ def write(view: View, embedder: Callable[[], Model], *, anew: bool = False) -> R
     path = view.store.folder / f"{token}{FAISS_SUFFIX}"
     try:
         # No reader uses the file before it is listed.
-        faiss.write_index(index, str(path))
-        fsync_file(path)
-        fsync_folder(path.parent)
+        with meter(f"writing {kind}", len(held)) as written:
+            faiss.write_index(index, str(path))
+            fsync_file(path)
+            fsync_folder(path.parent)
+            written.update(len(held))
         of_file = {"bytes": path.stat().st_size, "crc32": crc32_of(path)}
     except BaseException:
         path.unlink(missing_ok=True)
@@ -290,7 +318,9 @@ def write(view: View, embedder: Callable[[], Model], *, anew: bool = False) -> R
     return Record(token, {**facts, **of_file, **measured}, ranges_of(held))
 
 
-def _measured(view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], Model]) -> dict[str, Any] | None:
+def _measured(
+    view: View, index: Any, rows: Rows, kind: str, embedder: Callable[[], Model], meter: Callable[..., Meter]
+) -> dict[str, Any] | None:
     """Return effort, spare candidates and recall@10; for `auto` those that suffice, or None if none of them do."""
     effort = effort_of(index)
     # Product quantization stores vectors so coarsely that many must be scored again.
@@ -310,7 +340,8 @@ def _measured(view: View, index: Any, rows: Rows, kind: str, embedder: Callable[
         vectors = embedder().quiet_queries(texts)
         if (readable := vectors.any(axis=1)).any():
             queries["words"] = vectors[readable]
-    truth = {name: view.nearest.compared(vectors, NEIGHBOURS, None) for name, vectors in queries.items()}
+    with meter("measuring recall", len(rows)) as read:
+        truth = view.nearest.compared(np.concatenate(list(queries.values())), NEIGHBOURS, None, read.update)
     auto = view.settings.factory == AUTO and kind not in COMPARING_ALL
     usual = None if effort is None else effort[1]
     levels: Sequence[tuple[int | None, int]] = LEVELS if auto else [(usual, spare)]
@@ -318,13 +349,14 @@ def _measured(view: View, index: Any, rows: Rows, kind: str, embedder: Callable[
         if effort is not None and value is not None and value > effort[2]:
             break
         parameters = search_parameters(index, value, None)
-        recall = {}
+        recall, others = {}, iter(truth)
         for name, vectors in queries.items():
             # The share of the true neighbours that FAISS proposes.
             proposed = np.asarray(index.search(vectors, min(NEIGHBOURS + more, index.ntotal), params=parameters)[1])
-            pairs = zip(proposed, truth[name], strict=True)
-            found = sum(len(set(rows[of[of >= 0]].tolist()) & set(true.tolist())) for of, true in pairs)
-            recall[name] = round(found / max(sum(map(len, truth[name])), 1), 4)
+            true = list(islice(others, len(vectors)))
+            pairs = zip(proposed, true, strict=True)
+            found = sum(len(set(rows[of[of >= 0]].tolist()) & set(nearest.tolist())) for of, nearest in pairs)
+            recall[name] = round(found / max(sum(map(len, true)), 1), 4)
         if not auto or all(of >= AUTO_RECALL for of in recall.values()):
             return {"effort": value, "spare": more, "recall": recall}
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -204,10 +204,14 @@ class Nearest:
         # Faster than np.stack, which looks at each vector first.
         return np.concatenate([self._last[row] for row in wanted]).reshape(len(rows), -1)
 
-    def compared(self, queries: Vectors, k: int, mask: Mask | None) -> list[Rows]:
-        """Return the k readable rows in a mask (None: all) nearest to each query, and those tied with the k-th."""
+    def compared(self, queries: Vectors, k: int, mask: Mask | None, read: Callable[[int], object] = bool) -> list[Rows]:
+        """Return the k readable rows in a mask (None: all) nearest to each query, and those tied with the k-th.
+
+        ``read`` is called with numbers of rows as they are read.
+        """
         mask = self.readable if mask is None else mask
-        best: list[tuple[Rows, Vectors]] = [(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in queries]
+        # Rows and scores of each query, and the k-th score, below which nothing is wanted.
+        best: list[tuple[Rows, Vectors, Any]] = [(np.empty(0, np.int64), np.empty(0, np.float32), None)] * len(queries)
         wanted = self.rows[mask]
         blocks: Any
         if int(self.rest.sum()) <= CACHED_ROWS and not (mask & ~self.rest).any():
@@ -226,19 +230,21 @@ class Nearest:
         else:
             blocks = self.vectors.blocks(int(wanted[0]) - 1)
         for rows, vectors in blocks:
+            read(len(rows))
             kept = mask[self.view.positions(rows)]
             if not kept.all():
                 rows, vectors = rows[kept], vectors[kept]
             if not len(rows):
                 continue
             for number, scores in enumerate(queries @ vectors.T):
-                old_rows, old_scores = best[number]
-                of_rows, of_scores = np.concatenate([old_rows, rows]), np.concatenate([old_scores, scores])
+                old_rows, old_scores, lowest = best[number]
+                some = slice(None) if lowest is None else scores >= lowest - ROUNDING
+                of_rows, of_scores = np.concatenate([old_rows, rows[some]]), np.concatenate([old_scores, scores[some]])
                 if len(of_scores) > k:
                     lowest = np.partition(of_scores, -k)[-k]
                     above = np.flatnonzero(of_scores > lowest + ROUNDING)
                     ties = np.flatnonzero((of_scores <= lowest + ROUNDING) & (of_scores >= lowest - ROUNDING))
                     chosen = np.sort(np.concatenate([above, ties[: k - len(above) + MOST_TIES]]))
                     of_rows, of_scores = of_rows[chosen], of_scores[chosen]
-                best[number] = of_rows, of_scores
-        return [rows for rows, _ in best]
+                best[number] = of_rows, of_scores, lowest
+        return [rows for rows, *_ in best]

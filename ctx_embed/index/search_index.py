@@ -478,7 +478,7 @@ class SearchIndex(AbstractContextManager["SearchIndex"]):
                 self._opened = IndexFolder(self.path, old.memory_map)
                 self._writer = None
             with closing(Database(self.path)) as store:
-                self.writer.tidy(store)
+                self.writer.tidy(store, progress=progress)
         return self.count()
 
     @property

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from ctx_embed.errors import InputError, quoted
+from ctx_embed.errors import InputError, examples, quoted
 from ctx_embed.files import on_disk
 from ctx_embed.index import records, writer
 from ctx_embed.index.database import Database
@@ -151,20 +151,21 @@ def sync_folder(
             with store.writing():
                 store.run("DELETE FROM folders WHERE folder = ?", (followed.number,))
     # Updates FAISS's file, and compacts if most vectors belong to deleted documents.
-    with index.writer.editing():
+    with index.writer.editing(progress=progress):
         pass
     return result
 
 
 def _require_files(folder: FollowedFolder, sources: list[str]) -> None:
     """Refuse a folder that lacks the files of these sources, or most of many, and does not have as many others."""
-    gone = sum(not os.path.lexists(on_disk(folder.path, source)) for source in sources)
+    lost = [source for source in sources if not os.path.lexists(on_disk(folder.path, source))]
+    gone = len(lost)
     if gone and (gone == len(sources) or (gone >= MANY_FILES and 2 * gone > len(sources))):
         entries = walk(folder.path, folder.options.include, folder.options.exclude, bool(folder.options.follow_links))
         if 2 * sum(isinstance(entry, File) for entry in entries) < len(sources):
             raise InputError(
-                f"{folder.path}: {gone} of its {len(sources)} files are gone; is its disk mounted? Nothing was "
-                "changed; repeat the command with --allow-empty to remove their documents"
+                f"{folder.path}: {gone} of its {len(sources)} files are gone ({examples(lost, gone)}); is its disk "
+                "mounted? Nothing was changed; repeat the command with --allow-empty to remove their documents"
             )
 
 

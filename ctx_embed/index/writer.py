@@ -304,7 +304,7 @@ class Writer:
         return chunker(chunk, None if chunk == "none" else self.embedder())
 
     @contextmanager
-    def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
+    def editing(self, *, tidy: bool = True, counted: int = 0, progress: bool = False) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
         ``tidy`` then updates FAISS's file, and compacts if that is due. ``counted``: documents that the job has added.
@@ -329,9 +329,9 @@ class Writer:
             except (InputError, OSError) as error:
                 self.least_dead_rows = 2 * dead
                 _LOG.warning("%s: was not compacted (%s)", self.folder.folder, error)
-            self.tidy(store)
+            self.tidy(store, progress=progress)
 
-    def tidy(self, store: Database, anew: bool = False) -> None:
+    def tidy(self, store: Database, anew: bool = False, progress: bool = False) -> None:
         """Bring FAISS's file up to date if it lacks too much, or ``anew``; if it fails, the next writer tries again."""
         with suppress(InputError, OSError, RuntimeError):
             with store.writing(patience=0):
@@ -346,7 +346,7 @@ class Writer:
                 if not (anew and old) and not faiss_file.is_stale(store):
                     return
                 try:
-                    new = faiss_file.write(View(store), self.embedder, anew=anew)
+                    new = faiss_file.write(View(store), self.embedder, anew=anew, progress=progress)
                 except RuntimeError as error:
                     if not self._reported:
                         said = "%s: FAISS cannot build %s; search compares every vector (%s)"

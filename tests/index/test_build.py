@@ -95,6 +95,9 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     assert said.endswith(
         "has the first 16 documents of an interrupted build of the same sources; continue it with --resume"
     )
+    for command in ("info", "verify --no-model"):
+        said_of = Command(f"index {command}").run(path)
+        assert f"{path}: an addition was interrupted after 16 documents: repeat its" in said_of.stderr
     # Another name of the file, and the default said, are the same build.
     (tmp_path / "link.jsonl").symlink_to(more)
     for again in (tmp_path / "link.jsonl", f"{tmp_path}/../{tmp_path.name}/more.jsonl"):
@@ -113,6 +116,7 @@ def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_pat
     assert stored(path) == expected
     assert build_index(more, path, model=hash_model, mode=mode, resume=True) == Built(31, was_complete=True)
     assert stored(path) == expected
+    assert not Command("index verify --no-model").run(path).stderr
     # A counted id that comes again is a given one.
     more.write_text('{"text": "counted"}\n{"text": "given", "id": 72}\n')
     assert "document 1 has no id, so --upsert" in error(build_index, more, path, model=hash_model, mode="upsert")
@@ -147,7 +151,7 @@ def test_a_kill_at_the_end_does_nothing_twice(source, path, hash_model, tmp_path
     more.write_text("one\ntwo\n")
     expected = dict(enumerate([*TEXTS, "one", "two"] if mode == "append" else ["one", "two"]))
 
-    def killed(*arguments):
+    def killed(*arguments, **options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

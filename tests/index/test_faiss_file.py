@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import sqlite3
 import struct
@@ -10,8 +11,10 @@ from types import SimpleNamespace
 import faiss
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from ctx_embed import SearchIndex
+from ctx_embed.cli.main import main
 from ctx_embed.index import faiss_file
 from ctx_embed.index.faiss_file import COMPARING_ALL, checked_factory
 from ctx_embed.index.folder import IndexFolder
@@ -177,6 +180,27 @@ def test_auto_is_exact_then_trained_measured_and_grown(tmp_path, monkeypatch, di
     truth = np.argsort(-exact, axis=0)[:10].T
     recall = np.mean([len({*ids(hits)} & set(rows)) / 10 for hits, rows in zip(found, truth, strict=True)])
     assert recall >= 0.93
+
+
+def test_a_build_beyond_exact_search_shows_each_phase_and_says_what_it_left(tmp_path, monkeypatch):
+    source, path = tmp_path / "lines.txt", tmp_path / "index"
+    source.write_text("\n".join(f"the text {number} of {number % 97}" for number in range(3000)))
+
+    def built(exact, *options):
+        monkeypatch.setattr(faiss_file, "EXACT_ROWS", exact)
+        done = CliRunner().invoke(main, ["index", "build", str(source), str(path), "--overwrite", *options])
+        phases = re.findall(r"^(\w+)[^:]*: [\d,]+ of ", done.stderr, re.MULTILINE)
+        return phases, done.stderr, done.stdout
+
+    assert built(3000, "--verbose")[::2] == (["indexing"], f"3000 documents indexed in {path}\n")
+    phases, _, said = built(2999, "--verbose")
+    # A kind that is not near enough gives way to exact search.
+    assert phases[:4] == ["indexing", "training", "filling", "measuring"]
+    assert phases[-1] == "writing"
+    assert "\nabove 2,999 passages, --factory auto leaves exact search: " in said
+    # Training cannot say how far it is: it says before how long it takes.
+    monkeypatch.setattr(faiss_file, "INTERVAL", 0)
+    assert re.search(r"^training IVF64,PQ160x4fs: about \d+ s left$", built(2999)[1], re.MULTILINE)
 
 
 def test_auto_takes_lists_by_size():
