@@ -44,7 +44,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     "--corpus",
     multiple=True,
     metavar="FILE...",
-    help="Files of texts: one sentence per line, or per row of CSV, TSV, JSONL or Parquet.",
+    help="Files of texts: one sentence per line, or per row of CSV, TSV, JSONL, Parquet or a spreadsheet.",
 )
 @click.argument("more", nargs=-1, metavar="[FILE...]")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")

@@ -46,7 +46,7 @@ def eval() -> None:
     "tasks",
     multiple=True,
     metavar="NAME|FILE|DIR",
-    help="A task, a labelled file (label<TAB>text, CSV, JSONL, Parquet) or a folder in BEIR layout; may be repeated.  "
+    help="A task, a labelled file (label<TAB>text, or a table) or a folder in BEIR layout; may be repeated.  "
     f"[default: {', '.join(DEFAULT_TASKS)}]",
 )
 @click.option("--suite", type=click.Choice(list(SUITES)), help="Eight tasks of MTEB(eng, v2), from files in --data.")

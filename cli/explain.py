@@ -18,7 +18,7 @@ from ctx_embed.errors import InputError
     "--input",
     "source",
     metavar="FILE",
-    help="Read texts from a file: one per line, CSV, TSV, JSONL or Parquet. Here and as TEXT, - is standard input.",
+    help="Read texts from a file: one per line, or a table. Here and as TEXT, - is standard input.",
 )
 @field_option
 @click.option("--model", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")

@@ -78,6 +78,7 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
     started = time.monotonic()
     with errors_in_one_line(lambda: "", FAILED):
         from ctx_embed.grep import Search, Sources
+        from ctx_embed.index.words import asked
 
         usual = os.curdir
         # Without PATH, search standard input if something is written to it.
@@ -118,6 +119,8 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
         sources.report.print()
         if not hits and search.hidden:
             click.echo("no hits: no passage answers this well enough; --min-relevance 0 shows the nearest", err=True)
+        elif not hits and options["mode"] != "dense" and (phrases := " and ".join(asked(question).phrases)):
+            click.echo(f"no hits: no passage has {printable(phrases)}; without the marks, words may be apart", err=True)
         if (seconds := time.monotonic() - started) > SLOW_SECONDS and paths:
             files = " ".join(map(shlex.quote, paths))
             build = f"ctx-embed index build {files} NAME.index"

@@ -54,10 +54,10 @@ def train(
 ) -> None:
     """Train a classifier on labelled texts, over the meaning and the words of a text.
 
-    TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL or Parquet, whose
-    columns --field and --label-field name; plain or gzip. A linear head is fitted in seconds, over the embeddings of
-    the default model and over words; its options are chosen by cross-validation. --no-frozen, or an option of the
-    training, trains the encoder too; each run keeps its best epoch on the validation texts.
+    TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL, Parquet or
+    spreadsheets, whose columns --field and --label-field name; plain or gzip. A linear head is fitted in seconds, over
+    the embeddings of the default model and over words; its options are chosen by cross-validation. --no-frozen, or an
+    option of the training, trains the encoder too; each run keeps its best epoch on the validation texts.
 
     --from scratch trains random weights by the paper's protocol: Adam 1e-4, batches of 32, 10 epochs. The options of
     the vocabulary, and of the architecture (docs/encoders.md lists them), are only for this.

@@ -19,7 +19,7 @@ from ctx_embed.cli.options import encoding_option, field_option, output_option
 def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None, encoding: str | None) -> None:
     """Learn a lower-case WordPiece vocabulary from FILEs.
 
-    A FILE is text, CSV, TSV, JSONL or Parquet, plain or gzip; `-` is standard input.
+    A FILE is text, CSV, TSV, JSONL, Parquet or a spreadsheet, plain or gzip; `-` is standard input.
 
     Example: ctx-embed vocab a.txt b.txt.gz -o tokenizer.json --vocabulary-size 8000
     """

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
 
 from ctx_embed.deadlines import CHARACTERS_AT_ONCE, in_pieces, require_time
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, examples
 from ctx_embed.kernel import kernel
 from ctx_embed.kernel.library import Found, Words, address
 from ctx_embed.text.normalisation import Translation, normalised, with_places
@@ -334,9 +334,11 @@ class TextTokenizer:
         ids, lengths = self([prompt + text for text in texts]) if prompt else whole
         if limit is not None and lengths.max(initial=0) > limit:
             # The counts make most messages different, so that Python does not filter them as repeated warnings.
+            cut = np.flatnonzero(lengths > limit)
+            named = examples((texts[place] for place in cut.tolist()), len(cut))
             warnings.warn(
-                f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
-                f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
+                f"{len(cut)} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were cut to "
+                f"max_seq_length={limit} ({named}); raise it, or set it to None to read all",
                 stacklevel=4,
             )
             ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]

@@ -77,6 +77,10 @@ def test_json_lines_files_and_nothing_found():
     assert (found.stdout, found.exit_code) == ("", 1)
     assert "--min-relevance 0 shows the nearest" in found.stderr
     assert run("xylophone", ".", "--mode", "words").exit_code == 1
+    for question in ('"purple passwords"', 'the "purple passwords" of users', '"users of" the "purple passwords"'):
+        found = run(question, ".")
+        assert (found.stdout, found.exit_code) == ("", 1)
+        assert re.fullmatch(r'no hits: no passage has .*"purple passwords"; without the marks.*\n', found.stderr)
 
 
 def test_mistakes_are_one_line_and_status_2(tree):

@@ -270,7 +270,9 @@ def test_a_cut_is_never_silent(tokenizer):
     module = drawn(tokenizer)
     full = module.preprocess(["the cat sat on the mat", "a"])["input_ids"]
     module.max_seq_length = 3
-    with pytest.warns(UserWarning, match=r"1 of 2 texts, the longest of \d+ tokens, were cut to max_seq_length=3"):
+    with pytest.warns(
+        UserWarning, match=r"1 of 2 texts, the longest of \d+ tokens, were cut to max_seq_length=3 \('the cat"
+    ):
         cut = module.preprocess(["the cat sat on the mat", "a"])
     assert cut["input_ids"].tolist() == full[:, :3].tolist()
     assert cut["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]

@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError, quoted, unknown_name
+from ctx_embed.errors import InputError, examples, quoted, unknown_name
 from ctx_embed.files import replaced_file, replaced_folder
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load, model_folder, require_device
@@ -284,8 +284,9 @@ def _prepare(
     texts = [mixture.texts[row] for row in rows]
     embeddings = np.zeros((len(mixture.texts), taught.shape[1]), np.float16)
     embeddings[rows] = taught
-    if (zeros := int((~taught.any(axis=1)).sum())) and job.progress:
-        say(f"the teacher's embeddings of {zeros:,} of {len(rows):,} texts are zeros; these texts are left out")
+    if len(zeros := np.flatnonzero(~taught.any(axis=1))) and job.progress:
+        named = examples((texts[place] for place in zeros), len(zeros))
+        say(f"the teacher's embeddings of {len(zeros):,} of {len(rows):,} texts are zeros; they are left out: {named}")
     if material.start is not None:
         student, rotation = started_student(
             material.start, texts, taught, job.spare_dimensions, architecture.get("rank"), material.phrases

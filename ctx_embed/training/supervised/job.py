@@ -10,7 +10,7 @@ from typing import Any
 
 from ctx_embed.classify.labelled import Labelled, label_accuracy, report
 from ctx_embed.classify.predictor import Predictor, fitted_predictor, open_encoder
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, examples, unknown_name
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import identity
 from ctx_embed.loading import model_folder
@@ -172,7 +172,8 @@ def _made(job: TrainingJob, data: dict[str, Labelled]) -> tuple[Predictor, dict[
     if options is not None and valid is None:
         learned, measured = train.split(options.valid_share, options.seed)
         if repeated := len(train.texts) - len(set(train.texts)):
-            say(f"{repeated:,} of {len(train.texts):,} texts equal another one; equal texts are held out together")
+            named = examples((text for text, count in Counter(train.texts).items() if count > 1), repeated)
+            say(f"{repeated:,} of {len(train.texts):,} texts equal another one ({named}); they are held out together")
     known = encoder.labelled_texts
     parts = {"validation": measured, "test": data.get("test"), "cross-validation": train if job.cv else None}
     for name, part in parts.items():
