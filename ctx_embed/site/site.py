@@ -26,6 +26,8 @@ from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.index import hits, words as by_words
 from ctx_embed.index.search import DEPTH
 from ctx_embed.index.vectors import DTYPES, Vectors
+from ctx_embed.reading import blocks
+from ctx_embed.reading.decoding import read_text
 from ctx_embed.site.model import MODULE, add_model, require_readable
 from ctx_embed.site.pieces import Pieces, varint
 
@@ -54,8 +56,6 @@ CONSTANTS = {
     "mostEnding": hits._MOST_ENDING,
 }
 
-_HEADING = re.compile(r"^#{1,6} +(\S.*)$", re.MULTILINE)
-
 
 class Exported(NamedTuple):
     """What was written: passages, files and their bytes."""
@@ -66,42 +66,50 @@ class Exported(NamedTuple):
 
 
 class _Anchors(HTMLParser):
-    """Collects the headings of a page, each with its id, or that of the section which it begins."""
+    """Collects the headings of a page, each with its id, or one inside it, or one between it and the text before."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, list[str]] = {}
-        self._of_section, self._heading = "", ""
-        self._id, self._text = "", [""]
+        self.found: dict[str, list[tuple[str, str]]] = {}
+        self._before, self._heading, self._id = "", "", ""
+        self._text, self._is_link = [""], False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        own = dict(attrs).get("id") or ""
+        fields = dict(attrs)
+        own = fields.get("id") or (fields.get("name") if tag == "a" else "") or ""
         if re.fullmatch("h[1-6]", tag):
-            self._heading, self._id, self._text = tag, own or self._of_section, []
-        elif tag != "span":
-            self._of_section = own if tag in ("section", "div", "article") else ""
+            self._heading, self._id, self._text = tag, own or self._before, []
+        elif self._heading:
+            self._id, self._is_link = self._id or own, tag == "a" or self._is_link
+        elif tag in ("section", "div", "article"):
+            self._before = own or self._before
+        else:
+            self._before = (self._before or own) if tag in ("a", "span") else ""
 
     def handle_data(self, data: str) -> None:
-        self._text.append(data)
+        # A sign that links to its heading is none of its words.
+        if not self._is_link or re.search(r"\w", data):
+            self._text.append(data)
         if not data.isspace():
-            self._of_section = ""
+            self._before = ""
 
     def handle_endtag(self, tag: str) -> None:
+        self._is_link = self._is_link and tag != "a"
         if tag == self._heading:
-            self.found.setdefault(_plain("".join(self._text)), []).append(self._id)
-            self._heading = ""
+            shown = " ".join("".join(self._text).split())
+            self.found.setdefault(_key(shown), []).append((shown, self._id))
+            self._heading, self._is_link = "", False
 
 
-def anchors(page: str) -> dict[str, list[str]]:
-    """Return the ids of the headings of an HTML page by their texts, in order; empty strings for those without one."""
+def anchors(page: str) -> dict[str, list[tuple[str, str]]]:
+    """Return the headings of an HTML page and their ids, or empty strings, by their letters and digits, in order."""
     parser = _Anchors()
     parser.feed(page)
     return parser.found
 
 
-def _plain(heading: str) -> str:
-    """Return a heading without marks of Markdown and the sign of its link."""
-    return " ".join(re.sub(r"[`*_¶#]", "", heading).split())
+def _key(heading: str) -> str:
+    return re.sub(r"[\W_]", "", heading)
 
 
 def _passages(
@@ -120,8 +128,8 @@ def _passages(
         firsts.append(number - len(found))
         found.clear()
 
-    for _, of_page in groupby(passages, lambda passage: passage.document.row):
-        some = list(of_page)
+    for _, of_document in groupby(passages, lambda passage: passage.document.row):
+        some = list(of_document)
         fields = some[0].document.metadata
         source, address = fields.get("source"), fields.get("url")
         if not isinstance(address, str):
@@ -131,17 +139,23 @@ def _passages(
         location = index.source(some[0].document.id)
         path = None if location is None else location.path
         is_html = path is not None and path.suffix.lower() in (".html", ".htm", ".xhtml")
-        page = path.read_text(encoding="utf-8", errors="replace") if path is not None and is_html else ""
+        known = anchors(read_text(str(path))) if is_html else {}
         title = str(fields.get("title") or source or address)
         # A piece ends where the address says, so that it stays the same when other pages come or go.
         if found and crc32(address.encode()) % 4 == 0:
             close()
         # Where the headings of the document start, and each with its id in the page; none above the first one.
-        ids, starts, headings = anchors(page), [], [("", "")]
-        for match in _HEADING.finditer(some[0].document.text):
-            known = ids.get(heading := _plain(match[1]), [])
-            starts.append(match.start())
-            headings.append((heading, known.pop(0) if known else ""))
+        text = some[0].document.text
+        starts, headings = [], [("", "")]
+        for block in blocks.markdown(text):
+            if blocks.SECTION <= block.depth < blocks.NONE:
+                written = text[block.start : block.stop]
+                # In Markdown, a heading is a line that begins with signs, or has them below.
+                plain = written.strip("# ") if written.lstrip().startswith("#") else written.rpartition("\n")[0]
+                of_page = known.get(_key(plain)) if is_html else [(re.sub(r"\*\*|`", "", plain).strip(), "")]
+                if of_page:
+                    starts.append(block.start)
+                    headings.append(of_page.pop(0))
         for passage in some:
             if len(found) == PASSAGES:
                 close()

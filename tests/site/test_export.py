@@ -73,14 +73,24 @@ def test_stems_are_those_of_sqlite(embedder, tmp_path, node):
 
 def test_headings_lead_to_their_ids():
     assert anchors(PAGES["heating.html"]) == {
-        "Heating": ["heating"],
-        "Bleeding the radiators": ["bleeding"],
-        "When it stays cold": ["caf\xe9-corner"],
+        "Heating": [("Heating", "heating")],
+        "Bleedingtheradiators": [("Bleeding the radiators", "bleeding")],
+        "Whenitstayscold": [("When it stays cold", "caf\xe9-corner")],
     }
-    assert anchors("<h2 class='a' id=x>A <em>b</em> &amp; c</h2><h2>A</h2><h3 id='y'>A</h3>") == {
-        "A b & c": ["x"],
-        "A": ["", "y"],
-    }
+    for page, expected in {
+        "<h2 class='a' id=x>A <em>b</em> &amp; c</h2>": ("A b & c", "x"),
+        # As Sphinx, DocBook, Doxygen, MkDocs and people write them.
+        "<section id=a><span id=b></span><h2>C#<a href='#a'>#</a></h2>": ("C#", "a"),
+        "<h1 class=t><a id=a></a>T</h1>": ("T", "a"),
+        "<a id=a name=a></a>\n<h2><span><a href='#a'>&#9670;&nbsp;</a></span>a_b()</h2>": ("a_b()", "a"),
+        "<h2 id=a>T<a class=headerlink href='#a'>\uf0c1</a></h2>": ("T", "a"),
+        "<p>x</p><a name=a></a><h3>T <a href=y>x y</a></h3>": ("T x y", "a"),
+        "<div id=a><div><h2>T</h2>": ("T", "a"),
+        "<div id=a>x<h2>T</h2>": ("T", ""),
+        "<a id=a>x</a><h2>T</h2>": ("T", ""),
+    }.items():
+        assert list(anchors(page).values()) == [[expected]], page
+    assert anchors("<h2>A</h2><h3 id='y'>A</h3>") == {"A": [("A", ""), ("A", "y")]}
 
 
 def test_the_same_index_gives_the_same_files(index_path, exported):
