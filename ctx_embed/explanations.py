@@ -258,7 +258,7 @@ EVEN = 2.0
 # In a terminal, tokens below this share of the greatest weight are not coloured.
 FAINTEST = 0.05
 # Shown for a text that the model cannot read.
-NOTHING = "the model knows too few words of this text: nothing to explain"
+NOTHING = "nothing to explain: the model knows too few words of this text"
 # Width of pages in characters.
 WIDTH = 120
 NOTEBOOK = '<pre style="line-height: normal">{code}</pre>'
@@ -374,7 +374,7 @@ def renderable(explanation: Explanation, *, contexts: bool = False) -> Renderabl
             lines.add_row(name, line)
         parts.append(lines)
     else:
-        parts.append(Text(NOTHING))
+        parts.append(Text(NOTHING if explanation.text.strip() else "nothing to explain"))
     if contexts and (path := explanation.path) is not None:
         table = Table("step k", "|c^k|", "|z^k|", "cos(c^k, c^(k-1))", "cos(c^k, c^K)", box=None, pad_edge=False)
         for row in path.rows():

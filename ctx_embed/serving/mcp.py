@@ -67,6 +67,7 @@ def create_server(index: SearchIndex) -> MCPServer:
             hits = index.search(query, k, **options, highlight=True, deadline=SECONDS)
             sources = [index.source(hit) for hit in hits]
             warning = None if hits.known else "The model knows no word of the query."
+            warning = warning if query.strip() else "The query is empty: it finds nothing."
             try:
                 _ = index.embedder if mode == "hybrid" else None
             except OtherModelError as error:

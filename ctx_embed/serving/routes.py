@@ -221,6 +221,7 @@ WRITES = [Depends(_may_write)]
 # Maximum number of documents in an answer, also of hits that include their documents.
 MOST_DOCUMENTS = 1_000
 UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
+EMPTY = "A query is empty: it finds nothing."
 # SQLite's largest integer.
 MOST_OFFSET = 2**63 - 1
 
@@ -402,7 +403,8 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     many = is_list and not body.fuse
     found = served.json_list(written for written, _ in lists) if many else lists[0][0]
     # Without hits, the JSON consists of brackets and commas alone.
-    warnings = [] if all(hits.known for _, hits in lists) else [UNKNOWN]
+    warnings = [] if all(text.strip() for text in texts) else [EMPTY]
+    warnings += [] if warnings or all(hits.known for _, hits in lists) else [UNKNOWN]
     warnings += await _hints(served, body.where, found.strip(b"[,]"))
     answered = [hits.answered for _, hits in lists]
     more: dict[str, Any] = {"answered": answered if many else answered[0]}

@@ -117,6 +117,9 @@ def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_requ
 
 def test_a_query_of_unknown_words_and_a_filter_on_an_unknown_field_are_said_to_be_so(ask, server):
     said = ["The model knows no word of a query: it finds nothing by meaning."]
+    for query in ("", " \n", ["cat", "", "日本語"]):
+        for mode in ("hybrid", "dense", "words"):
+            assert ask("search", query=query, mode=mode)["warnings"] == ["A query is empty: it finds nothing."]
     for body in ({"query": "日本語"}, {"query": ["cat", "日本語"]}, {"query": "日本語", "k": 5000}):
         assert ask("search", **body, mode="dense")["warnings"] == said
     assert "warnings" not in ask("search", query="cat")
@@ -263,7 +266,8 @@ def test_an_assistant_searches_reads_and_describes(tmp_path):
         assert described["documents"] == 3
         assert {"year", "source"} <= {field["name"] for field in described["fields"]}
         foreign = await answer(client, "search", query="日本語", mode="dense")
-        assert foreign["warning"] == "The model knows no word of the query."
+        assert foreign["warning"].startswith("The model knows no word of the query.")
+        assert (await answer(client, "search", query=" "))["warning"].startswith("The query is empty")
         assert (await client.call_tool("get", {"id": "cat.txt", "length": 10**9})).is_error
         assert (await answer(client, "get", id="1"))["id"] == (await answer(client, "get", id=1))["id"] == 1
         for where, said in (
