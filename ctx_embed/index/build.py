@@ -38,7 +38,7 @@ from ctx_embed.index.folder import IndexFolder, is_free, read_settings, require_
 from ctx_embed.index.following import FolderOptions
 from ctx_embed.index.nearest import VectorTable
 from ctx_embed.index.records import Synced, known_folder
-from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.search_index import SearchIndex, model_for
 from ctx_embed.index.sync import require_source_folder, sync_folder
 from ctx_embed.index.vectors import FLOAT32, checked_dtype
 from ctx_embed.index.writer import TakenIdError
@@ -492,7 +492,7 @@ def merge_indexes(
     try:
         with replaced_folder(target, new=True) as beside:
             Database.create(beside, dataclasses.replace(first, index_id=uuid.uuid4().hex, table=1))
-            with SearchIndex.open(beside) as index:
+            with SearchIndex.open(beside, model_for(folders[0], first, None)) as index:
                 merging = Meter("merging", unit="documents", shown=progress)
                 with index.writer.editing(progress=progress) as edit, merging as meter:
                     edit.state = dataclasses.replace(edit.state, next_id=next_id)

@@ -640,8 +640,9 @@ def model_for(folder: Path, settings: Settings, given: Given, backend: str | Non
         if given is not None:
             raise
         raise OtherModelError(
-            f"{_built(folder, settings)}, which cannot be loaded ({error}): say where it is now with --model PATH "
-            f"(in Python model=PATH), or embed the documents with another model: {_reembed(folder, None)}"
+            f"{_built(folder, settings)}, which cannot be loaded ({error}): put it back, say where it is now "
+            "(`index query --model PATH`, in Python model=PATH), or embed the documents with another model: "
+            f"{_reembed(folder, None)}"
         ) from None
     if (fingerprint := model.fingerprint, model.dimension) != (settings.model_fingerprint, settings.dimension):
         given = "this one" if model.reference is None else f"the model {quoted(model.reference)}"

@@ -28,23 +28,25 @@ _SAMPLED_BYTES = 1 << 20
 class Fields:
     """The fields with a row's text, id and title, by names such as ``body`` or ``message.body``.
 
-    None: ``text``, and ``id`` or ``_id`` and ``title`` if there are such fields.
+    None: ``text``, and ``id`` or ``_id`` and ``title`` if there are such fields. ``fixed``: people cannot name them.
     """
 
     text: str | None = None
     id: str | None = None
     title: str | None = None
+    fixed: bool = False
 
     def __post_init__(self) -> None:
-        given = [name for name in (self.text or TEXT_FIELD, self.id, self.title) if name is not None]
-        if len(given) > len(set(given)):
-            raise InputError(f"--field, --id-field and --title-field must differ, got {', '.join(map(quoted, given))}")
+        named = {"--field": self.text or TEXT_FIELD, "--id-field": self.id, "--title-field": self.title}
+        given = {option: name for option, name in named.items() if name is not None}
+        if len(given) > len(self.needed):
+            raise InputError(f"{' and '.join(given)} must differ, got {', '.join(map(quoted, given.values()))}")
 
     @property
     def needed(self) -> dict[str, str]:
-        """The fields that every row must have, with the option that names each."""
+        """The fields that every row must have, with the option that names each; an empty one if they are fixed."""
         options = {self.text or TEXT_FIELD: "--field", self.id: "--id-field", self.title: "--title-field"}
-        return {name: option for name, option in options.items() if name is not None}
+        return {name: "" if self.fixed else option for name, option in options.items() if name is not None}
 
 
 def read_lines(

@@ -654,7 +654,7 @@ def _lacking(row: Mapping[str, Any], needed: Mapping[str, str]) -> str | None:
     for name, option in needed.items():
         if holder(row, name) is None:
             names = listed_names(dotted(row), repr)
-            return f"no field {quoted(name)} (fields: {names}); name the right one with {option}"
+            return f"no field {quoted(name)} (fields: {names}){f'; name the right one with {option}' if option else ''}"
     return None
 
 

@@ -82,7 +82,7 @@ def sts_input(path: Path) -> list[Row]:
 def beir_documents(path: Path) -> list[Row]:
     """Return id and text (after the title, if any) from JSON lines with ``_id``, ``text`` and perhaps ``title``."""
     rows: list[Row] = []
-    for document in read_documents(path, Fields(id="_id")):
+    for document in read_documents(path, Fields(id="_id", fixed=True)):
         title = document.metadata.get("title")
         text = f"{title} {document.text}".strip() if isinstance(title, str) else document.text
         rows.append((str(document.id), text))

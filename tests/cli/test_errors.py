@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,6 +63,28 @@ def test_a_command_says_less_or_more_on_request(texts):
     assert more.startswith("Traceback (most recent call last)")
     assert more.endswith(said("encode none.txt -o y.npy -q"))
     assert "--quiet and --verbose cannot be combined" in said("encode t.txt -o y.npy -q -v")
+
+
+def test_an_error_names_only_options_of_its_command(here, tiny_model_path):
+    """Each run of ``Command`` checks this; here are messages that several commands share."""
+    (here / "beir" / "qrels").mkdir(parents=True)
+    (here / "beir" / "qrels" / "test.tsv").write_text("1\t1\t1\n")
+    for name, field in (("queries", "_id"), ("corpus", "id")):
+        (here / "beir" / f"{name}.jsonl").write_text(f'{{"{field}": "1", "text": "a cat"}}\n')
+    said = run("eval", "run", "--encoder", tiny_model_path, "--task", "beir").stderr
+    assert "corpus.jsonl, line 1: no field '_id' (fields: 'id', 'text')\n" in said
+    said = run("grep", "--field", "a", "--title-field", "a", "cat", "beir/corpus.jsonl").stderr
+    assert said == "Error: --field and --title-field must differ, got 'a', 'a'\n"
+    shutil.copytree(tiny_model_path, "gone")
+    (here / "docs").mkdir()
+    (here / "docs" / "a.txt").write_text("a cat")
+    for index in ("one.index", "two.index"):
+        assert run("index", "build", "docs", index, "--model", "gone").exit_code == 0
+    shutil.rmtree("gone")
+    (here / "docs" / "b.txt").write_text("a dog")
+    for command in ("sync docs one.index", "verify one.index", "merge one.index two.index -o three.index"):
+        result = run("index", *command.split())
+        assert f"{here / 'one.index'}: built with the model" in result.output + result.stderr, result.output
 
 
 @pytest.mark.parametrize("empty", [np.empty, torch.empty])

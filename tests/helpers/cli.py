@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -40,6 +42,24 @@ def in_a_terminal(*arguments: str) -> tuple[int, str]:
     return status, shown.decode()
 
 
+# Other commands, which may be named with their options: in backticks, or to the end of a line.
+OTHER_COMMAND = re.compile(r"`[^`]*`|ctx-embed .*|No such option.*")
+
+
+def options_named(said: str) -> set[str]:
+    """Return the long options that messages name as those of the command at hand."""
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", OTHER_COMMAND.sub("", said)))
+
+
+def options_of(words: list[str]) -> set[str]:
+    """Return the long options of the command that words begin with."""
+    command: click.Command = main
+    for word in words:
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), word) or command
+    return {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+
+
 @dataclass(frozen=True)
 class Command:
     """One command by its name; options of its methods are those of ``CliRunner.invoke``.
@@ -51,8 +71,11 @@ class Command:
     only_error: bool = True
 
     def run(self, *arguments: object, **options) -> Result:
-        """Return the result, whatever it is."""
-        return CliRunner().invoke(main, [*self.name.split(), *map(str, arguments)], **options)
+        """Return the result, whatever it is; options that it speaks of are its own."""
+        words = [*self.name.split(), *map(str, arguments)]
+        result = CliRunner().invoke(main, words, **options)
+        assert options_named(result.stderr) <= options_of(words), result.stderr
+        return result
 
     def succeeds(self, *arguments: object, **options) -> str:
         """Return what a run that must succeed prints on standard output."""

@@ -125,7 +125,7 @@ def test_a_model_that_is_gone_is_named(tmp_path, tiny_model, tiny_model_path):
         message = error(index.add, ["a cat"])
     assert message.startswith(f"{tmp_path / 'index'}: built with the model {str(gone)!r}, fingerprint ")
     assert f"which cannot be loaded ({gone}: no such model folder): " in message
-    assert ": say where it is now with --model PATH (in Python model=PATH), or embed the documents" in message
+    assert ": put it back, say where it is now (`index query --model PATH`, in Python model=PATH), or embed" in message
     SearchIndex.open(tmp_path / "index", tiny_model).close()
     assert "nowhere: no such model folder" in error(SearchIndex.open, tmp_path / "index", tmp_path / "nowhere")
 
@@ -140,7 +140,7 @@ def test_only_a_model_that_the_user_names_is_downloaded(index, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     index.add(["a"])
     changed_settings(index.path, model="someone/model")
-    for model, message in ((None, "say where it is now with --model PATH"), ("someone/model", "could be downloaded")):
+    for model, message in ((None, "say where it is now"), ("someone/model", "could be downloaded")):
         with pytest.raises(InputError, match=message), SearchIndex.open(index.path, model) as opened:
             opened.search("a", mode="dense")
         assert {local for _, local in asked} == {model is None}

@@ -655,7 +655,7 @@ def test_fields_are_named_by_paths(tmp_path, file):
         assert (found.text, found.metadata["a"], found.metadata["message"]) == ("dot", {"b": "inner"}, row["message"])
         said = error(read_documents, source, "message.text")
         assert "no field 'message.text' (fields: 'message.body', 'message.by.name', 'message.by.id', 'a.b', " in said
-    assert "--field, --id-field and --title-field must differ" in error(Fields, "a", "a")
+    assert "--field and --id-field must differ" in error(Fields, "a", "a")
 
 
 def test_rows_of_spreadsheets(tmp_path, file):
